@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+from torch import Tensor
+
+from posttrain.advantages.group import spread
+from posttrain.advantages.whiten import group_centre
+from posttrain.core.registry import advantage
+from posttrain.core.types import Batch
+
+
+@advantage(paper="arXiv:2503.20783", base="grpo", laws=("shift_invariant", "sums_to_zero", "groups_are_separate"))
+def dr_grpo(batch: Batch) -> Tensor:
+    """Dr. GRPO: compare with siblings but do not divide by their spread, which favours too easy and too hard prompts.
+
+    A_i = R_i - mean_group R;  a group of one, or of equals, gets 0
+    """
+    return spread(group_centre(batch.returns_B, batch.need("group_B"), batch.live_B), batch)

@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from torch import Tensor
+
+from posttrain.core.registry import advantage
+from posttrain.core.types import Batch
+
+
+@advantage(laws=("shift_invariant", "scale_invariant", "groups_are_separate"))
+def ones(batch: Batch) -> Tensor:
+    """Ones: every token of every live answer gets credit 1, whatever it earned: supervised learning.
+
+    A_t = 1
+    """
+    return (batch.mask_BT > 0).to(batch.logp_BT.dtype)

@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+from torch import Tensor
+
+from posttrain.advantages.group import spread
+from posttrain.core.registry import advantage
+from posttrain.core.types import Batch
+
+
+@advantage(laws=("groups_are_separate",))
+def outcome(batch: Batch) -> Tensor:
+    """Outcome: every token of an answer gets what the answer earned, with no baseline.
+
+    A_t = R
+    """
+    return spread(batch.returns_B, batch)

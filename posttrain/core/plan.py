@@ -1,0 +1,126 @@
+"""A plan: phases in sequence, in cycles, alternating, each applying one method to one role, until a gate says stop.
+
+SFT, then a reward model, then RL is a plan; so are GRPO-and-verify cycles, generator against verifier, safety gates.
+What a phase leaves behind (weights of a role, artifacts such as pairs or labels) the next can read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from posttrain.core.errors import UserError
+from posttrain.core.method import Method
+from posttrain.core.registry import _PARTS, Card, Part, _relative, fold
+
+
+@dataclass
+class Context:
+    """What phases share: the roles' networks, the run that remembers, the settings."""
+
+    run: Any
+    config: Any
+    roles: dict[str, Any]
+    notes: dict[str, Any] = field(default_factory=dict)  # figures that phases report; they end up in the summary
+
+    def role(self, name: str) -> Any:
+        if name not in self.roles:
+            raise UserError(f"no phase has made the role {name!r} yet; there are: {', '.join(self.roles)}")
+        return self.roles[name]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One method applied to one role for a number of steps.
+
+    env and rewards are functions of the context, so that they may read what earlier phases left. make builds the role
+    (default: the policy itself). changes are settings of this phase that differ from the run's.
+    """
+
+    name: str
+    method: Method
+    steps: int
+    env: Callable[[Context], Any]
+    role: str = "policy"
+    make: Callable[[Context], Any] | None = None
+    rewards: Callable[[Context], Any] | None = None
+    changes: dict[str, Any] = field(default_factory=dict)
+    after: Callable[[Context], None] | None = None  # report or write artifacts once the phase has ended
+
+
+@dataclass(frozen=True)
+class Do:
+    """A piece of work without learning: sample and label pairs, measure, select data. It must write what it makes."""
+
+    name: str
+    work: Callable[[Context], None]
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """Parts one after another, again and again: `times` rounds at most, or until the gate passes."""
+
+    parts: tuple[Any, ...]
+    times: int
+    until: Callable[[Context], bool] | None = None
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The plan goes on only if the test passes; otherwise it ends here, and says so."""
+
+    name: str
+    test: Callable[[Context], bool]
+    otherwise: str = ""
+
+
+def alternate(*parts: Any, times: int, until: Callable[[Context], bool] | None = None) -> Cycle:
+    """Two or more roles trained in turn."""
+    return Cycle(parts, times, until)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A name and what follows what."""
+
+    name: str
+    parts: tuple[Any, ...]
+    title: str = ""
+    paper: str = ""
+    doc: str = ""
+
+    def walk(self, context: Context) -> Iterator[Phase | Do]:
+        """The phases in the order they run, each with a name of its own; gates are asked on the way."""
+        yield from _walk(self.parts, context, "")
+
+
+class Stopped(Exception):
+    """A gate did not pass; the plan ends without error."""
+
+
+def _walk(parts: tuple[Any, ...], context: Context, tag: str) -> Iterator[Phase | Do]:
+    for part in parts:
+        if isinstance(part, (Phase, Do)):
+            yield replace(part, name=f"{part.name}{tag}")
+        elif isinstance(part, Cycle):
+            for i in range(part.times):
+                yield from _walk(part.parts, context, f"{tag}.{i + 1}")
+                if part.until and part.until(context):
+                    break
+        elif isinstance(part, Gate):
+            if not part.test(context):
+                raise Stopped(part.otherwise or f"the gate {part.name!r} did not pass")
+        else:
+            raise UserError(f"a plan is made of Phase, Do, Cycle and Gate, not {type(part).__name__}")
+
+
+def plan(build: Callable[..., Plan]) -> Callable[..., Plan]:
+    """Register a plan: a function of keyword options that returns it. Its docstring is its page."""
+    doc = (build.__doc__ or "").strip()
+    made = Card(
+        fold(build.__name__), "plan", doc.split("\n")[0].split(":")[0], getattr(build, "paper", ""),
+        file=_relative(build.__code__.co_filename), doc=doc,
+    )  # fmt: skip
+    _PARTS["plan"][made.name] = Part(build, made)
+    return build

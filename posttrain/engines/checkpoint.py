@@ -1,0 +1,276 @@
+"""Checkpoints: folders of safetensors and JSON, complete or not there at all.
+
+A checkpoint is written under a temporary name, flushed to the disk and renamed, so a kill at any moment leaves either
+the old state or the new one. Every file's hash is in the JSON and the JSON carries its own, so damage is found on
+loading. Nothing here unpickles, so loading runs no code.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from posttrain.core.errors import UserError
+
+FORMAT = 1
+FULL = (errno.ENOSPC, errno.EDQUOT)
+Tables = dict[str, dict[str, Tensor]]
+
+
+class Damaged(Exception):  # noqa: N818 - it is a finding about a folder, and is always caught
+    """A checkpoint that is not whole; the message says which file and why."""
+
+
+@dataclass
+class Checkpoint:
+    """What was saved after `step` of `phase`: tables of tensors, and state that is plain JSON."""
+
+    phase: str
+    step: int
+    tables: Tables
+    state: dict[str, Any]
+
+
+def name_of(phase: str, step: int) -> str:
+    return f"{phase}-{step:06d}"
+
+
+def listing(folder: Path, phase: str) -> list[tuple[int, Path]]:
+    """The phase's checkpoints, newest first; temporaries and other phases are not among them."""
+    found = []
+    for path in folder.glob("*-*") if folder.exists() else ():
+        head, _, tail = path.name.rpartition("-")
+        if head == phase and tail.isdigit():
+            found.append((int(tail), path))
+    return sorted(found, reverse=True)
+
+
+def write(folder: Path, ck: Checkpoint) -> Path:
+    """Write to a temporary folder, flush, rename; what was under the name before (a damaged one) goes away."""
+    target = folder / name_of(ck.phase, ck.step)
+    temporary = folder / f".tmp-{target.name}"
+    needed = sum(x.numel() * x.element_size() for table in ck.tables.values() for x in table.values())
+    with disk_errors(folder, needed, temporary):
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        state, tables = detach(ck.state, ck.tables)
+        files = {f"{name}.safetensors": _save_table(temporary, name, table) for name, table in tables.items()}
+        body = {"format": FORMAT, "phase": ck.phase, "step": ck.step, "files": files, "state": state}
+        _write_flushed(temporary / "state.json", json.dumps({"sha256": _digest(body), "body": body}))
+        flush_folder(temporary)
+        if target.exists():
+            discard(target)
+        os.rename(temporary, target)
+        flush_folder(folder)
+    return target
+
+
+def read(path: Path) -> Checkpoint:
+    """The checkpoint, every file checked against its hash; Damaged says what is wrong."""
+    try:
+        outer = json.loads((path / "state.json").read_text())
+        body = outer["body"]
+        if outer["sha256"] != _digest(body):
+            raise Damaged("state.json is not what was written")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Damaged(f"state.json cannot be read ({type(error).__name__})") from None
+    if body["format"] > FORMAT:
+        raise UserError(f"{path} has format {body['format']}, this version reads up to {FORMAT}; upgrade posttrain")
+    tables = {file.removesuffix(".safetensors"): _load_table(path / file, want) for file, want in body["files"].items()}
+    state = attach(body["state"], tables.pop("state", {}))
+    return Checkpoint(body["phase"], body["step"], tables, state)
+
+
+def newest(folder: Path, phase: str, warn: Callable[[str], None] | None = None) -> Checkpoint | None:
+    """The newest whole checkpoint of a phase, None when there is none; damaged ones are named and passed over."""
+    listed = listing(folder, phase)
+    for _, path in listed:
+        try:
+            return read(path)
+        except Damaged as damage:
+            (warn or _stderr)(f"checkpoint {path.name} is damaged and was passed over: {damage}")
+    if listed:
+        raise UserError(
+            f"all {len(listed)} checkpoints of phase {phase!r} in {folder} are damaged; "
+            "start over with --fresh, or use another --name"
+        )
+    return None
+
+
+def prune(folder: Path, phase: str, step: int, keep: int) -> None:
+    """Keep the newest `keep` up to `step`; later ones were passed over as damaged, or this step would not be new."""
+    older = [path for at, path in listing(folder, phase) if at <= step]
+    later = [path for at, path in listing(folder, phase) if at > step]
+    for path in [*older[keep:], *later]:
+        discard(path)
+
+
+def discard(path: Path) -> None:
+    """Take a checkpoint away: first its name, then its files, so that half of one is never found."""
+    trash = path.with_name(f".old-{path.name}")
+    shutil.rmtree(trash, ignore_errors=True)
+    os.rename(path, trash)
+    shutil.rmtree(trash, ignore_errors=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a killed process left half written or half removed."""
+    for path in [*folder.glob(".tmp-*"), *folder.glob(".old-*")]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+# ---- tables and state
+
+
+def _save_table(folder: Path, name: str, table: dict[str, Tensor]) -> dict[str, Any]:
+    path = folder / f"{name}.safetensors"
+    save_file({k: x.detach().cpu().contiguous() for k, x in table.items()}, path)
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())
+    return {"bytes": path.stat().st_size, "sha256": _file_digest(path)}
+
+
+def _load_table(path: Path, want: dict[str, Any]) -> dict[str, Tensor]:
+    try:
+        size = path.stat().st_size
+        if size != want["bytes"]:
+            raise Damaged(f"{path.name} has {size} bytes, {want['bytes']} were written")
+        if _file_digest(path) != want["sha256"]:
+            raise Damaged(f"{path.name} is not what was written")
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise Damaged(f"{path.name} cannot be read ({type(error).__name__})") from None
+
+
+def detach(state: Any, tables: Tables) -> tuple[Any, Tables]:
+    """State with its tensors moved into a table of their own; what JSON would change silently is refused."""
+    moved: dict[str, Tensor] = {}
+
+    def walk(x: Any, where: str) -> Any:
+        if isinstance(x, Tensor):
+            moved[where] = x
+            return {"$tensor": where}
+        if isinstance(x, dict):
+            if odd := [k for k in x if not isinstance(k, str)]:
+                raise TypeError(f"{where} has the key {odd[0]!r}; a state_dict that is saved has keys of type str only")
+            return {k: walk(v, f"{where}.{k}") for k, v in x.items()}
+        if isinstance(x, (list, tuple)):
+            return [walk(v, f"{where}.{i}") for i, v in enumerate(x)]
+        if x is None or isinstance(x, (str, bool, int, float)):
+            return x
+        raise TypeError(f"{where} is a {type(x).__name__}; a state_dict holds numbers, text, lists, dicts and tensors")
+
+    plain = walk(state, "state")
+    return plain, {**tables, "state": moved} if moved else tables
+
+
+def attach(state: Any, moved: dict[str, Tensor]) -> Any:
+    """The inverse of `detach`; tuples come back as lists."""
+    if isinstance(state, dict):
+        if set(state) == {"$tensor"}:
+            return moved[state["$tensor"]]
+        return {k: attach(v, moved) for k, v in state.items()}
+    return [attach(v, moved) for v in state] if isinstance(state, list) else state
+
+
+# ---- the disk
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """A file that is either the old one or the new one, whatever happens meanwhile."""
+    temporary = path.with_name(f".tmp-{path.name}")
+    with disk_errors(path.parent, len(text), temporary):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write_flushed(temporary, text)
+        os.replace(temporary, path)
+        flush_folder(path.parent)
+
+
+def flush_folder(folder: Path) -> None:
+    """fsync of a folder: the names in it survive a power cut."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def disk_errors(folder: Path, needed: int, temporary: Path | None = None) -> Iterator[None]:
+    """A full or read-only disk as one sentence; the temporary goes away, what was saved before stays."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True) if temporary.is_dir() else _unlink(temporary)
+        raise disk_error(error, folder, needed) from error
+
+
+def disk_error(error: Exception, folder: Path, needed: int) -> Exception:
+    """The sentence for an error of the disk; any other error comes back as it is."""
+    number = error.errno if isinstance(error, OSError) else None
+    if inside := re.search(r"\(os error (\d+)\)", str(error)):
+        number = int(inside[1])  # safetensors hands the system's error on as text
+    if number in FULL:
+        wanted = f"about {_size(needed)} were to be written" if needed else "nothing more can be written"
+        return UserError(
+            f"the disk is full: {wanted} to {folder}, {_size(free_space(folder))} are free. "
+            "What was saved before is whole; make room and give the same command again to go on from there"
+        )
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+        reason = os.strerror(number)
+        return UserError(f"cannot write to {folder} ({reason}); make it writable or run where you may write")
+    return error
+
+
+def free_space(folder: Path) -> int:
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def _size(count: float) -> str:
+    for unit in ("bytes", "KB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+def _unlink(path: Path) -> None:
+    with suppress(OSError):  # a folder that cannot be written has nothing to remove
+        path.unlink(missing_ok=True)
+
+
+def _write_flushed(path: Path, text: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _digest(body: Any) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _file_digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _stderr(line: str) -> None:
+    print(f"warning: {line}", file=sys.stderr)

@@ -1,0 +1,131 @@
+"""The native sampler: the trainer's own weights and modules, so what was sampled is what is trained.
+
+A prompt is read once for all its answers; rows whose answer has ended are dropped from the batch as they end; every
+token's log-probability comes with it. Each token is one hashed uniform of (seed, step, prompt, sample, position) put
+through the inverse CDF, so an answer does not depend on the batch it was made in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from posttrain.core import rng
+from posttrain.core.errors import UserError
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How an answer is drawn. Log-probabilities are of the tempered, untruncated distribution."""
+
+    max_tokens: int = 64
+    temperature: float = 1.0  # 0 takes the likeliest token
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise UserError(f"max_tokens is {self.max_tokens}; an answer needs at least 1")
+        if self.temperature < 0:
+            raise UserError(f"temperature is {self.temperature}; it must be 0 (greedy) or more")
+        if not 0 < self.top_p <= 1 or not 0 <= self.min_p < 1 or self.top_k < 0:
+            raise UserError("top_p must be in (0, 1], min_p in [0, 1), top_k 0 (off) or more")
+
+
+class Model(Protocol):
+    """What the sampler asks of a model: Decoder and HFDecoder give it."""
+
+    def prefill(self, tokens_BT: Tensor, lengths_B: Tensor, slots: int) -> tuple[Tensor, Any]: ...
+    def step(self, tokens_B: Tensor, cache: Any) -> Tensor: ...
+    def logits(self, h: Tensor) -> Tensor: ...
+
+
+@dataclass
+class Sample:
+    """One answer as ids with the log-probability of each; stopped is False when it ran into the limit."""
+
+    tokens: Tensor
+    logp_T: Tensor
+    stopped: bool
+
+
+@torch.no_grad()
+def generate(
+    model: Model, contexts: Sequence[Tensor], keys: Sequence[Sequence[int]], how: Sampling,
+    stop_ids: Sequence[int], device: torch.device | str = "cpu",
+) -> list[list[Sample]]:  # fmt: skip
+    """For each context, one answer a key (its random identity)."""
+    if not contexts:
+        return []
+    counts = torch.tensor([len(k) for k in keys])
+    lengths = torch.tensor([len(c) for c in contexts])
+    padded = torch.zeros(len(contexts), int(lengths.max()), dtype=torch.long)
+    for row, context in enumerate(contexts):
+        padded[row, : len(context)] = context
+    h_PD, cache = model.prefill(padded.to(device), lengths.to(device), int(lengths.max()) + how.max_tokens)
+    rows = torch.repeat_interleave(torch.arange(len(contexts)), counts).to(device)
+    cache.select(rows)
+    key_B = torch.tensor([k for group in keys for k in group], dtype=torch.int64, device=device)
+    flat = _decode(model, h_PD[rows], cache, key_B, how, torch.tensor(list(stop_ids), device=device))
+    ends = counts.cumsum(0).tolist()
+    return [flat[end - n : end] for end, n in zip(ends, counts.tolist(), strict=True)]
+
+
+def _decode(
+    model: Model, h_BD: Tensor, cache: Any, key_B: Tensor, how: Sampling, stop_ids: Tensor
+) -> list[Sample]:  # fmt: skip
+    B = key_B.numel()
+    tokens = torch.zeros(B, how.max_tokens, dtype=torch.long, device=key_B.device)
+    logp = torch.zeros(B, how.max_tokens, device=key_B.device)
+    ended = torch.full((B,), -1, dtype=torch.long, device=key_B.device)
+    alive = torch.arange(B, device=key_B.device)  # the original row of each row still in the batch
+    running = torch.ones(B, dtype=torch.bool, device=key_B.device)
+    for t in range(how.max_tokens):
+        token, chosen = draw(model.logits(h_BD), key_B[alive], t, how)
+        tokens[alive, t], logp[alive, t] = token, chosen
+        done = torch.isin(token, stop_ids)
+        ended[alive[done & running]] = t
+        running &= ~done
+        left = int(running.sum())
+        if left == 0 or t + 1 == how.max_tokens:
+            break
+        if left <= 0.8 * alive.numel():  # drop ended rows once it pays for moving the cache
+            where = running.nonzero().squeeze(-1)
+            alive, token, running = alive[where], token[where], running[where]
+            cache.select(where)
+        h_BD = model.step(token, cache)
+    lengths = torch.where(ended >= 0, ended + 1, t + 1).tolist()
+    stopped, tokens, logp = (ended >= 0).tolist(), tokens.cpu(), logp.cpu()
+    return [Sample(tokens[b, :n].clone(), logp[b, :n].clone(), stopped[b]) for b, n in enumerate(lengths)]
+
+
+def draw(logits_BV: Tensor, key_B: Tensor, position: int, how: Sampling) -> tuple[Tensor, Tensor]:
+    """One token a row and its log-probability."""
+    logits_BV = logits_BV.float() / (how.temperature or 1.0)
+    logz_B = torch.logsumexp(logits_BV, -1)
+    if how.temperature == 0:
+        token_B = logits_BV.argmax(-1)
+    else:
+        token_B = rng.pick(truncate(logits_BV, how), rng.uniform(key_B, position))
+    return token_B, logits_BV.gather(-1, token_B.unsqueeze(-1)).squeeze(-1) - logz_B
+
+
+def truncate(logits_BV: Tensor, how: Sampling) -> Tensor:
+    """-inf outside the top k, the nucleus of mass top_p, and tokens under min_p of the likeliest."""
+    if how.top_k:
+        kth = logits_BV.topk(min(how.top_k, logits_BV.shape[-1]), -1).values[:, -1:]
+        logits_BV = logits_BV.masked_fill(logits_BV < kth, -torch.inf)
+    if how.min_p:
+        floor = logits_BV.amax(-1, keepdim=True) + torch.log(torch.tensor(how.min_p))
+        logits_BV = logits_BV.masked_fill(logits_BV < floor, -torch.inf)
+    if how.top_p < 1:
+        ordered, order = logits_BV.sort(-1, descending=True)
+        before = torch.softmax(ordered, -1).cumsum(-1) - torch.softmax(ordered, -1)
+        cut = torch.zeros_like(logits_BV, dtype=torch.bool).scatter(-1, order, before >= how.top_p)
+        logits_BV = logits_BV.masked_fill(cut, -torch.inf)
+    return logits_BV

@@ -1,0 +1,107 @@
+"""Which column is the question, which the answer; and dialogues in every common layout as chat messages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from posttrain.core.errors import UserError, nearest
+from posttrain.core.types import Message
+
+# what each field is called in the data sets people use, in the order they are tried
+NAMES: dict[str, tuple[str, ...]] = {
+    "question": ("question", "prompt", "problem", "instruction", "query", "quiz", "input"),
+    "answer": ("answer", "answers", "answerKey", "ground_truth", "target", "ideal", "solution", "output", "response"),
+    "messages": ("messages", "conversations", "conversation", "dialogue"),
+    "chosen": ("chosen", "preferred", "response_chosen"),
+    "rejected": ("rejected", "dispreferred", "response_rejected"),
+    "choices": ("choices", "options"),
+    "system": ("system", "system_prompt"),
+}
+_ROLES = {
+    "human": "user", "user": "user", "prompter": "user", "gpt": "assistant", "assistant": "assistant",
+    "model": "assistant", "function_call": "assistant", "bot": "assistant", "system": "system",
+    "observation": "tool", "tool": "tool", "function": "tool", "developer": "system",
+}  # fmt: skip
+_TURN = re.compile(r"(?:\A|\n\n)\s*(Human|Assistant):[ \t]?")
+
+
+def resolve(columns: Iterable[str], given: Mapping[str, str], source: str) -> dict[str, str]:
+    """field -> column: what the user gave, else the first usual name that is there; an empty name means none."""
+    known = list(columns)
+    for field, column in given.items():
+        if field not in NAMES:
+            raise UserError(f"no field called {field!r}; {_hint(field, NAMES, 'fields are')}")
+        if column and column not in known:
+            raise UserError(f"{source} has no column {column!r}; {_hint(column, known, 'it has')}")
+    found = {field: next((n for n in names if n in known), "") for field, names in NAMES.items()}
+    found |= dict(given)
+    return {field: column for field, column in found.items() if column}
+
+
+def need(field: str, columns: Mapping[str, str], seen: Iterable[str], source: str) -> str:
+    """The column of a field that cannot be done without."""
+    if field in columns:
+        return columns[field]
+    known = list(seen)
+    close = [hit for name in NAMES[field] for hit in get_close_matches(name, known, n=1, cutoff=0.75)]
+    hint = f"did you mean {close[0]!r}? write {field}={close[0]}" if close else f"write {field}=COLUMN"
+    raise UserError(f"{source} has no {field} column; it has {', '.join(map(repr, known)) or 'none'}; {hint}")
+
+
+def _hint(word: str, known: Iterable[str], otherwise: str) -> str:
+    close = nearest(word, known)
+    return f"did you mean {close!r}?" if close else f"{otherwise}: {', '.join(known)}"
+
+
+def messages(value: Any) -> tuple[Message, ...]:
+    """Chat messages from a text, an HH dialogue, a message, or a list of {role, content} or {from, value}.
+
+    ValueError says what is wrong with the value.
+    """
+    if isinstance(value, str):
+        return dialogue(value)
+    if isinstance(value, Mapping):
+        return (_message(value),)
+    if not isinstance(value, (list, tuple)) or not value:
+        raise ValueError(f"expected a text or a list of messages, got {value!r:.80}")
+    return tuple(_message(m) for m in value)
+
+
+def _message(value: Any) -> Message:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"a message is an object with role and content, got {value!r:.80}")
+    role = value.get("role", value.get("from"))
+    content = value.get("content", value.get("value"))
+    if str(role).lower() not in _ROLES:
+        raise ValueError(f"a message's role is one of {', '.join(_ROLES)}, got {role!r}")
+    if not isinstance(content, (str, list)):
+        raise ValueError(f"a message's content is a text, got {content!r:.80}")
+    extra = {k: v for k, v in value.items() if k not in ("role", "from", "content", "value") and v is not None}
+    return {"role": _ROLES[str(role).lower()], "content": content, **extra}
+
+
+def dialogue(text: str) -> tuple[Message, ...]:
+    """`\\n\\nHuman: hi\\n\\nAssistant: hello` as messages, less an empty last turn; any other text is one question."""
+    turns = list(_TURN.finditer(text))
+    if not turns or turns[0].start() != 0 or turns[0][1] != "Human":
+        if not text.strip():
+            raise ValueError("the text is empty")
+        return ({"role": "user", "content": text},)
+    ends = [t.start() for t in turns[1:]] + [len(text)]
+    said = [(_ROLES[t[1].lower()], text[t.end() : end].strip()) for t, end in zip(turns, ends, strict=True)]
+    if not said[-1][1]:
+        said.pop()
+    return tuple({"role": role, "content": content} for role, content in said)
+
+
+def reply(value: Any) -> tuple[tuple[Message, ...], str]:
+    """An answer as (what came before it, its text): a bare text, a message, or a whole dialogue that ends with it."""
+    if isinstance(value, str) and not _TURN.match(value):
+        return (), value.strip()
+    said = messages(value)
+    if said[-1]["role"] != "assistant" or not isinstance(said[-1]["content"], str):
+        raise ValueError(f"expected a dialogue that ends with the assistant's text, it ends with {said[-1]!r:.80}")
+    return said[:-1], said[-1]["content"].strip()

@@ -1,0 +1,100 @@
+"""Preference pairs from a file: a prompt, the answer that was preferred, and the one that was not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from posttrain.core.errors import UserError, unknown
+from posttrain.core.types import Message, Prompt
+from posttrain.environments.base import SPLITS
+from posttrain.environments.data import PLAIN, Layout, Raw, find_splits, load, numbered, order, split_up
+from posttrain.environments.fields import messages, need, reply
+from posttrain.environments.rows import name_of
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two answers to one prompt, the better one first."""
+
+    prompt: Prompt
+    chosen: str
+    rejected: str
+
+
+@dataclass(frozen=True)
+class PreferenceData:
+    """Pairs by split; left_out counts rows that were not taken, by reason."""
+
+    name: str
+    splits: dict[str, tuple[Pair, ...]]
+    seed: int = 0
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+    def size(self, split: str = "train") -> int:
+        """How many pairs a split has."""
+        if split not in SPLITS:
+            raise unknown("split", split, SPLITS)
+        return len(self.splits.get(split, ()))
+
+    def pair(self, index: int, split: str = "train") -> Pair:
+        """Pair number `index`: every pass over a split is in another order, a function of (seed, pass)."""
+        n = self.size(split)
+        if not n:
+            raise UserError(f"{self.name} has no {split} pairs")
+        return self.splits[split][order(self.name, self.seed, split, index // n, n)[index % n]]
+
+    def pairs(self, split: str = "train") -> tuple[Pair, ...]:
+        """All pairs of a split, in the order of the file."""
+        return self.splits[split] if self.size(split) else ()
+
+
+def preferences(
+    source: Any, test: Any = None, layout: Layout = PLAIN, seed: int = 0, skip_bad: bool = False, name: str = ""
+) -> PreferenceData:
+    """Pairs of a file, a folder, an iterable of dicts or a dict of those by split.
+
+    chosen and rejected are texts, messages, or whole dialogues (then no prompt column is needed). A pair of two equal
+    answers says nothing, so it is left out and counted.
+    """
+    name = name or name_of(source)
+    sources = find_splits(source, test)
+    read, bad, ties = {}, 0, 0
+    for split, one in sources.items():
+        rows, skipped = load(one, layout, skip_bad, pair_builder)
+        told = [numbered(p, name, split if len(sources) > 1 else "", i) for i, p in enumerate(rows)]
+        read[split] = [p for p in told if p.chosen != p.rejected]
+        bad, ties = bad + skipped, ties + len(told) - len(read[split])
+    if not any(read.values()):
+        raise UserError(f"{name}: in every pair both answers are the same")
+    splits, dropped = split_up(read)
+    left_out = {"bad rows": bad, "equal answers": ties, "training rows that are in the test set": dropped}
+    return PreferenceData(name, {k: tuple(v) for k, v in splits.items()}, seed, left_out)
+
+
+def pair_builder(columns: dict[str, str], seen: list[str], called: str, layout: Layout) -> Callable[[Raw], Pair]:
+    """row -> Pair. ValueError says what is wrong with a row."""
+    better, worse = (need(f, columns, seen, called) if seen else "" for f in ("chosen", "rejected"))
+    asks = columns.get("question") or columns.get("messages", "")
+
+    def build(row: Raw) -> Pair:
+        for column in (better, worse, *filter(None, (asks,))):
+            if row.get(column) is None:
+                raise ValueError(f"no {column!r} in it")
+        before, chosen = _side(row[better], bool(asks))
+        before_worse, rejected = _side(row[worse], bool(asks))
+        content = messages(row[asks]) if asks else before
+        if not content or (not asks and before != before_worse):
+            raise ValueError("chosen and rejected do not answer the same dialogue, and there is no prompt column")
+        if not chosen and not rejected:
+            raise ValueError("both answers are empty")
+        used = {better, worse, asks}
+        return Pair(Prompt("", content, None, {k: v for k, v in row.items() if k not in used}), chosen, rejected)
+
+    return build
+
+
+def _side(value: Any, prompted: bool) -> tuple[tuple[Message, ...], str]:
+    """An answer; beside a prompt column a text is the answer itself, even one that begins with `Human:`."""
+    return ((), value.strip()) if prompted and isinstance(value, str) else reply(value)

@@ -1,0 +1,94 @@
+"""One name space for tasks: `task("arithmetic")`, `task("rg/chain_sum")`, `task("gsm8k")`, `task("my.jsonl")`.
+
+    arithmetic, school/arithmetic         the school tasks
+    reasoning-gym/chain_sum, rg/...       every data set of reasoning-gym
+    gsm8k, data/gsm8k                     public data sets under the data folder
+    path/to/file.jsonl, path/to/folder    your own data
+A bare name is looked for in that order, so `countdown` is the school's and `data/countdown` the file's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from posttrain.core.errors import UserError, nearest, unknown
+from posttrain.environments import reasoning_gym as gym
+from posttrain.environments.base import Environment
+from posttrain.environments.data import THINK, Layout, data
+from posttrain.environments.fields import NAMES
+from posttrain.environments.presets import QUESTIONS, question_set
+from posttrain.environments.rows import FORMATS
+from posttrain.environments.school import TASKS, school
+
+_GYM = ("reasoning-gym", "reasoning_gym", "rg")
+
+
+def task(spec: str, **options: Any) -> Environment:
+    """The Environment a name stands for. Options: level, think, seed for all; data is the folder of the public sets.
+
+    A file also takes test, reward, suffix, skip_bad and a column for each field (question=..., answer=...); a
+    reasoning-gym set takes size and its own settings. An option that a task does not have is an error.
+    """
+    spec = str(spec).strip()
+    folder, _, name = spec.partition("/")
+    options = {k: v for k, v in options.items() if v is not None}
+    if looks_like_file(spec):
+        return _file(spec, options)
+    if folder in _GYM and name:
+        options.setdefault("think", False)
+        return gym.reasoning_gym(_known(spec, name, gym.names()), **_renamed(options, spec, closed=None))
+    if (folder == "school" and name) or spec.replace("-", "_") in TASKS:
+        return school(_known(spec, name or spec, TASKS), **_renamed(options, spec, ("level", "think", "seed")))
+    if (folder == "data" and name) or spec.replace("-", "_") in QUESTIONS:
+        taken = _renamed(options, spec, ("level", "think", "seed", "data"))
+        if "data" in taken:
+            taken["folder"] = taken.pop("data")
+        return question_set(_known(spec, name or spec, QUESTIONS), **taken)
+    raise unknown("task", spec, names())
+
+
+def looks_like_file(spec: str) -> bool:
+    """A path: it exists on disk, or it ends as data files do."""
+    return any(spec.endswith((e, f"{e}.gz")) for e in FORMATS) or (("/" in spec or "." in spec) and Path(spec).exists())
+
+
+def names() -> list[str]:
+    """Every task there is a name for; those of reasoning-gym only where it is installed."""
+    try:
+        rg = [f"reasoning-gym/{n}" for n in gym.names()]
+    except UserError:
+        rg = []
+    return [*TASKS, *(n if n not in TASKS else f"data/{n}" for n in QUESTIONS), *rg]
+
+
+def _known(spec: str, name: str, known: Any) -> str:
+    plain = name.replace("-", "_")
+    if plain not in known:
+        raise unknown("task", spec, [spec[: len(spec) - len(name)] + k for k in known])
+    return plain
+
+
+def _renamed(options: dict[str, Any], spec: str, closed: tuple[str, ...] | None) -> dict[str, Any]:
+    """The options, if the task has them; closed=None leaves that question to the task itself."""
+    if closed is None:
+        if "level" in options:
+            raise UserError(f"{spec} has no levels; use its own settings, like max_terms=4")
+        return options
+    for key in options:
+        if key not in closed:
+            close = nearest(key, closed)
+            hint = f"did you mean {close!r}?" if close else f"it has: {', '.join(closed)}"
+            raise UserError(f"the task {spec} has no option {key!r}; {hint}")
+    return dict(options)
+
+
+def _file(spec: str, options: dict[str, Any]) -> Environment:
+    closed = ("test", "reward", "suffix", "think", "seed", "skip_bad", *NAMES)
+    taken = _renamed(options, spec, closed)
+    fields = {name: str(taken.pop(name)) for name in NAMES if name in taken}
+    suffix = str(taken.pop("suffix", "")) + (THINK if taken.pop("think", False) else "")
+    layout = Layout(fields=fields, suffix=suffix, reward=taken.pop("reward", ""))
+    build: Callable[..., Environment] = data
+    return build(spec, layout=layout, **taken)

@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from posttrain.core.registry import policy_loss
+from posttrain.core.types import Batch
+from posttrain.losses.policy.reinforce import reinforce
+
+
+@policy_loss(
+    paper="arXiv:2506.13585", base="reinforce",
+    laws=("on_policy_is_reinforce", "zero_credit_no_gradient", "never_against_the_credit"),
+)  # fmt: skip
+def cispo(batch: Batch, high: float = 5.0) -> Tensor:
+    """CISPO: clip the importance weight, never the gradient of a token.
+
+    L = -sg(min(r, 1 + high)) A log pi;  no lower bound, as in the paper, which names no number for high
+    """
+    weight_BT = torch.exp(batch.logp_BT - batch.need("old_logp_BT")).clamp(max=1 + high)
+    return weight_BT.detach() * reinforce(batch)

@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from posttrain.core.registry import policy_loss
+from posttrain.core.types import Batch
+from posttrain.losses.policy.ppo import ppo
+
+
+@policy_loss(
+    paper="arXiv:1912.09729", base="ppo",
+    laws=("on_policy_is_reinforce", "zero_credit_no_gradient", "never_against_the_credit"),
+)  # fmt: skip
+def dual_clip(batch: Batch, low: float = 0.2, high: float | None = None, c: float = 3.0) -> Tensor:
+    """Dual-clip PPO: PPO whose loss for blame is bounded too, so that one stale token with a huge ratio cannot rule.
+
+    L = L_ppo for A >= 0;  min(L_ppo, -c A) for A < 0: beyond r = c a blamed token has no gradient
+    """
+    adv_BT, loss_BT = batch.need("adv_BT"), ppo(batch, low=low, high=high)
+    return torch.where(adv_BT < 0, torch.minimum(loss_BT, -c * adv_BT), loss_BT)

@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+from torch import Tensor
+
+from posttrain.core.registry import policy_loss
+from posttrain.core.types import Batch
+
+
+@policy_loss(
+    laws=("on_policy_is_reinforce", "zero_credit_no_gradient", "never_against_the_credit"),
+)
+def reinforce(batch: Batch) -> Tensor:
+    """REINFORCE (Williams 1992): make what earned credit likelier; right only for fresh samples.
+
+    L = -A log pi
+    """
+    return -batch.need("adv_BT") * batch.logp_BT

@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+from torch import Tensor
+
+from posttrain.core.registry import preference_loss
+from posttrain.core.types import Batch
+from posttrain.losses.preference.margin import margin
+
+
+@preference_loss(
+    paper="arXiv:2305.10425", base="dpo", needs=("ref_logp",),
+    laws=("swap_flips_gradient_sign", "chosen_up_rejected_down"),
+)  # fmt: skip
+def hinge(batch: Batch, beta: float = 0.1, length_normalised: bool = False) -> Tensor:
+    """Hinge (SLiC): push the pair apart until the margin is safe, then leave it alone.
+
+    L = max(0, 1 - beta u);  no gradient once beta u >= 1;  u is measured against the reference as in arXiv:2309.06657
+    """
+    return (1 - beta * margin(batch, mean=length_normalised)).clamp_min(0)

@@ -1,0 +1,23 @@
+"""What preference losses look at: by how much more the policy than the reference prefers the chosen answer."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from posttrain.core.types import Batch
+
+
+def sequence_logp(logp_BT: Tensor, batch: Batch, mean: bool = False) -> Tensor:
+    """log pi(y): the sum of an answer's token log-probabilities, or their mean (0 for a row that is not live)."""
+    sum_B = torch.where(batch.mask_BT > 0, logp_BT, 0.0).sum(-1)
+    return sum_B / batch.lengths_B.clamp_min(1) if mean else sum_B
+
+
+def margin(batch: Batch, mean: bool = False) -> Tensor:
+    """u = [log pi(y_w) - log ref(y_w)] - [log pi(y_l) - log ref(y_l)], one value a pair; not scaled by beta.
+
+    With mean, each log-ratio is divided by its answer's length.
+    """
+    ratio_B = sequence_logp(batch.logp_BT - batch.need("ref_logp_BT"), batch, mean)
+    return ratio_B[batch.need("chosen_P")] - ratio_B[batch.need("rejected_P")]

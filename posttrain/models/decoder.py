@@ -1,0 +1,301 @@
+"""One compact dense decoder (Llama, SmolLM2, Mistral, Qwen2/2.5, Qwen3) for training and for sampling.
+
+Parameters carry the names of Hugging Face checkpoints, so loading and saving a folder is a plain copy of tensors.
+Rows are right-padded: causality alone keeps real tokens from seeing padding.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """The shape of a decoder; `of` reads a Hugging Face config."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rope_theta: float = 10000.0
+    rms_eps: float = 1e-5
+    tied: bool = True
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    max_positions: int = 2048
+    rope: dict[str, Any] = field(default_factory=dict)  # rope scaling, as the checkpoint states it
+    model_type: str = "llama"
+
+    @staticmethod
+    def of(hf: dict[str, Any]) -> DecoderConfig | None:
+        """The config of a checkpoint of the family, or None where this file does not implement it."""
+        kind = hf.get("model_type")
+        rope = dict(hf.get("rope_parameters") or hf.get("rope_scaling") or {})
+        rope_type = rope.get("rope_type", rope.get("type", "default"))
+        window = hf.get("sliding_window", 4096) if hf.get("use_sliding_window", kind == "mistral") else None
+        partial = rope.get("partial_rotary_factor", hf.get("partial_rotary_factor", 1.0)) != 1.0
+        plain = hf.get("hidden_act", "silu") == "silu" and not window and not partial
+        if kind not in FAMILIES or rope_type not in ("default", "llama3", "linear") or not plain:
+            return None
+        heads = hf["num_attention_heads"]
+        bias = hf.get("attention_bias", False)
+        return DecoderConfig(
+            vocab_size=hf["vocab_size"],
+            hidden_size=hf["hidden_size"],
+            intermediate_size=hf["intermediate_size"],
+            num_layers=hf["num_hidden_layers"],
+            num_heads=heads,
+            num_kv_heads=hf.get("num_key_value_heads") or heads,
+            head_dim=hf.get("head_dim") or hf["hidden_size"] // heads,
+            rope_theta=rope.get("rope_theta", hf.get("rope_theta", 10000.0)),
+            rms_eps=hf.get("rms_norm_eps", 1e-6),
+            tied=hf.get("tie_word_embeddings", False),
+            qkv_bias=kind == "qwen2" or bias,
+            out_bias=bias and kind != "qwen2",
+            mlp_bias=hf.get("mlp_bias", False),
+            qk_norm=kind == "qwen3",
+            max_positions=hf.get("max_position_embeddings", 2048),
+            rope=rope,
+            model_type=kind,
+        )
+
+    def to_hf(self) -> dict[str, Any]:
+        """The config.json that transformers reads."""
+        names = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+        out: dict[str, Any] = {
+            "architectures": [f"{names[self.model_type]}ForCausalLM"],
+            "model_type": self.model_type,
+            "vocab_size": self.vocab_size,
+            "hidden_size": self.hidden_size,
+            "intermediate_size": self.intermediate_size,
+            "num_hidden_layers": self.num_layers,
+            "num_attention_heads": self.num_heads,
+            "num_key_value_heads": self.num_kv_heads,
+            "head_dim": self.head_dim,
+            "rope_theta": self.rope_theta,
+            "rms_norm_eps": self.rms_eps,
+            "tie_word_embeddings": self.tied,
+            "max_position_embeddings": self.max_positions,
+            "hidden_act": "silu",
+        }
+        if self.model_type in ("llama", "qwen3"):
+            out["attention_bias"] = self.qkv_bias
+        if self.model_type == "llama":
+            out["mlp_bias"] = self.mlp_bias
+        if self.model_type == "mistral":
+            out["sliding_window"] = None
+        if self.rope.get("rope_type", self.rope.get("type", "default")) != "default":
+            out["rope_scaling"] = {k: v for k, v in self.rope.items() if k != "rope_theta"}
+        return out
+
+
+class KVCache:
+    """Keys and values of every layer in fixed slots (B, H, S, D); `lengths_B` says how many each row has filled."""
+
+    def __init__(self, config: DecoderConfig, rows: int, slots: int, like: Tensor) -> None:
+        shape = (rows, config.num_kv_heads, slots, config.head_dim)
+        self.keys = [torch.zeros(shape, dtype=like.dtype, device=like.device) for _ in range(config.num_layers)]
+        self.values = [torch.zeros_like(k) for k in self.keys]
+        self.lengths_B = torch.zeros(rows, dtype=torch.long, device=like.device)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows, in this order; a row named twice is forked (a prompt's answers share its prefill)."""
+        self.keys = [k[rows] for k in self.keys]
+        self.values = [v[rows] for v in self.values]
+        self.lengths_B = self.lengths_B[rows]
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
+
+
+class Attention(nn.Module):
+    def __init__(self, c: DecoderConfig) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = c.num_heads, c.num_kv_heads, c.head_dim
+        self.q_proj = nn.Linear(c.hidden_size, c.num_heads * c.head_dim, bias=c.qkv_bias)
+        self.k_proj = nn.Linear(c.hidden_size, c.num_kv_heads * c.head_dim, bias=c.qkv_bias)
+        self.v_proj = nn.Linear(c.hidden_size, c.num_kv_heads * c.head_dim, bias=c.qkv_bias)
+        self.o_proj = nn.Linear(c.num_heads * c.head_dim, c.hidden_size, bias=c.out_bias)
+        self.q_norm = RMSNorm(c.head_dim, c.rms_eps) if c.qk_norm else nn.Identity()
+        self.k_norm = RMSNorm(c.head_dim, c.rms_eps) if c.qk_norm else nn.Identity()
+
+    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None, layer: Slots | None) -> Tensor:
+        B, T, _ = x.shape
+        q = rotate(self.q_norm(self.q_proj(x).view(B, T, self.heads, self.head_dim)).transpose(1, 2), rope)
+        k = rotate(self.k_norm(self.k_proj(x).view(B, T, self.kv_heads, self.head_dim)).transpose(1, 2), rope)
+        v = self.v_proj(x).view(B, T, self.kv_heads, self.head_dim).transpose(1, 2)
+        if layer is not None:
+            k, v = layer.write(k, v)
+        out = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None and T > 1, enable_gqa=self.heads != self.kv_heads
+        )
+        return self.o_proj(out.transpose(1, 2).reshape(B, T, -1))
+
+
+@dataclass
+class Slots:
+    """One layer's view of the cache during one step: where the new tokens go and how far to look back."""
+
+    keys: Tensor
+    values: Tensor
+    rows_B: Tensor
+    at_B: Tensor | None  # slot of the single new token of each row; None while filling from slot 0
+    used: int
+
+    def write(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        if self.at_B is None:
+            self.keys[:, :, : k.shape[2]], self.values[:, :, : v.shape[2]] = k, v
+            return k, v
+        self.keys[self.rows_B, :, self.at_B] = k[:, :, 0]
+        self.values[self.rows_B, :, self.at_B] = v[:, :, 0]
+        return self.keys[:, :, : self.used], self.values[:, :, : self.used]
+
+
+class MLP(nn.Module):
+    def __init__(self, c: DecoderConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(c.hidden_size, c.intermediate_size, bias=c.mlp_bias)
+        self.up_proj = nn.Linear(c.hidden_size, c.intermediate_size, bias=c.mlp_bias)
+        self.down_proj = nn.Linear(c.intermediate_size, c.hidden_size, bias=c.mlp_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Layer(nn.Module):
+    def __init__(self, c: DecoderConfig) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(c.hidden_size, c.rms_eps)
+        self.self_attn = Attention(c)
+        self.post_attention_layernorm = RMSNorm(c.hidden_size, c.rms_eps)
+        self.mlp = MLP(c)
+
+    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None, layer: Slots | None) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), rope, mask, layer)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Trunk(nn.Module):
+    def __init__(self, c: DecoderConfig) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
+        self.layers = nn.ModuleList(Layer(c) for _ in range(c.num_layers))
+        self.norm = RMSNorm(c.hidden_size, c.rms_eps)
+
+
+class Decoder(nn.Module):
+    """The model: `hidden` for training, `prefill` and `step` for sampling, `logits` for both."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.model = Trunk(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        if config.tied:
+            self.lm_head.weight = self.model.embed_tokens.weight
+        self.register_buffer("inv_freq", inverse_frequencies(config), persistent=False)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Decoder:
+        """Moving or casting the model leaves the rotary frequencies in float32: in bf16 position 1000 is off by radians."""
+        super()._apply(fn, recurse)
+        self.inv_freq = inverse_frequencies(self.config).to(self.lm_head.weight.device)
+        return self
+
+    @property
+    def width(self) -> int:
+        return self.config.hidden_size
+
+    def hidden(self, tokens_BT: Tensor, positions_BT: Tensor | None = None, segments_BT: Tensor | None = None) -> Tensor:
+        """States before the head. Segments (packed rows) attend only within themselves."""
+        if positions_BT is None:
+            positions_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device).expand_as(tokens_BT)
+        return self._run(tokens_BT, positions_BT, None if segments_BT is None else block_mask(segments_BT), None)
+
+    def logits(self, h: Tensor) -> Tensor:
+        return self.lm_head(h)
+
+    def prefill(self, tokens_BT: Tensor, lengths_B: Tensor, slots: int) -> tuple[Tensor, KVCache]:
+        """Read right-padded prompts; returns the state after each prompt's last token, and the cache."""
+        cache = KVCache(self.config, tokens_BT.shape[0], slots, self.lm_head.weight)
+        positions_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device).expand_as(tokens_BT)
+        h_BTD = self._run(tokens_BT, positions_BT, None, cache, fill=True)
+        cache.lengths_B = lengths_B.clone()
+        rows_B = torch.arange(tokens_BT.shape[0], device=tokens_BT.device)
+        return h_BTD[rows_B, lengths_B - 1], cache
+
+    def step(self, tokens_B: Tensor, cache: KVCache) -> Tensor:
+        """One more token a row; returns its state."""
+        at_B = cache.lengths_B
+        used = int(at_B.max()) + 1
+        mask = (torch.arange(used, device=at_B.device) <= at_B.unsqueeze(-1))[:, None, None, :]
+        h_BTD = self._run(tokens_B.unsqueeze(-1), at_B.unsqueeze(-1), mask, cache, used=used)
+        cache.lengths_B = at_B + 1
+        return h_BTD[:, 0]
+
+    def _run(
+        self, tokens: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache | None,
+        fill: bool = False, used: int = 0,
+    ) -> Tensor:  # fmt: skip
+        x = self.model.embed_tokens(tokens)
+        rope = self.rope(positions, x.dtype)
+        rows_B = torch.arange(tokens.shape[0], device=tokens.device)
+        for i, block in enumerate(self.model.layers):
+            layer = None
+            if cache is not None:
+                layer = Slots(cache.keys[i], cache.values[i], rows_B, None if fill else cache.lengths_B, used)
+            x = block(x, rope, mask, layer)
+        return self.model.norm(x)
+
+    def rope(self, positions_BT: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        angle = positions_BT[:, None, :, None].float() * self.inv_freq
+        angle = torch.cat((angle, angle), -1)
+        return angle.cos().to(dtype), angle.sin().to(dtype)
+
+
+def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+    """Rotary positions, half-split layout: (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin)."""
+    cos, sin = rope
+    x1, x2 = x.chunk(2, -1)
+    return x * cos + torch.cat((-x2, x1), -1) * sin
+
+
+def inverse_frequencies(c: DecoderConfig) -> Tensor:
+    """1 / theta^(2i/d), stretched for long contexts where the checkpoint says so (linear, llama3)."""
+    freq = 1.0 / c.rope_theta ** (torch.arange(0, c.head_dim, 2, dtype=torch.int64).float() / c.head_dim)
+    kind = c.rope.get("rope_type", c.rope.get("type", "default"))
+    if kind == "linear":
+        return freq / c.rope["factor"]
+    if kind == "llama3":
+        factor, low, high = c.rope["factor"], c.rope["low_freq_factor"], c.rope["high_freq_factor"]
+        turns = c.rope["original_max_position_embeddings"] * freq / (2 * math.pi)
+        smooth = ((turns - low) / (high - low)).clamp(0, 1)  # 0: slow waves, divided; 1: fast waves, kept
+        return (1 - smooth) * freq / factor + smooth * freq
+    return freq
+
+
+def block_mask(segments_BT: Tensor) -> Tensor:
+    """(B, 1, T, T) bool: causal, and only within the same segment (-1 is padding and sees itself)."""
+    T = segments_BT.shape[1]
+    same = segments_BT[:, :, None] == segments_BT[:, None, :]
+    causal = torch.ones(T, T, dtype=torch.bool, device=segments_BT.device).tril()
+    return (same & causal)[:, None]

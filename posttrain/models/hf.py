@@ -1,0 +1,118 @@
+"""Any causal language model of transformers, behind the interface of our decoder, at transformers' own speed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posttrain.core.errors import UserError
+
+
+class HFCache:
+    """transformers' cache with the attention mask and length of each row beside it."""
+
+    def __init__(self, cache: Any, mask_BL: Tensor, lengths_B: Tensor) -> None:
+        self.cache, self.mask_BL, self.lengths_B = cache, mask_BL, lengths_B
+
+    def select(self, rows: Tensor) -> None:
+        self.cache.batch_select_indices(rows)
+        self.mask_BL, self.lengths_B = self.mask_BL[rows], self.lengths_B[rows]
+
+
+class HFDecoder(nn.Module):
+    """A wrapped transformers model: `hidden`, `logits`, `prefill`, `step`.
+
+    It never drops units out: what was sampled would not be what is trained.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.inner = model.eval()
+        self.config = model.config
+
+    @staticmethod
+    def load(folder: str, dtype: torch.dtype) -> HFDecoder:
+        from transformers import AutoModelForCausalLM
+
+        try:
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, trust_remote_code=False, use_safetensors=True)
+        except Exception as error:
+            raise UserError(f"transformers cannot load {folder} as a causal language model: {error}") from None
+        kind = model.config.model_type
+        print(f"note: {kind} runs through transformers (our own decoder does not know it), at its speed", file=sys.stderr)
+        return HFDecoder(model).checked()
+
+    def train(self, mode: bool = True) -> HFDecoder:
+        super().train(mode)
+        self.inner.eval()
+        return self
+
+    @property
+    def width(self) -> int:
+        return self.inner.get_output_embeddings().weight.shape[-1]
+
+    @property
+    def stop_ids(self) -> list[int]:
+        ids = getattr(self.inner.generation_config, "eos_token_id", None)
+        return list(ids) if isinstance(ids, (list, tuple)) else [] if ids is None else [ids]
+
+    def hidden(self, tokens_BT: Tensor, positions_BT: Tensor | None = None, segments_BT: Tensor | None = None) -> Tensor:
+        if segments_BT is not None:
+            raise UserError("packed rows need our own decoder; this model runs with padded rows")
+        return self.inner.base_model(input_ids=tokens_BT, position_ids=positions_BT, use_cache=False).last_hidden_state
+
+    def logits(self, h: Tensor) -> Tensor:
+        """The head, and what some families do after it: Cohere multiplies, Granite divides, Gemma caps by tanh."""
+        c = self.config.get_text_config()
+        logits = self.inner.get_output_embeddings()(h) * (getattr(c, "logit_scale", None) or 1.0)
+        logits = logits / (getattr(c, "logits_scaling", None) or 1.0)
+        cap = getattr(c, "final_logit_softcapping", None)
+        return cap * torch.tanh(logits / cap) if cap else logits
+
+    def prefill(self, tokens_BT: Tensor, lengths_B: Tensor, slots: int) -> tuple[Tensor, HFCache]:
+        """Prompts come right-padded and are read left-padded, so that distances in the cache are distances in the text."""
+        T = tokens_BT.shape[1]
+        place_BT = torch.arange(T, device=tokens_BT.device) - (T - lengths_B.unsqueeze(-1))
+        positions_BT = place_BT.clamp_min(0)
+        mask_BT = (place_BT >= 0).long()
+        out = self.inner.base_model(
+            input_ids=tokens_BT.gather(1, positions_BT), attention_mask=mask_BT, position_ids=positions_BT, use_cache=True
+        )
+        return out.last_hidden_state[:, -1], HFCache(out.past_key_values, mask_BT, lengths_B.clone())
+
+    def step(self, tokens_B: Tensor, cache: HFCache) -> Tensor:
+        cache.mask_BL = torch.cat((cache.mask_BL, torch.ones_like(cache.mask_BL[:, :1])), -1)
+        out = self.inner.base_model(
+            input_ids=tokens_B.unsqueeze(-1), attention_mask=cache.mask_BL, past_key_values=cache.cache,
+            position_ids=cache.lengths_B.unsqueeze(-1), use_cache=True,
+        )  # fmt: skip
+        cache.lengths_B = cache.lengths_B + 1
+        return out.last_hidden_state[:, 0]
+
+    @torch.no_grad()
+    def checked(self) -> HFDecoder:
+        """Refuses a model that does not come apart this way: whole, and step by step, must give its own logits."""
+        tokens_BT = torch.tensor([[1, 2, 3, 4], [4, 3, 2, 1]], device=self.inner.device)
+        lengths_B, swap = torch.tensor([3, 1], device=tokens_BT.device), torch.tensor([1, 0], device=tokens_BT.device)
+        kind = self.config.model_type
+        try:
+            want_BTV = self.inner(input_ids=tokens_BT).logits
+            whole_BTV = self.logits(self.hidden(tokens_BT))
+            h_BD, cache = self.prefill(tokens_BT[:, :3], lengths_B, 4)
+            cache.select(swap)
+            next_BV = self.logits(self.step(torch.tensor([3, 4], device=tokens_BT.device), cache))
+        except Exception as error:
+            raise UserError(f"{kind} models cannot be sampled token by token here ({type(error).__name__}: {error})") from None
+        pairs = [(whole_BTV, want_BTV), (self.logits(h_BD), want_BTV[[0, 1], [2, 0]]), (next_BV, want_BTV[[1, 0], [1, 3]])]
+        limit = (1e-3 if want_BTV.dtype == torch.float32 else 0.1) * float(want_BTV.abs().max())
+        gaps = [float((got - want).abs().max()) for got, want in pairs]
+        if not max(gaps) <= limit:
+            raise UserError(f"{kind} models do something to their logits that is not known here (difference {max(gaps):.2g})")
+        return self
+
+    def save(self, folder: Path) -> None:
+        self.inner.save_pretrained(folder)

@@ -1,0 +1,162 @@
+"""The language policy: a decoder with its tokenizer. It samples answers and gives their log-probabilities."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posttrain.core import rng
+from posttrain.core.errors import UserError
+from posttrain.core.types import Prompt, Rollout
+from posttrain.engines.sampling import Sampling, generate
+from posttrain.models.heads import Critic, ScalarHead
+from posttrain.models.rows import Rows, pack
+
+
+class LanguagePolicy(nn.Module):
+    """A causal language model as a policy: the actions are tokens.
+
+    `critic` (values per action) and `score` (a reward model's head) are there when a method asked for them.
+    """
+
+    def __init__(self, model: nn.Module, tokenizer: Any, name: str = "") -> None:
+        super().__init__()
+        self.model, self.tokenizer, self.name = model, tokenizer, name
+        self.critic: Critic | None = None
+        self.score: ScalarHead | None = None
+        self.temperature = 1.0  # of the distribution that is sampled and trained: one place, so they cannot differ
+        self.packed = False
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def width(self) -> int:
+        return self.model.width  # type: ignore[return-value]
+
+    # ---- text <-> tokens
+
+    def encode(self, prompt: Prompt) -> Tensor:
+        """The prompt as the policy sees it: its chat template, ending where the answer begins."""
+        if getattr(self.tokenizer, "chat_template", None):
+            text = self.tokenizer.apply_chat_template(list(prompt.content), tokenize=False, add_generation_prompt=True)
+        else:
+            text = "\n".join(str(m["content"]) for m in prompt.content)
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        if not ids:
+            raise UserError(f"prompt {prompt.id!r} is empty after tokenisation")
+        return torch.tensor(ids, dtype=torch.long)
+
+    def decode(self, tokens: Tensor) -> str:
+        return self.tokenizer.decode(tokens.tolist(), skip_special_tokens=True)
+
+    @property
+    def stop_ids(self) -> list[int]:
+        """Ids that end an answer: the tokenizer's end, and the end of a turn where the template has another."""
+        ids = {self.tokenizer.eos_token_id}
+        extra = getattr(self.model, "stop_ids", ())
+        return sorted(i for i in ids | set(extra) if i is not None)
+
+    def written(self, prompt: Prompt, text: str) -> Rollout:
+        """An answer that somebody else wrote, as a rollout: the end token is an action too."""
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"] + [self.tokenizer.eos_token_id]
+        actions = torch.tensor(ids, dtype=torch.long)
+        T = len(ids)
+        return Rollout(
+            prompt, self.encode(prompt), actions, torch.zeros(T), torch.ones(T, dtype=torch.bool), text, info={"written": True}
+        )
+
+    # ---- sampling
+
+    def sample(
+        self, prompts: Sequence[Prompt], n: int, how: Sampling, seed: int = 0, step: int = 0, chunk: int = 512
+    ) -> list[list[Rollout]]:
+        """n answers a prompt, as a function of (seed, step, prompt id, sample index) alone."""
+        was, out = self.training, []
+        self.eval()
+        per_call = max(1, chunk // max(n, 1))
+        for start in range(0, len(prompts), per_call):
+            part = prompts[start : start + per_call]
+            contexts = [self.encode(p) for p in part]
+            keys = [[rng.key(seed, step, p.id, i) for i in range(n)] for p in part]
+            made = generate(self.model, contexts, keys, how, self.stop_ids, self.device)  # type: ignore[arg-type]
+            for prompt, context, samples in zip(part, contexts, made, strict=True):
+                out.append([self._rollout(prompt, context, s, i, step) for i, s in enumerate(samples)])
+        self.train(was)
+        return out
+
+    def _rollout(self, prompt: Prompt, context: Tensor, s: Any, index: int, step: int) -> Rollout:
+        mask_T = torch.ones(len(s.tokens), dtype=torch.bool)
+        text = self.decode(s.tokens)
+        return Rollout(
+            prompt, context, s.tokens, s.logp_T, mask_T, text, version=step, index=index, stopped=s.stopped
+        )  # fmt: skip
+
+    # ---- log-probabilities
+
+    def forward(self, rollouts: Sequence[Rollout], needs: Iterable[str] = ("logp",)) -> dict[str, Tensor]:
+        """The streams asked for: logp_BT (always when asked for entropy too), entropy_BT, value_BT, score_B."""
+        needs = set(needs)
+        rows = Rows.of(rollouts, self.device)
+        out: dict[str, Tensor] = {}
+        if needs & {"logp", "entropy", "score"}:
+            h_BTD, last_BD = self._states(rows)
+            if needs & {"logp", "entropy"}:
+                out |= self._likelihood(h_BTD, rows, "entropy" in needs)
+            if "score" in needs:
+                if self.score is None:
+                    raise UserError("this policy has no score head; train it in the role of a reward model")
+                out["score_B"] = self.score(last_BD)
+        if "value" in needs:
+            if self.critic is None:
+                raise UserError("this policy has no critic; the method must ask for one (critic=True)")
+            out["value_BT"] = self.critic(rows.tokens_BL, rows.before_BT) * rows.real_BT
+        return out
+
+    def _states(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """States before each action (B, T, D) and after the last one (B, D), from padded or packed rows."""
+        if self.packed:
+            packed = pack(rows)
+            h_NLD = self.model.hidden(packed.tokens_NL, packed.positions_NL, packed.segments_NL)  # type: ignore[operator]
+            return packed.states(h_NLD, rows.before_BT), packed.states(h_NLD, rows.last_B.unsqueeze(-1)).squeeze(1)
+        h_BLD = self.model.hidden(rows.tokens_BL)  # type: ignore[operator]
+        rows_B = torch.arange(rows.tokens_BL.shape[0], device=rows.tokens_BL.device)
+        return h_BLD[rows_B.unsqueeze(-1), rows.before_BT], h_BLD[rows_B, rows.last_B]
+
+    def _likelihood(self, h_BTD: Tensor, rows: Rows, entropy: bool) -> dict[str, Tensor]:
+        """Log-probability (and entropy) of real actions; the head runs on no padding."""
+        real_BT = rows.real_BT
+        logits_NV = self.model.logits(h_BTD[real_BT]).float() / self.temperature  # type: ignore[operator]
+        logz_N = torch.logsumexp(logits_NV, -1)
+        logp_N = logits_NV.gather(-1, rows.actions_BT[real_BT].unsqueeze(-1)).squeeze(-1) - logz_N
+        out = {"logp_BT": torch.zeros(real_BT.shape, device=logp_N.device).masked_scatter(real_BT, logp_N)}
+        if entropy:
+            entropy_N = logz_N - (torch.softmax(logits_NV, -1) * logits_NV).sum(-1)
+            out["entropy_BT"] = torch.zeros(real_BT.shape, device=logp_N.device).masked_scatter(real_BT, entropy_N)
+        return out
+
+    # ---- roles
+
+    def with_critic(self) -> LanguagePolicy:
+        """Add a value network that starts as a copy of the policy."""
+        if self.critic is None:
+            self.critic = Critic(self.model, self.width).to(self.device)
+        return self
+
+    def as_reward_model(self) -> LanguagePolicy:
+        """A copy with a score head."""
+        other = self.clone()
+        other.score = ScalarHead(self.width).to(self.device)
+        return other
+
+    def clone(self) -> LanguagePolicy:
+        """An independent copy (tokenizer shared, critic left behind)."""
+        other = LanguagePolicy(copy.deepcopy(self.model), self.tokenizer, self.name)
+        other.score = copy.deepcopy(self.score)
+        other.temperature, other.packed = self.temperature, self.packed
+        return other

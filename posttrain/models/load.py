@@ -1,0 +1,163 @@
+"""`load_model("pocket")`, `("smollm2")`, or any Hugging Face causal language model by folder or hub id."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from posttrain.core.errors import UserError, nearest
+from posttrain.models.decoder import Decoder, DecoderConfig
+from posttrain.models.language import LanguagePolicy
+
+POCKET = Path(__file__).parent / "pocket"
+NAMED = ("pocket", "smollm2")
+
+
+def load_model(spec: str = "pocket", device: str | None = None, dtype: str = "float32") -> LanguagePolicy:
+    """A policy from a name, a folder or a hub id; missing weights say in one sentence what to install or pass."""
+    folder = find_folder(spec)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise UserError(f"dtype is {dtype!r}; use float32 or bfloat16")
+    model = load_decoder(folder, getattr(torch, dtype))
+    tokenizer = load_tokenizer(folder)
+    return LanguagePolicy(model.to(device), tokenizer, spec)
+
+
+def find_folder(spec: str) -> str:
+    """The folder of a named model, the path itself, or a hub id to be left to transformers."""
+    if spec == "pocket":
+        return str(POCKET)
+    if spec == "smollm2":
+        from posttrain.models.smollm2 import smollm2_folder
+
+        return str(smollm2_folder())
+    if Path(spec).is_dir():
+        if not (Path(spec) / "config.json").exists():
+            raise UserError(f"{spec} has no config.json; a model folder is what `save_pretrained` or `posttrain export` writes")
+        return spec
+    if spec.count("/") == 1 and not spec.startswith((".", "/")) and not Path(spec).exists():
+        return _download(spec)
+    close = nearest(spec, NAMED)
+    hint = f"did you mean {close!r}?" if close else "pass 'pocket', 'smollm2', a model folder, or a hub id like org/name"
+    raise UserError(f"no model named {spec!r}; {hint}")
+
+
+def _download(spec: str) -> str:
+    from huggingface_hub import snapshot_download
+
+    try:
+        kinds = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+        return snapshot_download(spec, allow_patterns=kinds, ignore_patterns=["consolidated*", "original/*"])
+    except Exception as error:  # every kind of network and hub failure means the same to the user
+        raise UserError(
+            f"cannot get {spec!r} from the hub ({type(error).__name__}); pass a local folder, or use --model pocket"
+        ) from None
+
+
+def load_decoder(folder: str, dtype: torch.dtype) -> torch.nn.Module:
+    """Our decoder where it knows the architecture, the wrapped transformers model where it does not."""
+    shape = DecoderConfig.of(read_json(Path(folder) / "config.json"))
+    if shape is None:
+        from posttrain.models.hf import HFDecoder
+
+        return HFDecoder.load(folder, dtype)
+    with torch.device("meta"):
+        model = Decoder(shape)
+    state = {k: v for k, v in read_weights(Path(folder)).items() if not k.endswith("rotary_emb.inv_freq")}
+    if shape.tied:
+        state.pop("lm_head.weight", None)
+    model = model.to_empty(device="cpu")
+    if shape.tied:
+        model.lm_head.weight = model.model.embed_tokens.weight
+    fits(state, model, folder)
+    model.load_state_dict(state, strict=False)
+    return model.to(dtype)
+
+
+def fits(state: dict[str, torch.Tensor], model: Decoder, folder: str) -> None:
+    """Every parameter is there, none is left over, and shapes agree; says which are not."""
+    want = {k: tuple(p.shape) for k, p in model.named_parameters()}  # a tied head is named once, as the embedding
+    missing, unexpected = sorted(want.keys() - state.keys()), sorted(state.keys() - want.keys())
+    if missing or unexpected:
+        raise UserError(f"{folder} does not fit its config.json: missing {missing[:3]}, unexpected {unexpected[:3]}")
+    for name, x in state.items():
+        if tuple(x.shape) != want[name]:
+            raise UserError(f"{name} of {folder} has shape {tuple(x.shape)}, but its config.json says {want[name]}")
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    try:
+        out = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} cannot be read as JSON: {error}") from None
+    if not isinstance(out, dict):
+        raise UserError(f"{file} holds a {type(out).__name__}, expected a JSON object")
+    return out
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """model.safetensors, or the shards that the index names: a folder may hold the same weights a second time."""
+    index = folder / "model.safetensors.index.json"
+    if (folder / "model.safetensors").exists():
+        return [folder / "model.safetensors"]
+    if not index.exists():
+        return sorted(folder.glob("*.safetensors"))
+    names = set(read_json(index).get("weight_map", {}).values())
+    absent = sorted(n for n in names if not (folder / n).exists())
+    if absent:
+        raise UserError(f"{folder} lacks {', '.join(absent[:3])}, which its index names; download it again")
+    return [folder / n for n in sorted(names)]
+
+
+def read_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """The safetensors files of a folder; nothing else is ever read, so loading runs no code."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    files = weight_files(folder)
+    if not files:
+        raise UserError(f"no .safetensors file in {folder}; pickled weights are not read, convert them first")
+    out: dict[str, torch.Tensor] = {}
+    for file in files:
+        try:
+            out |= load_file(file)
+        except SafetensorError as error:
+            raise UserError(f"{file} is damaged or not a safetensors file: {error}") from None
+    return out
+
+
+def load_tokenizer(folder: str) -> Any:
+    """The tokenizer of a folder; it must know how an answer ends."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # transformers raises a dozen kinds, from a missing file to a damaged one
+        raise UserError(f"transformers cannot load a tokenizer from {folder}: {error}") from None
+    if tokenizer.eos_token_id is None:
+        raise UserError(f"the tokenizer of {folder} has no end-of-text token, so answers could not end")
+    return tokenizer
+
+
+def save_model(policy: LanguagePolicy, folder: Path) -> None:
+    """A Hugging Face folder that `transformers` loads with equal logits."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    model = policy.model
+    if not isinstance(model, Decoder):
+        model.save(folder)  # type: ignore[operator]
+    else:
+        state = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
+        if model.config.tied:
+            state.pop("lm_head.weight")
+        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+        dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+        t = policy.tokenizer
+        ids = {"eos_token_id": t.eos_token_id, "pad_token_id": t.pad_token_id, "bos_token_id": t.bos_token_id}
+        (folder / "config.json").write_text(json.dumps(model.config.to_hf() | ids | {"dtype": dtype}, indent=2) + "\n")
+    policy.tokenizer.save_pretrained(folder)

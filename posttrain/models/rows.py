@@ -1,0 +1,82 @@
+"""Rollouts laid out for a forward pass: right-padded rows, or several rows packed end to end into one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from posttrain.core.types import Rollout
+
+
+@dataclass
+class Rows:
+    """context + actions, right-padded to L; T is the longest run of actions."""
+
+    tokens_BL: Tensor
+    length_B: Tensor  # real tokens of each row
+    actions_BT: Tensor
+    before_BT: Tensor  # place of the state that chose each action
+    real_BT: Tensor  # bool: an action is there
+
+    @property
+    def last_B(self) -> Tensor:
+        """Place of each row's last token."""
+        return self.length_B - 1
+
+    @staticmethod
+    def of(rollouts: Sequence[Rollout], device: torch.device | str = "cpu") -> Rows:
+        starts = torch.tensor([len(r.context) for r in rollouts])
+        counts = torch.tensor([len(r) for r in rollouts])
+        length_B = starts + counts
+        T, L = int(counts.max()), int(length_B.max())
+        tokens_BL = torch.zeros(len(rollouts), L, dtype=torch.long)
+        actions_BT = torch.zeros(len(rollouts), T, dtype=torch.long)
+        for b, r in enumerate(rollouts):
+            tokens_BL[b, : starts[b]] = r.context
+            tokens_BL[b, starts[b] : length_B[b]] = r.actions
+            actions_BT[b, : counts[b]] = r.actions
+        t = torch.arange(T)
+        real_BT = t < counts.unsqueeze(-1)
+        before_BT = (starts.unsqueeze(-1) - 1 + t).clamp_max(L - 1)
+        return Rows(*(x.to(device) for x in (tokens_BL, length_B, actions_BT, before_BT, real_BT)))
+
+
+@dataclass
+class Packed:
+    """Rows end to end in N bins of L tokens; segments attend only within themselves."""
+
+    tokens_NL: Tensor
+    positions_NL: Tensor
+    segments_NL: Tensor
+    bin_B: Tensor
+    offset_B: Tensor
+
+    def states(self, h_NLD: Tensor, at_BT: Tensor) -> Tensor:
+        """States at places counted from each row's own start."""
+        place = (self.offset_B.unsqueeze(-1) + at_BT).clamp_max(h_NLD.shape[1] - 1)
+        return h_NLD[self.bin_B.unsqueeze(-1), place]
+
+
+def pack(rows: Rows, capacity: int | None = None) -> Packed:
+    """First-fit, longest first: few bins, little padding."""
+    lengths = rows.length_B.tolist()
+    capacity = max(capacity or 0, max(lengths))
+    space: list[int] = []
+    place: list[tuple[int, int]] = [(0, 0)] * len(lengths)
+    for b in sorted(range(len(lengths)), key=lambda b: -lengths[b]):
+        n = next((i for i, left in enumerate(space) if left >= lengths[b]), len(space))
+        if n == len(space):
+            space.append(capacity)
+        place[b] = (n, capacity - space[n])
+        space[n] -= lengths[b]
+    tokens = torch.zeros(len(space), capacity, dtype=torch.long, device=rows.tokens_BL.device)
+    positions, segments = torch.zeros_like(tokens), torch.full_like(tokens, -1)
+    for b, (n, at) in enumerate(place):
+        tokens[n, at : at + lengths[b]] = rows.tokens_BL[b, : lengths[b]]
+        positions[n, at : at + lengths[b]] = torch.arange(lengths[b], device=tokens.device)
+        segments[n, at : at + lengths[b]] = b
+    index = torch.tensor(place, device=tokens.device)
+    return Packed(tokens, positions, segments, index[:, 0], index[:, 1])

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from typing import Any
+
+from posttrain.core import rng
+from posttrain.core.registry import prompt_sampler
+from posttrain.core.types import Group, Prompt
+
+
+@prompt_sampler()
+class uniform:  # noqa: N801 - parts are named like functions
+    """Uniform: every prompt as often as any other; a finite set is shuffled anew each epoch, an endless one is fresh.
+
+    There is no state: what comes at a step is a function of (seed, step).
+    """
+
+    def __init__(self, pool: int = 0, repeat: int = 1) -> None:
+        self.pool, self.repeat = pool, repeat  # pool > 0: only the first `pool` prompts; repeat: copies of each
+
+    def next(self, env: Any, step: int, n: int, seed: int) -> list[Prompt]:
+        """The n prompts of a step."""
+        size = self.pool or getattr(env, "size", 0) or 0
+        distinct = max(1, n // self.repeat)
+        at = range(step * distinct, (step + 1) * distinct)
+        chosen = [env.prompt(self._index(i, size, seed), "train") for i in at]
+        return [copy_of(p, k) for p in chosen for k in range(self.repeat)]
+
+    @staticmethod
+    def _index(i: int, size: int, seed: int) -> int:
+        if not size:
+            return i + (rng.key(seed, "prompts") & 0xFFFFFFFF) * 1_000_003  # another seed sees other prompts
+        order = list(range(size))
+        rng.python(seed, "epoch", i // size).shuffle(order)
+        return order[i % size]
+
+    def observe(self, groups: list[Group]) -> None:
+        """Curricula look at what was learned; this one does not."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def copy_of(prompt: Prompt, k: int) -> Prompt:
+    """The k-th copy of a prompt in one step: its own identity, so that its answers differ."""
+    return prompt if k == 0 else Prompt(f"{prompt.id}#{k}", prompt.content, prompt.answer, prompt.info)

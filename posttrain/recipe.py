@@ -1,0 +1,174 @@
+"""From settings to a run: build the loop's parts, train, evaluate before and after, write the summary."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from posttrain.core.config import Config, to_dict
+from posttrain.core.errors import UserError
+from posttrain.core.loop import Loop
+from posttrain.core.method import Method, find_method
+from posttrain.core.plan import Context, Do, Phase, Plan, Stopped
+from posttrain.engines.guard import Guard
+from posttrain.engines.run import Run
+from posttrain.engines.sampling import Sampling
+from posttrain.evals.accuracy import Score, accuracy
+from posttrain.models.load import load_model
+from posttrain.rewards.spec import Given, build_scorer
+from posttrain.rollouts.source import Synchronous
+from posttrain.train import train
+
+Watch = Callable[..., None]
+
+
+def run(config: Config, runs: str | Path = "runs", watch: Any = None, fresh: bool = False) -> dict[str, Any]:
+    """Train as the settings say; returns the summary that is also written to runs/<name>/summary.json."""
+    from posttrain.environments.task import task
+
+    method = find_method(config.method)
+    if config.n is not None:
+        method = method.but(rollout=method.rollout.but(n=config.n))
+    config = dataclasses.replace(config, name=config.name or f"{method.name}-{config.task.replace('/', '-')}")
+    env = task(config.task, level=config.level, think=config.think, data=config.data or None)
+    policy = load_policy(config)
+    with Run(Path(runs) / config.name, to_dict(config) | {"parts": method.describe()}, fresh=fresh) as store:
+        written = method.rollout.name in ("demonstrations", "pairs")
+        scorer = Given() if written else build_scorer(config.reward, env, config.reward_timeout)
+        loop = build_loop(config, method, policy, env, scorer, store)
+        return _measured(loop, watch)
+
+
+def load_policy(config: Config) -> Any:
+    policy = load_model(config.model, config.device or None, config.dtype)
+    policy.temperature = config.sampling.temperature or 1.0
+    policy.packed = config.packed
+    return policy
+
+
+def build_loop(
+    config: Config, method: Method, policy: Any, env: Any, scorer: Any, store: Run, phase: str = "train"
+) -> Loop:  # fmt: skip
+    """The live parts of a method around a policy."""
+    from posttrain.weights.learner import Learner
+
+    lr = config.lr if config.lr is not None else suggested_lr(policy, method)
+    learner = Learner(
+        policy, method, config.seed, lr, config.warmup, config.max_norm, config.micro_tokens
+    )  # fmt: skip
+    return Loop(
+        config=config,
+        method=method,
+        env=env,
+        learner=learner,
+        source=Synchronous(policy, method.rollout, config.sampling, config.seed),
+        scorer=scorer,
+        curriculum=method.prompts.live(),
+        run=store,
+        phase=phase,
+        keep=[p.live() for p in method.keep],
+        shaping=[p.live() for p in method.shaping],
+        evaluate=lambda p: {"accuracy": accuracy(p, env, config.eval_problems, config.sampling).accuracy},
+        guard=Guard(),
+    )
+
+
+def suggested_lr(policy: Any, method: Method) -> float:
+    """A learning rate that suits the size: 1e-3 at a million parameters, falling as 1/sqrt to 1e-5 and below."""
+    millions = sum(p.numel() for p in policy.parameters()) / 1e6
+    base = 1e-3 / max(1.0, millions) ** 0.75
+    return base * (0.3 if method.loss.card.stage == "preference_loss" else 1.0)
+
+
+def _measured(loop: Loop, watch: Any) -> dict[str, Any]:
+    config, policy = loop.config, loop.learner.policy
+    before = accuracy(policy, loop.env, config.eval_problems, config.sampling)
+    if watch:
+        loop.watch = watch.step
+        watch.begin(loop, before)
+    began = time.perf_counter()
+    train(loop)
+    seconds = time.perf_counter() - began
+    after = accuracy(policy, loop.env, config.eval_problems, config.sampling)
+    summary = summarise(loop, before, after, seconds)
+    loop.run.write_summary(summary)
+    loop.run.finish(loop.phase)
+    if watch:
+        watch.end(loop, before, after, summary)
+    return summary
+
+
+def summarise(loop: Loop, before: Score, after: Score, seconds: float) -> dict[str, Any]:
+    rows = loop.run.store.series("tokens")
+    return {
+        "task": loop.config.task,
+        "method": loop.method.name,
+        "model": loop.config.model,
+        "seed": loop.config.seed,
+        "accuracy_before": before.accuracy,
+        "accuracy_after": after.accuracy,
+        "seconds": round(seconds, 2),
+        "steps": loop.config.steps,
+        "tokens": int(sum(v for _, v in rows)),
+        "eval_problems": before.problems,
+        "skipped_updates": loop.learner.skipped,
+    }
+
+
+def run_plan(plan: Plan, config: Config, runs: str | Path = "runs", watch: Any = None, fresh: bool = False) -> dict[str, Any]:
+    """Every phase in order; a phase that had ended before a restart is not done again, its weights are read back."""
+    config = dataclasses.replace(config, name=config.name or plan.name)
+    settings = {k: v for k, v in to_dict(config).items()} | {"plan": plan.name}
+    with Run(Path(runs) / config.name, settings, fresh=fresh) as store:
+        context = Context(store, config, {"policy": load_policy(config)})
+        context.notes = store.read_notes()
+        ended = ""
+        try:
+            for part in plan.walk(context):
+                _do(part, context, watch)
+        except Stopped as stop:
+            ended = str(stop)
+        summary = {"plan": plan.name, "model": config.model, "seed": config.seed, "stopped": ended, **context.notes}
+        store.write_summary(summary)
+        return summary
+
+
+def _do(part: Phase | Do, context: Context, watch: Any) -> None:
+    store, name = context.run, part.name
+    if isinstance(part, Do):
+        if not store.finished(name):
+            part.work(context)
+            store.write_notes(context.notes)
+            store.finish(name)
+        return
+    if part.role not in context.roles:
+        if part.make is None:
+            raise UserError(f"phase {name!r} trains the role {part.role!r}, but does not say how to make it")
+        context.roles[part.role] = part.make(context)
+    policy = context.roles[part.role]
+    if store.finished(name):
+        store.load_weights(name, policy)
+        return
+    config = dataclasses.replace(context.config, steps=part.steps, **part.changes)
+    env = part.env(context)
+    rewards = part.rewards(context) if part.rewards else build_scorer("", env, config.reward_timeout)
+    loop = build_loop(config, part.method, policy, env, rewards, store, phase=name)
+    loop.evaluate = None
+    if watch:
+        loop.watch = watch.step
+        watch.phase(loop)
+    train(loop)
+    policy.critic = None
+    if part.after:
+        part.after(context)
+        store.write_notes(context.notes)
+    store.finish(name)
+    torch.set_grad_enabled(True)
+
+
+__all__ = ["Sampling", "build_loop", "run", "run_plan"]

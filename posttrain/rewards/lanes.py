@@ -1,0 +1,190 @@
+"""Calling functions nobody has vetted: in threads that are left behind when late, with failures kept as data.
+
+A first lane starts alone; when it is not through after a few milliseconds the others join it. So cheap rules pay for
+one thread in all, and slow ones run side by side. Results come in the order of their index whatever finished first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import traceback
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as Late
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+AsyncCall = Callable[[int], Awaitable[Any]]
+_ALONE = 0.005  # seconds the first lane runs by itself
+_GRACE = 1.0  # seconds an event loop gets beyond its due time before it counts as blocked
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a value is missing: it `raised`, was `late`, or was `not a number`; the error, and the line it came from."""
+
+    kind: str
+    error: str
+    where: str = ""
+
+
+def caught(error: BaseException) -> Failure:
+    """A Failure that remembers the error's text and the last line of its traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno} {frames[-1].line or ''}".strip() if frames else ""
+    kind = "late" if isinstance(error, TimeoutError) else "raised"
+    return Failure(kind, f"{type(error).__name__}: {error}"[:500], where)
+
+
+def late(timeout: float) -> Failure:
+    """The Failure of a call that was left behind."""
+    return Failure("late", f"TimeoutError: no result within {timeout:g} s")
+
+
+class _Lane(threading.Thread):
+    """A thread that takes the next index until there is none, or until it is given up on."""
+
+    def __init__(self, board: _Board) -> None:
+        super().__init__(daemon=True)
+        self.board, self.item, self.since, self.given_up = board, -1, 0.0, False
+
+    def run(self) -> None:
+        while self.board.take(self):
+            result: Any
+            try:
+                result = self.board.call(self.item)
+            except KeyboardInterrupt as error:
+                return self.board.stop(error)
+            except BaseException as error:  # SystemExit too: a reward must not end a run
+                result = caught(error)
+            self.board.put(self, result)
+
+
+class _Board:
+    """What has been taken, what is done, and by whom."""
+
+    def __init__(self, call: Callable[[int], Any], n: int) -> None:
+        self.call, self.n = call, n
+        self.results: list[Any] = [None] * n
+        self.next = self.done = 0
+        self.changed = threading.Condition()
+        self.interrupt: KeyboardInterrupt | None = None
+
+    def take(self, lane: _Lane) -> bool:
+        with self.changed:
+            if lane.given_up or self.next >= self.n:
+                lane.item = -1
+                return False
+            lane.item, lane.since = self.next, time.monotonic()
+            self.next += 1
+            return True
+
+    def put(self, lane: _Lane, result: Any) -> None:
+        with self.changed:
+            if not lane.given_up:
+                self.finish(lane.item, result)
+
+    def finish(self, item: int, result: Any) -> None:
+        self.results[item] = result
+        self.done += 1
+        if self.done == self.n:
+            self.changed.notify_all()
+
+    def stop(self, error: KeyboardInterrupt) -> None:
+        with self.changed:
+            self.interrupt = error
+            self.changed.notify_all()
+
+
+def run_items(call: Callable[[int], Any], n: int, timeout: float, workers: int) -> list[Any]:
+    """[call(0), ..., call(n - 1)], each a value or a Failure; a call later than `timeout` is left to its daemon thread.
+
+    Only code that gives up the interpreter lock now and then can be timed out this way.
+    """
+    board = _Board(call, n)
+    lanes: list[_Lane] = []
+
+    def start() -> None:
+        lanes.append(_Lane(board))
+        lanes[-1].start()
+
+    try:
+        with board.changed:
+            if n:
+                start()
+                board.changed.wait(min(_ALONE, timeout))
+            for _ in range(min(workers, n - board.next + 1) - 1 if board.done < n and not board.interrupt else 0):
+                start()
+            while board.done < n and board.interrupt is None:
+                if _give_up_late(board, lanes, timeout):
+                    start()  # takes the place of the lane that was given up
+                else:
+                    board.changed.wait(_until_due(lanes, timeout))
+    finally:
+        for lane in lanes:
+            lane.given_up = True
+    if board.interrupt is not None:
+        raise board.interrupt
+    return board.results
+
+
+def _give_up_late(board: _Board, lanes: list[_Lane], timeout: float) -> bool:
+    now = time.monotonic()
+    for lane in lanes:
+        if not lane.given_up and lane.item >= 0 and now - lane.since >= timeout:
+            lane.given_up = True
+            board.finish(lane.item, late(timeout))
+            return board.done < board.n
+    return False
+
+
+def _until_due(lanes: list[_Lane], timeout: float) -> float:
+    due = [lane.since for lane in lanes if not lane.given_up and lane.item >= 0]
+    return max(min(due, default=time.monotonic()) + timeout - time.monotonic(), 0.001)
+
+
+class EventLoop:
+    """One event loop in a thread of its own, kept from step to step so that clients may keep their connections."""
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self, call: AsyncCall, n: int, timeout: float, limit: int) -> Callable[[], list[Any]]:
+        """Begin call(0..n-1), at most `limit` at a time; what is returned waits for the values and Failures."""
+        results: list[Any] = [late(timeout)] * n
+        due = time.monotonic() + timeout * ceil(n / limit) + _GRACE
+        future = asyncio.run_coroutine_threadsafe(_gather(call, n, timeout, limit, results), self.running())
+        return lambda: self.wait(future, due, results)
+
+    def wait(self, future: Future[None], due: float, results: list[Any]) -> list[Any]:
+        """The results; a loop that some call blocks is left behind, and what it had not done is late."""
+        try:
+            future.result(max(due - time.monotonic(), 0))
+        except Late:
+            self.loop = None
+        return list(results)
+
+    def running(self) -> asyncio.AbstractEventLoop:
+        if self.loop is None:
+            self.loop = asyncio.new_event_loop()
+            threading.Thread(target=self.loop.run_forever, daemon=True).start()
+        return self.loop
+
+
+async def _gather(call: AsyncCall, n: int, timeout: float, limit: int, results: list[Any]) -> None:
+    gate = asyncio.Semaphore(limit)
+
+    async def one(i: int) -> None:
+        async with gate:
+            try:
+                results[i] = await asyncio.wait_for(call(i), timeout)
+            except TimeoutError:
+                results[i] = late(timeout)
+            except Exception as error:  # a failed reward is data
+                results[i] = caught(error)
+
+    await asyncio.gather(*(one(i) for i in range(n)))

@@ -1,0 +1,38 @@
+"""Answers that somebody else wrote: demonstrations for supervised learning, pairs for preference learning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from posttrain.core.errors import UserError
+from posttrain.core.registry import rollout
+from posttrain.core.types import Group, Prompt
+from posttrain.engines.sampling import Sampling
+
+
+@rollout()
+def demonstrations(policy: Any, prompts: list[Prompt], how: Sampling, seed: int, step: int) -> list[Group]:
+    """Demonstrations: the answer that comes with the prompt (`info["demonstration"]`, or its gold answer)."""
+    groups = []
+    for p in prompts:
+        text = p.info.get("demonstration", p.answer)
+        if not isinstance(text, str):
+            raise UserError(f"prompt {p.id!r} has no demonstration: supervised learning needs an answer text per row")
+        made = policy.written(p, text)
+        made.reward = 1.0
+        groups.append(Group(p, [made]))
+    return groups
+
+
+@rollout()
+def pairs(policy: Any, prompts: list[Prompt], how: Sampling, seed: int, step: int) -> list[Group]:
+    """Pairs: the preferred and the other answer that come with the prompt (`info["chosen"]`, `info["rejected"]`)."""
+    groups = []
+    for p in prompts:
+        missing = [k for k in ("chosen", "rejected") if not isinstance(p.info.get(k), str)]
+        if missing:
+            raise UserError(f"prompt {p.id!r} has no {' or '.join(missing)} answer: preference learning needs pairs")
+        chosen, rejected = policy.written(p, p.info["chosen"]), policy.written(p, p.info["rejected"])
+        chosen.reward, rejected.reward = 1.0, 0.0
+        groups.append(Group(p, [chosen, rejected]))
+    return groups

@@ -1,0 +1,41 @@
+"""The loop. One line a stage, in the order things happen; everything else is a part."""
+
+from __future__ import annotations
+
+from posttrain.core.assemble import assemble
+from posttrain.core.loop import Loop
+from posttrain.core.types import Batch, Group
+
+
+def train(loop: Loop) -> None:
+    """prompts -> rollouts -> rewards -> advantages -> losses -> weights -> evals, until the budget is spent."""
+    for step in loop.steps():  # begins where the last good checkpoint ended
+        prompts = loop.curriculum.next(loop.env, step, loop.config.prompts, loop.config.seed)
+        groups = loop.source.groups(prompts, step)  # may be stale: each rollout carries its version
+        report = loop.scorer.score(groups)  # a failed reward is data: masked and counted, never 0
+        kept = keep(loop, groups)
+        if kept:
+            rollouts, batch = assemble(kept)
+            batch = loop.learner.annotate(rollouts, batch)  # reference log-probabilities, values
+            batch = credit(loop, batch)
+            seen = loop.learner.update(rollouts, batch, step)
+        else:
+            seen = {}  # nothing to learn from at this step (every group of equals, say): counted, not an error
+        loop.curriculum.observe(groups)  # curricula look at what was learned
+        loop.record(step, groups, kept, report, seen)  # metrics, rollouts, checkpoint, evals
+
+
+def keep(loop: Loop, groups: list[Group]) -> list[Group]:
+    """Which groups are worth learning from; one with nothing scored never is."""
+    groups = [g for g in groups if g.scored]
+    for part in loop.keep:
+        groups = part(groups)
+    return [g for g in groups if g.rollouts]
+
+
+def credit(loop: Loop, batch: Batch) -> Batch:
+    """Shape the rewards, then say which action deserves how much of them."""
+    for part in loop.shaping:
+        batch = batch.but(reward_BT=part(batch))
+    adv = loop.method.advantage(batch)
+    return batch.but(adv_BT=adv[0], return_BT=adv[1]) if isinstance(adv, tuple) else batch.but(adv_BT=adv)

@@ -1,0 +1,232 @@
+"""The learner: a policy, its optimiser and reference, and one update from a batch of rollouts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posttrain.core import rng
+from posttrain.core.errors import UserError
+from posttrain.core.method import Method
+from posttrain.core.registry import Part
+from posttrain.core.types import Batch, Rollout
+from posttrain.losses.aggregate import Totals
+from posttrain.losses.objective import objective
+
+
+@dataclass
+class Learner:
+    """What moves: the policy and everything whose state must survive a restart."""
+
+    policy: Any
+    method: Method
+    seed: int = 0
+    lr: float | None = None
+    warmup: int = 0
+    max_norm: float = 1.0
+    micro_tokens: int = 16384
+    optimiser: torch.optim.Optimizer = field(init=False)
+    reference: Any = field(init=False, default=None)
+    updates: int = 0
+    skipped: int = 0
+
+    def __post_init__(self) -> None:
+        m = self.method
+        if "value" in m.needs:
+            self.policy.with_critic()
+        if "ref_logp" in m.needs:
+            self.reference = m.reference.live()
+            self.reference.start(self.policy)
+        part: Part = m.optimiser if self.lr is None else m.optimiser.but(lr=self.lr)
+        self.optimiser = part(self.named_parameters())
+        self._base_lr = [g["lr"] for g in self.optimiser.param_groups]
+
+    def named_parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
+        return [(n, p) for n, p in self.policy.named_parameters() if p.requires_grad]
+
+    @torch.no_grad()
+    def annotate(self, rollouts: list[Rollout], batch: Batch) -> Batch:
+        """The streams that come from frozen networks: the reference's log-probabilities, the critic's values."""
+        if self.reference is None and "value" not in self.method.needs:
+            return batch
+        ref, value = [], []
+        for index in self._micro(batch, torch.arange(len(rollouts))):
+            some = [rollouts[i] for i in index.tolist()]
+            if self.reference is not None:
+                ref.append((index, self.reference.logp(some)))
+            if "value" in self.method.needs:
+                value.append((index, self.policy.forward(some, ("value",))["value_BT"]))
+        changes = {"ref_logp_BT": _scatter(ref, batch), "old_value_BT": _scatter(value, batch)}
+        return batch.but(**{k: v for k, v in changes.items() if v is not None})
+
+    def update(self, rollouts: list[Rollout], batch: Batch, step: int) -> dict[str, float]:
+        """Every pass and minibatch of a step; returns what was seen on the way, averaged."""
+        seen: list[dict[str, float]] = []
+        for epoch in range(self.method.epochs):
+            for rows in self._minibatches(batch, step, epoch):
+                seen.append(self._one(rollouts, batch, rows))
+        if self.reference is not None:
+            self.reference.after_step(self.policy, step)
+        keys = seen[0].keys() if seen else ()
+        out = {k: _mean([s[k] for s in seen]) for k in keys}
+        out["skipped"] = float(self.skipped)
+        if seen and "mismatch" in seen[0]:
+            out["mismatch"] = seen[0]["mismatch"]  # before any update: later ones differ because the policy moved
+        return out
+
+    def _one(self, rollouts: list[Rollout], batch: Batch, rows: Tensor) -> dict[str, float]:
+        totals = Totals.of(batch.rows(rows))
+        tally = Tally()
+        self.optimiser.zero_grad(set_to_none=True)
+        self.policy.train()
+        for index in self._micro(batch, rows):
+            part = batch.rows(index)
+            live = self.policy.forward([rollouts[i] for i in index.tolist()], self._streams())
+            part = part.but(**{k: v.to(part.mask_BT.device) for k, v in live.items()})
+            loss, _ = objective(part, totals, self.method.loss, self.method.aggregate, self.method.terms)
+            if loss.requires_grad:
+                loss.backward()
+            tally.add(float(loss.detach()), part)
+        return self._step() | tally.report()
+
+    def _step(self) -> dict[str, float]:
+        """Clip and step; an update that is not finite is skipped and counted, and the weights stay as they were."""
+        params = [p for _, p in self.named_parameters() if p.grad is not None]
+        norm = float(torch.nn.utils.clip_grad_norm_(params, self.max_norm)) if params else 0.0
+        if not math.isfinite(norm):
+            self.skipped += 1
+            return {"grad_norm": math.nan}
+        scale = min(1.0, (self.updates + 1) / self.warmup) if self.warmup else 1.0
+        for group, lr in zip(self.optimiser.param_groups, self._base_lr, strict=True):
+            group["lr"] = lr * scale
+        self.optimiser.step()
+        self.updates += 1
+        return {"grad_norm": norm}
+
+    def _streams(self) -> set[str]:
+        m = self.method
+        base = {"score"} if m.loss.card.stage == "reward_model_loss" else {"logp"}
+        return base | (m.needs & {"entropy", "value", "score"})
+
+    def _minibatches(self, batch: Batch, step: int, epoch: int) -> Iterator[Tensor]:
+        """Whole groups, shuffled by identity; the last pieces may be smaller, none is empty."""
+        group_B = batch.need("group_B")
+        ids = torch.unique(group_B)
+        order = torch.randperm(ids.numel(), generator=rng.torch_generator(self.seed, step, "minibatch", epoch))
+        for chunk in ids[order].tensor_split(min(self.method.minibatches, ids.numel())):
+            yield torch.isin(group_B, chunk).nonzero().squeeze(-1)
+
+    def _micro(self, batch: Batch, rows: Tensor) -> Iterator[Tensor]:
+        """Pieces of at most micro_tokens padded actions, rows of like length together; pairs are never cut apart."""
+        length_B = batch.info["length_B"]
+        group_B = batch.need("group_B")
+        if batch.chosen_P is not None and batch.chosen_P.numel():
+            units = [rows[group_B[rows] == g] for g in torch.unique(group_B[rows])]
+        else:
+            units = list(rows.split(1))
+        units.sort(key=lambda u: (int(length_B[u].max()), int(u[0])))
+        piece: list[Tensor] = []
+        for unit in units:
+            longest, count = int(length_B[unit].max()), sum(len(p) for p in piece) + len(unit)
+            if piece and longest * count > self.micro_tokens:
+                yield torch.cat(piece)
+                piece = []
+            piece.append(unit)
+        if piece:
+            yield torch.cat(piece)
+
+    # ---- what a checkpoint holds
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """Weights, optimiser moments and reference, each a flat name -> tensor table."""
+        out = {"weights": _unshared(self.policy.state_dict()), "optimiser": {}}
+        names = {id(p): n for n, p in self.named_parameters()}
+        for p, state in self.optimiser.state.items():
+            for k, v in state.items():
+                out["optimiser"][f"{names[id(p)]}|{k}"] = torch.as_tensor(v)
+        if self.reference is not None:
+            out["reference"] = _unshared(self.reference.tensors())
+        return out
+
+    def state(self) -> dict[str, Any]:
+        return {"updates": self.updates, "skipped": self.skipped}
+
+    def load(self, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any]) -> None:
+        missing, unexpected = self.policy.load_state_dict(tensors["weights"], strict=False)
+        if unexpected or any(m.split(".")[-2:] != ["lm_head", "weight"] for m in missing):
+            raise UserError(f"the checkpoint is of another model: missing {missing[:3]}, unexpected {unexpected[:3]}")
+        named = dict(self.named_parameters())
+        self.optimiser.state.clear()
+        for key, value in tensors.get("optimiser", {}).items():
+            name, k = key.rsplit("|", 1)
+            where = "cpu" if k == "step" else named[name].device  # torch counts steps on the CPU
+            self.optimiser.state[named[name]][k] = value.to(where, copy=True)
+        if self.reference is not None:
+            self.reference.load(tensors["reference"])
+        self.updates, self.skipped = state["updates"], state["skipped"]
+
+
+@dataclass
+class Tally:
+    """Sums over the pieces of a minibatch, reported as means over the policy's own actions."""
+
+    loss: float = 0.0
+    count: float = 0.0
+    gap: float = 0.0
+    kl: float = 0.0
+    clipped: float = 0.0
+    extra: dict[str, float] = field(default_factory=dict)
+
+    @torch.no_grad()
+    def add(self, loss: float, b: Batch) -> None:
+        self.loss += loss
+        n = float(b.mask_BT.sum())
+        self.count += n
+        if b.old_logp_BT is not None:
+            delta_BT = (b.logp_BT - b.old_logp_BT) * b.mask_BT
+            self.gap += float(delta_BT.abs().sum())
+            self.clipped += float(((delta_BT.exp() - 1).abs() > 0.2).float().mul(b.mask_BT).sum())
+        if b.ref_logp_BT is not None:
+            delta_BT = (b.ref_logp_BT - b.logp_BT) * b.mask_BT
+            self.kl += float((delta_BT.exp() - 1 - delta_BT).sum())
+            self.extra["kl"] = self.kl
+        if b.entropy_BT is not None:
+            self.extra["entropy"] = self.extra.get("entropy", 0.0) + float((b.entropy_BT * b.mask_BT).sum())
+        if b.value_BT is not None and b.return_BT is not None:
+            square = ((b.value_BT - b.return_BT) ** 2 * b.mask_BT).sum()
+            self.extra["value_error"] = self.extra.get("value_error", 0.0) + float(square)
+
+    def report(self) -> dict[str, float]:
+        n = max(self.count, 1.0)
+        means = {k: v / n for k, v in self.extra.items()}
+        return {"loss": self.loss, "mismatch": self.gap / n, "moved": self.clipped / n} | means
+
+
+def _mean(xs: list[float]) -> float:
+    finite = [x for x in xs if math.isfinite(x)]
+    return sum(finite) / len(finite) if finite else math.nan
+
+
+def _scatter(pieces: list[tuple[Tensor, Tensor]], batch: Batch) -> Tensor | None:
+    if not pieces:
+        return None
+    out = torch.zeros_like(batch.mask_BT)
+    for index, x in pieces:
+        out[index, : x.shape[1]] = x.to(out.dtype).cpu()
+    return out
+
+
+def _unshared(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tied tensors once only: safetensors refuses two names for one storage."""
+    seen: set[int] = set()
+    out = {}
+    for name, x in state.items():
+        if x.data_ptr() not in seen or x.numel() == 0:
+            seen.add(x.data_ptr())
+            out[name] = x.detach().cpu().contiguous()
+    return out

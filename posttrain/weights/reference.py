@@ -1,0 +1,70 @@
+"""Which policy the learner is held close to. A reference owns a frozen copy and decides when it moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posttrain.core.registry import reference
+from posttrain.core.types import Rollout
+
+
+class Frozen:
+    """A frozen copy of the policy; subclasses say when it moves."""
+
+    policy: Any = None
+
+    def start(self, policy: Any) -> None:
+        """Take the copy; called once, with the policy as the phase begins."""
+        self.policy = policy.clone().eval().requires_grad_(False)
+
+    @torch.no_grad()
+    def logp(self, rollouts: Sequence[Rollout]) -> Tensor:
+        return self.policy.forward(rollouts, ("logp",))["logp_BT"]
+
+    def after_step(self, policy: Any, step: int) -> None:
+        """Called after every update."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        return dict(self.policy.state_dict()) if self.policy is not None else {}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        if self.policy is not None:
+            self.policy.load_state_dict(tensors, strict=False)  # tied tensors are saved once
+
+
+@reference()
+class fixed(Frozen):  # noqa: N801
+    """Fixed: the policy the phase began with."""
+
+
+@reference()
+class ema(Frozen):  # noqa: N801
+    """EMA: an exponential moving average of the policy. ref <- decay ref + (1 - decay) policy"""
+
+    def __init__(self, decay: float = 0.99) -> None:
+        self.decay = decay
+
+    @torch.no_grad()
+    def after_step(self, policy: Any, step: int) -> None:
+        live = dict(policy.named_parameters())
+        for name, p in self.policy.named_parameters():
+            p.lerp_(live[name].detach(), 1 - self.decay)
+
+
+@reference(paper="arXiv:2505.24864")
+class reset(Frozen):  # noqa: N801
+    """Reset: the policy of every `every` steps ago or less; the leash is let out and taken in again (ProRL)."""
+
+    def __init__(self, every: int = 50) -> None:
+        self.every = every
+
+    @torch.no_grad()
+    def after_step(self, policy: Any, step: int) -> None:
+        if (step + 1) % self.every == 0:
+            live = dict(policy.named_parameters())
+            for name, p in self.policy.named_parameters():
+                p.copy_(live[name])
