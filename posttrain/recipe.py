@@ -27,11 +27,16 @@ from posttrain.train import train
 Watch = Callable[..., None]
 
 
-def run(config: Config, runs: str | Path = "runs", watch: Any = None, fresh: bool = False) -> dict[str, Any]:
-    """Train as the settings say; returns the summary that is also written to runs/<name>/summary.json."""
+def run(
+    config: Config, runs: str | Path = "runs", watch: Any = None, fresh: bool = False, method: Method | None = None
+) -> dict[str, Any]:
+    """Train as the settings say; returns the summary that is also written to runs/<name>/summary.json.
+
+    method: one that has no name of its own, in place of the one that the settings name.
+    """
     from posttrain.environments.task import task
 
-    method = find_method(config.method)
+    method = method or find_method(config.method)
     if config.n is not None:
         method = method.but(rollout=method.rollout.but(n=config.n))
     config = dataclasses.replace(config, name=config.name or f"{method.name}-{config.task.replace('/', '-')}")
@@ -47,7 +52,7 @@ def run(config: Config, runs: str | Path = "runs", watch: Any = None, fresh: boo
 def load_policy(config: Config) -> Any:
     policy = load_model(config.model, config.device or None, config.dtype)
     policy.temperature = config.sampling.temperature or 1.0
-    policy.packed = config.packed
+    policy.layout = config.layout
     return policy
 
 

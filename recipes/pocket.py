@@ -164,7 +164,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1024, help="rows of 256 tokens a step")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--sloppy", type=float, default=0.15, help="share of answers with a slip in them")
+    parser.add_argument("--sloppy", type=float, default=0.06, help="share of answers with a slip in them")
     parser.add_argument("--workers", type=int, default=max(1, (mp.cpu_count() or 2) - 2))
     parser.add_argument("--tokenizer", default=str(Path(__file__).parent.parent / "posttrain/models/pocket"))
     parser.add_argument("--out", type=Path, required=True)

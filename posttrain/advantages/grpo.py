@@ -8,9 +8,7 @@ from posttrain.core.registry import advantage
 from posttrain.core.types import Batch
 
 
-@advantage(
-    paper="arXiv:2402.03300", laws=("shift_invariant", "scale_invariant", "sums_to_zero", "groups_are_separate")
-)
+@advantage(paper="arXiv:2402.03300", laws=("shift_invariant", "scale_invariant", "sums_to_zero", "groups_are_separate"))
 def grpo(batch: Batch, eps: float = 1e-4) -> Tensor:
     """GRPO: an answer is as good as it stands among its siblings, in standard deviations.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from posttrain.core.errors import UserError, nearest
-from posttrain.engines.sampling import Sampling
+from posttrain.core.sampling import Sampling
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Config:
     warmup: int = 5  # updates over which the learning rate rises
     max_norm: float = 1.0  # gradients are clipped to this norm
     micro_tokens: int = 16384  # padded tokens of one forward pass; changes memory, never the gradient
-    packed: bool = False  # rows end to end instead of padded; changes speed, never the gradient
+    layout: str = "shared"  # shared prompts, packed or padded rows; changes speed, never the gradient
     device: str = ""  # cuda where there is one, else cpu
     dtype: str = "float32"
     reward: str = ""  # a reward by name, or several: "numeric + 0.2*format"; empty: the task grades itself

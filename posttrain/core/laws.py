@@ -40,8 +40,9 @@ def example(seed: int = 0) -> Batch:
     return Batch(
         logp_BT=old_logp_BT + normal(0.3), mask_BT=mask_BT, old_logp_BT=old_logp_BT,
         ref_logp_BT=old_logp_BT + normal(0.5), adv_BT=normal(1.0), reward_BT=reward_BT, return_BT=normal(1.0),
-        value_BT=normal(1.0), old_value_BT=normal(1.0), entropy_BT=normal(1.0).abs(), score_B=normal(1.0)[:, 0], group_B=torch.tensor([7, 7, 7, 7, 3, 3, 3, 3]),
-        chosen_P=torch.tensor([0, 2, 4, 6]), rejected_P=torch.tensor([1, 3, 5, 7]), info={"length_B": length_B},
+        value_BT=normal(1.0), old_value_BT=normal(1.0), entropy_BT=normal(1.0).abs(), score_B=normal(1.0)[:, 0],
+        group_B=torch.tensor([7, 7, 7, 7, 3, 3, 3, 3]), chosen_P=torch.tensor([0, 2, 4, 6]),
+        rejected_P=torch.tensor([1, 3, 5, 7]), info={"length_B": length_B},
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ Rows are right-padded: causality alone keeps real tokens from seeing padding.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,6 +118,11 @@ class KVCache:
         self.values = [v[rows] for v in self.values]
         self.lengths_B = self.lengths_B[rows]
 
+    def stores(self, at_B: Tensor | None, used: int = 0) -> list[Slots]:
+        """One layer's view each; at_B is the slot of each row's new token, None while filling from slot 0."""
+        rows_B = torch.arange(self.lengths_B.shape[0], device=self.lengths_B.device)
+        return [Slots(k, v, rows_B, at_B, used) for k, v in zip(self.keys, self.values, strict=True)]
+
 
 class RMSNorm(nn.Module):
     def __init__(self, width: int, eps: float) -> None:
@@ -139,7 +145,7 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(c.head_dim, c.rms_eps) if c.qk_norm else nn.Identity()
         self.k_norm = RMSNorm(c.head_dim, c.rms_eps) if c.qk_norm else nn.Identity()
 
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None, layer: Slots | None) -> Tensor:
+    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None, layer: Slots | Prefix | None) -> Tensor:
         B, T, _ = x.shape
         q = rotate(self.q_norm(self.q_proj(x).view(B, T, self.heads, self.head_dim)).transpose(1, 2), rope)
         k = rotate(self.k_norm(self.k_proj(x).view(B, T, self.kv_heads, self.head_dim)).transpose(1, 2), rope)
@@ -171,6 +177,21 @@ class Slots:
         return self.keys[:, :, : self.used], self.values[:, :, : self.used]
 
 
+@dataclass
+class Prefix:
+    """One layer's keys and values of the prompts: kept while they are read, put before those of the answers after."""
+
+    rows_B: Tensor | None = None  # which prompt each answer continues; None while the prompts are read
+    keys: Tensor | None = None
+    values: Tensor | None = None
+
+    def write(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        if self.rows_B is None or self.keys is None or self.values is None:
+            self.keys, self.values = k, v
+            return k, v
+        return torch.cat((self.keys[self.rows_B], k), 2), torch.cat((self.values[self.rows_B], v), 2)
+
+
 class MLP(nn.Module):
     def __init__(self, c: DecoderConfig) -> None:
         super().__init__()
@@ -190,7 +211,7 @@ class Layer(nn.Module):
         self.post_attention_layernorm = RMSNorm(c.hidden_size, c.rms_eps)
         self.mlp = MLP(c)
 
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None, layer: Slots | None) -> Tensor:
+    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None, layer: Slots | Prefix | None) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), rope, mask, layer)
         return x + self.mlp(self.post_attention_layernorm(x))
 
@@ -204,7 +225,7 @@ class Trunk(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The model: `hidden` for training, `prefill` and `step` for sampling, `logits` for both."""
+    """The model: `hidden` and `continued` for training, `prefill` and `step` for sampling, `logits` for both."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -229,7 +250,27 @@ class Decoder(nn.Module):
         """States before the head. Segments (packed rows) attend only within themselves."""
         if positions_BT is None:
             positions_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device).expand_as(tokens_BT)
-        return self._run(tokens_BT, positions_BT, None if segments_BT is None else block_mask(segments_BT), None)
+        mask = None if segments_BT is None else block_mask(segments_BT)
+        return self._layers(tokens_BT, positions_BT, mask, [None] * self.config.num_layers)
+
+    def continued(
+        self, contexts_PL: Tensor, lengths_P: Tensor, rows_B: Tensor, actions_BT: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """States of prompts read once and of the answers that continue them: after each prompt's last token (P, D),
+        and after each action (B, T, D). The gradient of a prompt's states is the sum over its answers.
+        """
+        prefix = [Prefix() for _ in self.model.layers]
+        place_L = torch.arange(contexts_PL.shape[1], device=contexts_PL.device)
+        h_PLD = self._layers(contexts_PL, place_L.expand_as(contexts_PL), None, prefix)
+        for layer in prefix:
+            layer.rows_B = rows_B
+        starts_B1 = lengths_P[rows_B].unsqueeze(-1)
+        T = actions_BT.shape[1]
+        causal_TT = torch.ones(T, T, dtype=torch.bool, device=actions_BT.device).tril()
+        seen_BTL = (place_L < starts_B1).unsqueeze(1).expand(-1, T, -1)
+        mask = torch.cat((seen_BTL, causal_TT.expand(len(rows_B), T, T)), -1).unsqueeze(1)
+        h_BTD = self._layers(actions_BT, starts_B1 + torch.arange(T, device=actions_BT.device), mask, prefix)
+        return h_PLD[torch.arange(len(lengths_P), device=h_PLD.device), lengths_P - 1], h_BTD
 
     def logits(self, h: Tensor) -> Tensor:
         return self.lm_head(h)
@@ -238,7 +279,7 @@ class Decoder(nn.Module):
         """Read right-padded prompts; returns the state after each prompt's last token, and the cache."""
         cache = KVCache(self.config, tokens_BT.shape[0], slots, self.lm_head.weight)
         positions_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device).expand_as(tokens_BT)
-        h_BTD = self._run(tokens_BT, positions_BT, None, cache, fill=True)
+        h_BTD = self._layers(tokens_BT, positions_BT, None, cache.stores(None))
         cache.lengths_B = lengths_B.clone()
         rows_B = torch.arange(tokens_BT.shape[0], device=tokens_BT.device)
         return h_BTD[rows_B, lengths_B - 1], cache
@@ -248,22 +289,18 @@ class Decoder(nn.Module):
         at_B = cache.lengths_B
         used = int(at_B.max()) + 1
         mask = (torch.arange(used, device=at_B.device) <= at_B.unsqueeze(-1))[:, None, None, :]
-        h_BTD = self._run(tokens_B.unsqueeze(-1), at_B.unsqueeze(-1), mask, cache, used=used)
+        h_BTD = self._layers(tokens_B.unsqueeze(-1), at_B.unsqueeze(-1), mask, cache.stores(at_B, used))
         cache.lengths_B = at_B + 1
         return h_BTD[:, 0]
 
-    def _run(
-        self, tokens: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache | None,
-        fill: bool = False, used: int = 0,
-    ) -> Tensor:  # fmt: skip
+    def _layers(
+        self, tokens: Tensor, positions: Tensor, mask: Tensor | None, stores: Sequence[Slots | Prefix | None]
+    ) -> Tensor:
+        """Every layer in turn; a store keeps a layer's keys and values, or puts earlier ones before them."""
         x = self.model.embed_tokens(tokens)
         rope = self.rope(positions, x.dtype)
-        rows_B = torch.arange(tokens.shape[0], device=tokens.device)
-        for i, block in enumerate(self.model.layers):
-            layer = None
-            if cache is not None:
-                layer = Slots(cache.keys[i], cache.values[i], rows_B, None if fill else cache.lengths_B, used)
-            x = block(x, rope, mask, layer)
+        for block, store in zip(self.model.layers, stores, strict=True):
+            x = block(x, rope, mask, store)
         return self.model.norm(x)
 
     def rope(self, positions_BT: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

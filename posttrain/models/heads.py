@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 
-import torch
 from torch import Tensor, nn
+
+from posttrain.models.rows import Rows, states
 
 
 class ScalarHead(nn.Module):
@@ -31,8 +32,6 @@ class Critic(nn.Module):
         for p in self.model.parameters():
             p.requires_grad_(True)
 
-    def forward(self, tokens_BL: Tensor, at_BT: Tensor) -> Tensor:
+    def forward(self, rows: Rows, layout: str) -> Tensor:
         """Value of the state before each action, so it may depend on nothing that the action decides."""
-        h_BLD = self.model.hidden(tokens_BL)
-        rows_B1 = torch.arange(tokens_BL.shape[0], device=tokens_BL.device).unsqueeze(-1)
-        return self.head(h_BLD[rows_B1, at_BT])
+        return self.head(states(self.model, rows, layout)[0])

@@ -14,7 +14,7 @@ from posttrain.core.errors import UserError
 from posttrain.core.types import Prompt, Rollout
 from posttrain.engines.sampling import Sampling, generate
 from posttrain.models.heads import Critic, ScalarHead
-from posttrain.models.rows import Rows, pack
+from posttrain.models.rows import Rows, states
 
 
 class LanguagePolicy(nn.Module):
@@ -29,7 +29,7 @@ class LanguagePolicy(nn.Module):
         self.critic: Critic | None = None
         self.score: ScalarHead | None = None
         self.temperature = 1.0  # of the distribution that is sampled and trained: one place, so they cannot differ
-        self.packed = False
+        self.layout = "shared"  # shared, packed or padded: changes speed, never the result
 
     @property
     def device(self) -> torch.device:
@@ -105,7 +105,7 @@ class LanguagePolicy(nn.Module):
         rows = Rows.of(rollouts, self.device)
         out: dict[str, Tensor] = {}
         if needs & {"logp", "entropy", "score"}:
-            h_BTD, last_BD = self._states(rows)
+            h_BTD, last_BD = states(self.model, rows, self.layout)
             if needs & {"logp", "entropy"}:
                 out |= self._likelihood(h_BTD, rows, "entropy" in needs)
             if "score" in needs:
@@ -115,18 +115,8 @@ class LanguagePolicy(nn.Module):
         if "value" in needs:
             if self.critic is None:
                 raise UserError("this policy has no critic; the method must ask for one (critic=True)")
-            out["value_BT"] = self.critic(rows.tokens_BL, rows.before_BT) * rows.real_BT
+            out["value_BT"] = self.critic(rows, self.layout) * rows.real_BT
         return out
-
-    def _states(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        """States before each action (B, T, D) and after the last one (B, D), from padded or packed rows."""
-        if self.packed:
-            packed = pack(rows)
-            h_NLD = self.model.hidden(packed.tokens_NL, packed.positions_NL, packed.segments_NL)  # type: ignore[operator]
-            return packed.states(h_NLD, rows.before_BT), packed.states(h_NLD, rows.last_B.unsqueeze(-1)).squeeze(1)
-        h_BLD = self.model.hidden(rows.tokens_BL)  # type: ignore[operator]
-        rows_B = torch.arange(rows.tokens_BL.shape[0], device=rows.tokens_BL.device)
-        return h_BLD[rows_B.unsqueeze(-1), rows.before_BT], h_BLD[rows_B, rows.last_B]
 
     def _likelihood(self, h_BTD: Tensor, rows: Rows, entropy: bool) -> dict[str, Tensor]:
         """Log-probability (and entropy) of real actions; the head runs on no padding."""
@@ -158,5 +148,5 @@ class LanguagePolicy(nn.Module):
         """An independent copy (tokenizer shared, critic left behind)."""
         other = LanguagePolicy(copy.deepcopy(self.model), self.tokenizer, self.name)
         other.score = copy.deepcopy(self.score)
-        other.temperature, other.packed = self.temperature, self.packed
+        other.temperature, other.layout = self.temperature, self.layout
         return other

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +21,8 @@ class Rows:
     actions_BT: Tensor
     before_BT: Tensor  # place of the state that chose each action
     real_BT: Tensor  # bool: an action is there
+    prompt_B: Tensor  # which of the distinct contexts a row begins with
+    first_P: Tensor  # a row that has each distinct context
 
     @property
     def last_B(self) -> Tensor:
@@ -41,7 +44,31 @@ class Rows:
         t = torch.arange(T)
         real_BT = t < counts.unsqueeze(-1)
         before_BT = (starts.unsqueeze(-1) - 1 + t).clamp_max(L - 1)
-        return Rows(*(x.to(device) for x in (tokens_BL, length_B, actions_BT, before_BT, real_BT)))
+        known: dict[bytes, int] = {}
+        prompt_B = torch.tensor([known.setdefault(r.context.numpy().tobytes(), len(known)) for r in rollouts])
+        first_P = torch.tensor([prompt_B.tolist().index(p) for p in range(len(known))])
+        every = (tokens_BL, length_B, actions_BT, before_BT, real_BT, prompt_B, first_P)
+        return Rows(*(x.to(device) for x in every))
+
+
+def states(model: Any, rows: Rows, layout: str = "shared") -> tuple[Tensor, Tensor]:
+    """States before each action (B, T, D) and after the last one (B, D). The layout changes speed, never the result.
+
+    shared: a prompt is read once for all its answers; packed: rows end to end; padded: one row each.
+    """
+    row_B = torch.arange(rows.tokens_BL.shape[0], device=rows.tokens_BL.device)
+    if layout == "shared" and hasattr(model, "continued") and len(rows.first_P) < len(row_B):
+        starts_P = rows.before_BT[rows.first_P, 0] + 1
+        contexts_PL = rows.tokens_BL[rows.first_P, : int(starts_P.max())]
+        h_PD, h_BTD = model.continued(contexts_PL, starts_P, rows.prompt_B, rows.actions_BT)
+        before_BTD = torch.cat((h_PD[rows.prompt_B].unsqueeze(1), h_BTD[:, :-1]), 1)
+        return before_BTD, h_BTD[row_B, rows.last_B - rows.before_BT[:, 0] - 1]
+    if layout == "packed":
+        packed = pack(rows)
+        h_NLD = model.hidden(packed.tokens_NL, packed.positions_NL, packed.segments_NL)
+        return packed.states(h_NLD, rows.before_BT), packed.states(h_NLD, rows.last_B.unsqueeze(-1)).squeeze(1)
+    h_BLD = model.hidden(rows.tokens_BL)
+    return h_BLD[row_B.unsqueeze(-1), rows.before_BT], h_BLD[row_B, rows.last_B]
 
 
 @dataclass

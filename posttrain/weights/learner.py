@@ -129,13 +129,14 @@ class Learner:
             units = [rows[group_B[rows] == g] for g in torch.unique(group_B[rows])]
         else:
             units = list(rows.split(1))
-        units.sort(key=lambda u: (int(length_B[u].max()), int(u[0])))
+        sized = sorted((int(length_B[u].max()), int(u[0]), u) for u in units)  # first rows differ: ties end there
         piece: list[Tensor] = []
-        for unit in units:
-            longest, count = int(length_B[unit].max()), sum(len(p) for p in piece) + len(unit)
+        count = 0
+        for longest, _, unit in sized:
+            count += unit.numel()
             if piece and longest * count > self.micro_tokens:
                 yield torch.cat(piece)
-                piece = []
+                piece, count = [], unit.numel()
             piece.append(unit)
         if piece:
             yield torch.cat(piece)

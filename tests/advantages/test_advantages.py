@@ -39,7 +39,7 @@ def close(got_BT, expected) -> None:
     torch.testing.assert_close(got_BT, torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=1e-9)
 
 
-# Group 5: rewards 1, 0, 0, 1 (mean .5, sum of squares 1, unbiased std sqrt(1/3)). Group 2: 4, 1 (mean 2.5, std sqrt 4.5).
+# Group 5: rewards 1, 0, 0, 1: mean .5, sum of squares 1, unbiased std sqrt(1/3). Group 2: 4, 1: mean 2.5, std sqrt 4.5
 REWARDS, GROUPS = [1.0, 4.0, 0.0, 0.0, 1.0, 1.0], [5, 2, 5, 5, 2, 5]
 
 

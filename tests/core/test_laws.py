@@ -41,7 +41,7 @@ def broken(fn, stage: str) -> Part:
     ],
 )
 def test_a_broken_loss_breaks_its_law(law: str, fn) -> None:
-    with pytest.raises(AssertionError, match="difference|against"):
+    with pytest.raises(AssertionError, match=r"difference|against"):
         laws.LAWS[law](broken(fn, "policy_loss"))
 
 

@@ -31,7 +31,13 @@ def gap(policy: LanguagePolicy, rollouts: list[Rollout]) -> Tensor:
     return torch.cat([(logp_BT[b, : len(r)] - r.logp_T).abs() for b, r in enumerate(rollouts)])
 
 
-SETTINGS = [Sampling(24), Sampling(24, 0.6), Sampling(24, 1.3, top_k=5), Sampling(24, top_p=0.7, min_p=0.05), Sampling(24, 0)]
+SETTINGS = [
+    Sampling(24),
+    Sampling(24, 0.6),
+    Sampling(24, 1.3, top_k=5),
+    Sampling(24, top_p=0.7, min_p=0.05),
+    Sampling(24, 0),
+]
 
 
 @pytest.mark.parametrize("how", SETTINGS, ids=str)
@@ -211,7 +217,10 @@ def test_truncation(how: Sampling, kept: list[int]) -> None:
 
 def test_truncation_is_row_by_row() -> None:
     rows = torch.cat([LOG_P, LOG_P.flip(-1)])
-    assert truncate(rows, Sampling(top_p=0.41)).isfinite().tolist() == [[False, True, False, True], [True, False, True, False]]
+    assert truncate(rows, Sampling(top_p=0.41)).isfinite().tolist() == [
+        [False, True, False, True],
+        [True, False, True, False],
+    ]
 
 
 def test_log_probability_is_tempered_and_untruncated() -> None:

@@ -1,6 +1,6 @@
 """A training run small enough to be killed a hundred times: a decoder of 20k parameters, letters as tokens.
 
-    python tests/engines/tiny_run.py FOLDER            one run, from wherever FOLDER stands
+    python tests/engines/tiny_run.py FOLDER [KILL_AT]  one run, from wherever FOLDER stands
     python tests/engines/tiny_run.py --serve           forks a run for each line of JSON {"folder", ...}, so that torch
                                                        is imported once for all of them
 
@@ -207,4 +207,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "--serve":
         serve()
     else:
+        dangerous(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
         start(Path(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""The school: golds score, near misses do not, steps are true, splits do not meet, and the tokenizer keeps everything."""
+"""The school: golds score, near misses do not, steps are true, splits do not meet, the tokenizer keeps everything."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_pair_losses_are_averaged_over_pairs_and_their_terms_over_tokens() -> No
 
 def test_pair_mean_of_tokens_is_refused() -> None:
     batch = laws.example()
-    with pytest.raises(UserError, match="ppo is a loss per token.*aggregate=token_mean"):
+    with pytest.raises(UserError, match=r"ppo is a loss per token.*aggregate=token_mean"):
         objective(batch, Totals.of(batch), ppo, pair_mean)
     with pytest.raises(UserError, match="kl is a loss per token"):
         objective(batch, Totals.of(batch), dpo, pair_mean, [kl])

@@ -82,13 +82,13 @@ def test_streams_fp64(part: Part, aggregate: Part) -> None:
 def widened(batch: Batch, columns: int = 3, rows: int = 2) -> Batch:
     """The same batch with more padding, full of garbage; the new rows are even a pair."""
 
-    def pad_BT(x_BT: Tensor, fill: float) -> Tensor:
+    def widen(x_BT: Tensor, fill: float) -> Tensor:
         return nn.functional.pad(x_BT, (0, columns, 0, rows), value=fill)
 
     B = len(batch.mask_BT)
-    streams = {n: pad_BT(getattr(batch, n), float("inf")) for n in laws.STREAMS}
+    streams = {n: widen(getattr(batch, n), float("inf")) for n in laws.STREAMS}
     return batch.but(
-        **streams, mask_BT=pad_BT(batch.mask_BT, 0.0), reward_BT=pad_BT(batch.need("reward_BT"), 0.0),
+        **streams, mask_BT=widen(batch.mask_BT, 0.0), reward_BT=widen(batch.need("reward_BT"), 0.0),
         score_B=nn.functional.pad(batch.need("score_B"), (0, rows), value=float("nan")),
         group_B=nn.functional.pad(batch.need("group_B"), (0, rows), value=-1),
         chosen_P=torch.cat([batch.need("chosen_P"), torch.tensor([B])]),
@@ -101,7 +101,8 @@ class Tiny(nn.Module):
 
     def __init__(self, V: int = 11, D: int = 8) -> None:
         super().__init__()
-        self.embed, self.head, self.value, self.score = nn.Embedding(V, D), nn.Linear(D, V), nn.Linear(D, 1), nn.Linear(D, 1)
+        self.embed, self.head = nn.Embedding(V, D), nn.Linear(D, V)
+        self.value, self.score = nn.Linear(D, 1), nn.Linear(D, 1)
 
     def forward(self, tokens_BT: Tensor, batch: Batch) -> Batch:
         hidden_BTD = torch.tanh(self.embed(tokens_BT[:, :-1]))

@@ -64,7 +64,7 @@ def test_table(part, params, table) -> None:
 
 
 def test_reinforce_and_raft_table() -> None:
-    # reinforce: -A logp with gradient -A, whatever the sampler thought; raft: -logp with gradient -1, whatever the credit
+    # reinforce: -A logp, gradient -A, whatever the sampler thought; raft: -logp, gradient -1, whatever the credit
     batch = batch_of([[-1.5, -0.5], [-2.0]], adv=[[2.0, -1.0], [0.0]], old_logp=[[-9.0, -9.0], [-9.0]])
     loss_BT, grad_BT = value_and_gradient(reinforce, batch)
     assert inside(loss_BT, batch) == [[3.0, -0.5], [0.0]]
@@ -79,7 +79,7 @@ def test_gspo_table() -> None:
     #   (log 1.44, 0)           s = 1.2  A =  2  inside:           loss -2.4, gradient -s A = -2.4 at both tokens
     #   (log 1.5)               s = 1.5  A =  2  above:            loss -1.3 * 2 = -2.6, gradient 0
     #   (log 1.5)               s = 1.5  A = -2  above but blamed: loss 3, gradient 3
-    #   (log .25, 0, log .5)    s = .5   A = -1  below:            loss .8, gradient 0 (per token, the 2nd would not clip)
+    #   (log .25, 0, log .5)    s = .5   A = -1  below:            loss .8, gradient 0, at the 2nd token too
     #   (log .25, 0, log .5)    s = .5   A =  1  below, credited:  loss -.5, gradient -.5
     ratios = [[1.44, 1.0], [1.5], [1.5], [0.25, 1.0, 0.5], [0.25, 1.0, 0.5]]
     adv = [[2.0, 2.0], [2.0], [-2.0], [-1.0] * 3, [1.0] * 3]
@@ -93,7 +93,7 @@ def test_gspo_table() -> None:
 
 
 def test_gspo_default_clip_is_the_papers() -> None:
-    # limits 1 - 3e-4 and 1 + 4e-4: a credited s of 1.00035 is inside, 1.00045 is not; a blamed .99975 is inside, .99965 not
+    # limits 1 - 3e-4 and 1 + 4e-4: a credited s of 1.00035 is inside, 1.00045 not; a blamed .99975 inside, .99965 not
     batch = at_ratio([(1.00035, 1.0), (1.00045, 1.0), (0.99975, -1.0), (0.99965, -1.0)])
     _, grad_BT = value_and_gradient(gspo, batch)
     torch.testing.assert_close(grad_BT[:, 0].tolist(), [-1.00035, 0.0, 0.99975, 0.0])
@@ -120,7 +120,7 @@ def dual_row(logp, at, old, adv):
 
 
 def gspo_row(logp, at, old, adv, low=0.2, high=0.3):
-    # the paper's own objective: one ratio an answer, min(s A, clip(s) A), here as |y| equal tokens (one credit an answer)
+    # the paper's own objective, one ratio and one credit an answer: min(s A, clip(s) A), here as |y| equal tokens
     s = math.exp(sum(p - o for p, o in zip(logp, old, strict=True)) / len(logp))
     return [-min(s * a, clip(s, 1 - low, 1 + high) * a) for a in adv]
 

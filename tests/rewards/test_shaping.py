@@ -13,7 +13,7 @@ from posttrain.core.registry import find
 from posttrain.core.types import Batch
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 
-# Row 0: old - ref = 1 and -2, the outcome 5 on its last token. Row 1: one token, 3, outcome 0, then padding. Row 2 failed.
+# Row 0: old - ref = 1, -2, the outcome 5 on its last token. Row 1: one token, 3, outcome 0, padding. Row 2 failed.
 OLD = [[-1.0, -3.0], [-1.0, 7.0], [-1.0, -1.0]]
 REF = [[-2.0, -1.0], [-4.0, math.nan], [-1.0, -9.0]]
 REWARD = [[0.0, 5.0], [0.0, 0.0], [math.nan, math.nan]]

@@ -18,7 +18,8 @@ NAN = math.nan
 def rollout(prompt: Prompt, reward: float | None, stopped: bool = True, index: int = 0) -> Rollout:
     actions = torch.tensor([1, 2, 3])
     mask_T = torch.tensor([True, False, True])
-    return Rollout(prompt, torch.tensor([0]), actions, torch.zeros(3), mask_T, reward=reward, stopped=stopped, index=index)
+    context, logp_T = torch.tensor([0]), torch.zeros(3)
+    return Rollout(prompt, context, actions, logp_T, mask_T, reward=reward, stopped=stopped, index=index)
 
 
 def group(id: str, rewards, cut=()) -> Group:
@@ -54,11 +55,17 @@ def test_overlong_masks_by_default() -> None:
 
 
 def test_overlong_can_drop() -> None:
-    assert kept("overlong(how='drop')", group("a", [1.0, 0.0, 2.0], cut=(1,)), group("b", [1.0], cut=(0,))) == {"a": [0, 2]}
+    groups = [group("a", [1.0, 0.0, 2.0], cut=(1,)), group("b", [1.0], cut=(0,))]
+    assert kept("overlong(how='drop')", *groups) == {"a": [0, 2]}
 
 
 def test_best_of() -> None:
-    groups = [group("a", [0.0, 3.0, 2.0]), group("tie", [1.0, 1.0]), group("nan", [NAN, -5.0]), group("none", [NAN, None])]
+    groups = [
+        group("a", [0.0, 3.0, 2.0]),
+        group("tie", [1.0, 1.0]),
+        group("nan", [NAN, -5.0]),
+        group("none", [NAN, None]),
+    ]
     assert kept("best_of", *groups) == {"a": [1], "tie": [0], "nan": [1]}
 
 
@@ -71,6 +78,13 @@ def test_best_worst() -> None:
         group("none", [NAN]),
     ]
     assert kept("best_worst", *groups) == {"a": [1, 2], "nan": [2, 1]}
+
+
+def test_an_answer_that_overlong_silenced_is_neither_judged_nor_chosen() -> None:
+    groups = find("overlong", "keep")([group("a", [9.0, 1.0, 0.0], cut=(0,)), group("b", [9.0, 1.0, 1.0], cut=(0,))])
+    assert kept("best_of", *groups) == {"a": [1], "b": [1]}
+    assert kept("best_worst", *groups) == {"a": [1, 2]}
+    assert kept("zero_variance", *groups) == {"a": [0, 1, 2]}  # b: only the silenced answer differs
 
 
 @pytest.mark.parametrize("part", parts("keep"), ids=str)

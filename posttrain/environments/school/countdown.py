@@ -16,7 +16,7 @@ from posttrain.core.types import Prompt
 from posttrain.environments.base import Problem
 from posttrain.environments.school.hand import CAREFUL, Hand
 
-DEFAULT_LEVEL = 3
+DEFAULT_LEVEL = 2
 _ASK = ("Use {0} to make {1}.", "Make {1} from {0}.", "Reach {1} with the numbers {0}.", "Get {1} out of {0}.")
 _LONGEST = 80  # characters: bounds the depth of the parse tree
 Way = tuple[Sequence[int], Sequence[str]]  # the numbers in some order, and the signs between them

@@ -1,0 +1,104 @@
+"""`posttrain <command>`: reads the command line, calls one file of `posttrain.commands`, and turns errors into a line.
+
+Help must be quick, so nothing here imports torch; a command imports what it needs when it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+from posttrain import __version__
+from posttrain.commands.parser import Parser, parse, take
+from posttrain.core.errors import UserError, unknown
+
+COMMANDS = {
+    "run": "train a model: a method or plan, on a task",
+    "eval": "accuracy and pass@k of a model or a run on a task",
+    "chat": "talk to a model or to what a run has made of it",
+    "list": "every method and part, with the evidence for it",
+    "find": "look a method up by name, paper or any word",
+    "show": "a whole algorithm on one page: the loop, its parts, the paper",
+    "check": "run the small experiment behind a claim, and record the result",
+    "compare": "methods against each other: same prompts, same budget, several seeds",
+    "audit": "what could an optimiser exploit in a reward? look before training",
+    "doctor": "is everything here that a run needs, and what to do if not",
+    "export": "a run as a Hugging Face folder, or its metrics as a table",
+    "completion": "a script that completes commands and options in your shell",
+}
+QUICKSTART = """first steps:
+  posttrain run grpo --task arithmetic     train the small built-in model for a minute
+  posttrain chat --say "What is 12+7?"     ask it something
+  posttrain show grpo                      read the algorithm on one page
+  posttrain doctor                         see whether everything is in place
+"""
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The exit code: 0 fine, 1 a finding (audit, check), 2 a mistake in the command, 130 interrupted."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    try:
+        return dispatch(argv)
+    except KeyboardInterrupt:
+        print("\nstopped", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # `posttrain list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        sentence = explain(error)
+        if sentence is None or os.environ.get("POSTTRAIN_DEBUG"):
+            raise
+        print(f"error: {sentence}", file=sys.stderr)
+        return 2
+
+
+def dispatch(argv: list[str]) -> int:
+    """Find the command and call it with its options."""
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(overview())
+        return 0
+    if argv[0] in ("-V", "--version"):
+        print(f"posttrain {__version__}")
+        return 0
+    if argv[0] not in COMMANDS:
+        raise UserError(f"{unknown('command', argv[0], COMMANDS)} See posttrain --help")
+    command = import_module(f"posttrain.commands.{argv[0]}")
+    parser = command_parser(argv[0])
+    if any(a in ("-h", "--help") for a in argv[1:]):
+        print(parser.format_help(), end="")
+        return 0
+    taken, words = take(argv[1:], "--plan.") if argv[0] == "run" else ({}, argv[1:])
+    args = parse(parser, words)
+    args.argv, args.plan = argv, taken
+    return command.main(args) or 0
+
+
+def command_parser(name: str) -> Parser:
+    """The options of one command."""
+    command = import_module(f"posttrain.commands.{name}")
+    parser = Parser(f"posttrain {name}", COMMANDS[name], (command.__doc__ or "").strip())
+    command.options(parser)
+    return parser
+
+
+def overview() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {what}" for name, what in COMMANDS.items()]
+    head = "posttrain makes a model better from feedback.\n\nusage: posttrain COMMAND [options]\n\ncommands:"
+    return "\n".join([head, *lines, "", QUICKSTART, "posttrain COMMAND --help says more."])
+
+
+def explain(error: Exception) -> str | None:
+    """One sentence for an error that is not a fault of this program; None for one that is."""
+    if isinstance(error, UserError):
+        return str(error)
+    if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
+        return "out of memory; lower --micro-tokens, --prompts or --sampling.max-tokens, or use --dtype bfloat16"
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

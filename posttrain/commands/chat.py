@@ -1,0 +1,87 @@
+"""examples:
+  posttrain chat --say "What is 12+7? Think first."
+  posttrain chat --run grpo-arithmetic
+In a conversation an empty line or /quit ends it, and /new forgets what was said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from posttrain.commands.parser import Parser, number, whole
+from posttrain.commands.policy import load, policy_options
+
+
+def options(parser: Parser) -> None:
+    policy_options(parser)
+    parser.add_argument("--say", metavar="TEXT", help="one question, one answer, and done")
+    parser.add_argument("--system", default="", metavar="TEXT", help="a system message before the conversation")
+    parser.add_argument("--temperature", type=number, default=0.0, metavar="X", help="0 takes the likeliest token [0]")
+    parser.add_argument("--max-tokens", type=whole, default=256, metavar="N", help="the longest answer [256]")
+    parser.add_argument("--seed", type=whole, default=0, metavar="N", help="of the draws, above temperature 0 [0]")
+    parser.add_argument(
+        "--memory", type=whole, metavar="N",
+        help="earlier exchanges the model sees [0 for pocket, which knows single questions only; else 20]",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="with --say: print the answer as JSON")
+
+
+def main(args: argparse.Namespace) -> int:
+    from posttrain.core.sampling import Sampling
+
+    how = Sampling(max_tokens=args.max_tokens, temperature=args.temperature)
+    policy, config = load(args)
+    memory = args.memory if args.memory is not None else (0 if config.model == "pocket" else 20)
+    talk = Conversation(policy, how, args.system, memory, args.seed)
+    if args.say is None:
+        return converse(talk, args.run or config.model)
+    answer = talk.ask(args.say)
+    if args.json:
+        print(json.dumps({"question": args.say, "answer": answer.text, "tokens": len(answer), "ended": answer.stopped}))
+        return 0
+    print(answer.text + ("" if answer.stopped else " (cut off; a larger --max-tokens lets it end)"))
+    print(f"\nnext: posttrain chat{' --run ' + args.run if args.run else ''}   for a conversation", file=sys.stderr)
+    return 0
+
+
+class Conversation:
+    """What was said so far, and the model that answers. Each answer is a draw of its own: (seed, turn)."""
+
+    def __init__(self, policy: Any, how: Any, system: str = "", memory: int = 20, seed: int = 0) -> None:
+        self.policy, self.how, self.system, self.memory, self.seed = policy, how, system, memory, seed
+        self.said: list[dict[str, str]] = []
+        self.turn = 0
+
+    def ask(self, text: str) -> Any:
+        from posttrain.core.types import Prompt
+
+        head = [{"role": "system", "content": self.system}] if self.system else []
+        recent = self.said[-2 * self.memory :] if self.memory else []
+        question = {"role": "user", "content": text}
+        prompt = Prompt(f"chat-{self.turn}", tuple([*head, *recent, question]))
+        answer = self.policy.sample([prompt], 1, self.how, self.seed, self.turn)[0][0]
+        self.said += [question, {"role": "assistant", "content": answer.text}]
+        self.turn += 1
+        return answer
+
+
+def converse(talk: Conversation, name: str) -> int:
+    """Read a line, answer it, until there is none."""
+    print(f"talking to {name}; an empty line ends, /new forgets")
+    while True:
+        try:
+            text = input("you: ").strip()
+        except EOFError:
+            text = ""
+        if text in ("", "/quit", "/exit"):
+            break
+        if text == "/new":
+            talk.said.clear()
+            continue
+        answer = talk.ask(text)
+        print(f"{name}: {answer.text}{'' if answer.stopped else ' (cut off)'}")
+    print("\nnext: posttrain run grpo --task arithmetic   teaches it more")
+    return 0

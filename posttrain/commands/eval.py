@@ -1,0 +1,106 @@
+"""examples:
+  posttrain eval --task arithmetic
+  posttrain eval --run grpo-arithmetic --n 8
+  posttrain eval --model path/to/model --task gsm8k --data path/to/data --problems 500 --temperature 0
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from typing import Any
+
+from posttrain.commands.parser import Parser, number, whole
+from posttrain.commands.policy import load, policy_options
+from posttrain.commands.use import load_parts, use_option
+from posttrain.core.errors import UserError
+
+
+def options(parser: Parser) -> None:
+    policy_options(parser)
+    group = parser.add_argument_group("what is measured")
+    group.add_argument("--task", metavar="TASK", help="a task as in posttrain run [the run's, or arithmetic]")
+    group.add_argument("--level", type=whole, metavar="N", help="difficulty of a school task")
+    group.add_argument("--think", action=argparse.BooleanOptionalAction, help="ask for a written chain of thought")
+    group.add_argument("--data", metavar="DIR", help="folder of data sets, for presets")
+    group.add_argument("--problems", type=whole, default=200, metavar="N", help="held-out problems [200]")
+    group.add_argument("--n", type=whole, default=1, metavar="N", help="answers a problem, for pass@k [1]")
+    group.add_argument("--temperature", type=number, metavar="X", help="0 takes the likeliest token [the run's, or 1]")
+    group.add_argument("--max-tokens", type=whole, metavar="N", help="the longest answer [the run's, or 64]")
+    group.add_argument("--split", default="test", choices=("train", "test"), help="which problems [test]")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON and nothing else")
+    use_option(parser)
+
+
+def main(args: argparse.Namespace) -> int:
+    load_parts(args.use)
+    for key in ("problems", "n"):
+        if getattr(args, key) < 1:
+            raise UserError(f"--{key} is {getattr(args, key)}; it must be at least 1")
+    policy, config = load(args)
+    changes = {k: v for k in ("temperature", "max_tokens") if (v := getattr(args, k)) is not None}
+    how = dataclasses.replace(config.sampling, **changes)
+    if how.temperature == 0 and args.n > 1:
+        raise UserError(f"at temperature 0 all {args.n} answers are the same; use --n 1 or a temperature above 0")
+    policy.temperature = how.temperature or 1.0
+    env = task_of(args, config)
+    from posttrain.evals.accuracy import accuracy
+
+    score = accuracy(policy, env, args.problems, how, args.n, args.split)
+    result = figures(score, args.n) | {"task": args.task or config.task, "model": args.run or config.model}
+    result |= {"temperature": how.temperature, "split": args.split}
+    if args.json:
+        print(json.dumps(result))
+    else:
+        show(result, score, args)
+    return 0
+
+
+def task_of(args: argparse.Namespace, config: Any) -> Any:
+    """The task asked for; options that were not given are the run's, if it is the run's task."""
+    from posttrain.environments.task import task
+
+    own = args.task is None or args.task == config.task
+    level = args.level if args.level is not None else config.level if own else None
+    think = args.think if args.think is not None else config.think
+    return task(args.task or config.task, level=level, think=think, data=args.data or config.data or None)
+
+
+def figures(score: Any, n: int) -> dict[str, Any]:
+    """Accuracy, and pass@k for k = 1, 2, 4 ... n: an answer passes with full marks."""
+    from posttrain.evals.pass_at_k import ladder, mean_pass_at_k
+
+    rows = [score.rollouts[i : i + n] for i in range(0, len(score.rollouts), n)]
+    right = [sum((r.reward or 0.0) >= 1.0 for r in row) for row in rows]
+    passed = {k: mean_pass_at_k(n, right, k) for k in ladder(n)}
+    return {
+        "accuracy": score.accuracy, "error": score.error, "problems": score.problems, "n": n,
+        "pass_at_k": {str(k): {"mean": m, "error": e} for k, (m, e) in passed.items()},
+        "tokens_an_answer": score.tokens, "ended": sum(r.stopped for r in score.rollouts) / len(score.rollouts),
+    }  # fmt: skip
+
+
+def show(result: dict[str, Any], score: Any, args: argparse.Namespace) -> None:
+    import shlex
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from posttrain.view.figures import percent
+    from posttrain.view.report import next_steps
+
+    console = Console(highlight=False)
+    title = f"{result['model']} on {result['task']}: {result['problems']} problems, {result['n']} answers each"
+    table = Table("", "mean", "± standard error", title=title, title_justify="left")
+    table.add_row("accuracy", percent(result["accuracy"]), f"{100 * result['error']:.1f}")
+    for k, p in result["pass_at_k"].items() if result["n"] > 1 else ():
+        table.add_row(f"pass@{k}", percent(p["mean"]), f"{100 * p['error']:.1f}")
+    table.add_row("tokens an answer", f"{result['tokens_an_answer']:.1f}", "")
+    table.add_row("answers that end", percent(result["ended"]), "")
+    console.print(table)
+    which = f"--run {shlex.quote(args.run)}" if args.run else f"--model {shlex.quote(result['model'])}"
+    steps = [(f"posttrain chat {which}", "talk to it")]
+    if not args.run:
+        steps.append((f"posttrain run grpo {which} --task {shlex.quote(result['task'])}", "make it better"))
+    next_steps(console, steps)

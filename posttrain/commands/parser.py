@@ -1,0 +1,147 @@
+"""Options as argparse reads them, with this project's manners: one sentence, the nearest name, no abbreviations."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+import re
+import shutil
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from posttrain.core.config import Config
+from posttrain.core.errors import UserError, nearest
+from posttrain.core.sampling import Sampling
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose mistakes are UserErrors."""
+
+    def __init__(self, prog: str, title: str, doc: str) -> None:
+        width = min(shutil.get_terminal_size().columns, 110)
+        super().__init__(
+            prog=prog, description=title[:1].upper() + title[1:] + ".", epilog=doc, allow_abbrev=False,
+            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=34, width=width),
+        )  # fmt: skip
+
+    def error(self, message: str) -> NoReturn:
+        message = message.removeprefix("argument ").replace("expected one argument", "a value is missing")
+        raise UserError(f"{message}; see {self.prog} --help")
+
+    def format_help(self) -> str:
+        """With a usage of one line: the options follow anyway."""
+        places = " ".join(str(a.metavar or a.dest) for a in self._actions if not a.option_strings)
+        self.usage = f"{self.prog} {places} [options]".replace("  ", " ")
+        return super().format_help()
+
+    def names(self) -> list[str]:
+        """Every long option."""
+        return [o for action in self._actions for o in action.option_strings if o.startswith("--")]
+
+
+def parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
+    """The options; one that is not there is named with the nearest that is. `--max_norm` is `--max-norm`."""
+    args, extra = parser.parse_known_args([dashed(a) for a in argv])
+    for word in extra:
+        if word.startswith("-"):
+            name = word.partition("=")[0]
+            close = nearest(name, parser.names())
+            hint = f"did you mean {close}?" if close else f"see {parser.prog} --help"
+            raise UserError(f"{parser.prog} has no option {name}; {hint}")
+        raise UserError(f"{parser.prog} does not know what to do with {word!r}; see {parser.prog} --help")
+    return args
+
+
+def take(argv: list[str], prefix: str) -> tuple[dict[str, str], list[str]]:
+    """Options that begin with a prefix (those of a plan are known only once it is found), and the other words."""
+    taken, rest = {}, []
+    words = iter(argv)
+    for word in words:
+        if not word.startswith(prefix):
+            rest.append(word)
+            continue
+        name, equals, value = word.removeprefix(prefix).partition("=")
+        value = value if equals else next(words, "")
+        if not value:
+            raise UserError(f"{word} has no value; write {word} VALUE")
+        taken[name.replace("-", "_")] = value
+    return taken, rest
+
+
+def dashed(word: str) -> str:
+    """Options may be written with underscores; values are left alone."""
+    if not word.startswith("--"):
+        return word
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value
+
+
+def whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}") from None
+
+
+def number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number, got {text!r}") from None
+
+
+# ---- the settings of a run as options
+
+
+def config_options(parser: Parser, skip: tuple[str, ...] = ("method",)) -> None:
+    """Every key of Config, nested ones as --sampling.max-tokens; only those given end up in the namespace."""
+    settings = parser.add_argument_group("settings")
+    for field in dataclasses.fields(Config):
+        if field.name in skip:
+            continue
+        if field.name == "sampling":
+            group = parser.add_argument_group("how answers are drawn")
+            for inner in dataclasses.fields(Sampling):
+                add_setting(group, Sampling, inner, "sampling.")
+        else:
+            add_setting(settings, Config, field)
+
+
+def add_setting(group: Any, kind: type, field: dataclasses.Field[Any], prefix: str = "") -> None:
+    """One option, with the comment behind the field as its help."""
+    flag = "--" + prefix + field.name.replace("_", "-")
+    told = notes(kind).get(field.name, field.name.replace("_", " "))
+    told = told.replace("%", "%%").replace("None:", "if not given:")
+    default = field.default
+    if default not in (None, "", dataclasses.MISSING):
+        told += f" [{default}]"
+    common: dict[str, Any] = {"dest": prefix + field.name, "default": argparse.SUPPRESS, "help": told}
+    read = reader(typing.get_type_hints(kind)[field.name])
+    if read is bool:
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
+    else:
+        group.add_argument(flag, type=read, metavar={whole: "N", number: "X"}.get(read, "TEXT"), **common)
+
+
+def reader(hint: Any) -> Callable[[str], Any]:
+    """What reads a value of that type: int | None is int."""
+    kinds = [k for k in typing.get_args(hint) if k is not type(None)] if isinstance(hint, types.UnionType) else [hint]
+    return {int: whole, float: number, bool: bool}.get(kinds[0], str)
+
+
+def notes(kind: type) -> dict[str, str]:
+    """field -> the comment behind it in the source, so that what a setting means is written once."""
+    found = re.findall(r"^ {4}(\w+): [^#\n]+# (.+)$", inspect.getsource(kind), re.MULTILINE)
+    return dict(found)
+
+
+def given(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings that were on the command line, nested as Config is."""
+    plain = {f.name for f in dataclasses.fields(Config)} - {"sampling", "method"}
+    inner = {f"sampling.{f.name}": f.name for f in dataclasses.fields(Sampling)}
+    out: dict[str, Any] = {k: v for k, v in vars(args).items() if k in plain}
+    nested = {inner[k]: v for k, v in vars(args).items() if k in inner}
+    return out | ({"sampling": nested} if nested else {})

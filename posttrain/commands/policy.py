@@ -1,0 +1,72 @@
+"""`--model M` or `--run NAME`: the policy that a command is about."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from posttrain.commands.parser import Parser
+from posttrain.core.config import Config, from_dict
+from posttrain.core.errors import UserError, unknown
+
+
+def policy_options(parser: Parser) -> None:
+    group = parser.add_argument_group("which model")
+    group.add_argument("--model", metavar="MODEL", help="pocket, smollm2, a folder, or a hub id [pocket]")
+    group.add_argument("--run", metavar="NAME", help="a run: the weights of its newest checkpoint")
+    group.add_argument("--phase", metavar="NAME", help="of a run with several phases, the one that made the weights")
+    group.add_argument("--runs", default="runs", metavar="DIR", help="where runs are kept [runs]")
+    group.add_argument("--device", default="", metavar="TEXT", help="cuda where there is one, else cpu")
+    group.add_argument("--dtype", metavar="TEXT", help="float32 or bfloat16 [float32, or the run's]")
+
+
+def load(args: argparse.Namespace) -> tuple[Any, Config]:
+    """The policy, and the settings it was trained with (defaults where it was not)."""
+    if args.model and args.run:
+        raise UserError("--model and --run were both given; a run has its own model, so give one of them")
+    if args.run:
+        return load_run(run_folder(args.run, args.runs), args.phase, args.device, args.dtype)
+    if args.phase:
+        raise UserError("--phase is of a run; add --run NAME")
+    from posttrain.recipe import load_policy
+
+    config = Config(model=args.model or "pocket", device=args.device, dtype=args.dtype or "float32")
+    return load_policy(config), config
+
+
+def run_folder(name: str, runs: str = "runs") -> Path:
+    """The folder of a run by its name under `runs`, or by its path."""
+    for folder in (Path(runs) / name, Path(name)):
+        if (folder / "config.json").exists() and (folder / "run.sqlite").exists():
+            return folder
+    there = sorted(p.parent.name for p in Path(runs).glob("*/run.sqlite"))
+    if not there:
+        raise UserError(f"no run named {name!r}: there are no runs in {runs}; start one: posttrain run grpo")
+    raise unknown("run", name, there)
+
+
+def load_run(folder: Path, phase: str | None = None, device: str = "", dtype: str | None = None) -> tuple[Any, Config]:
+    """What a run has made of its model so far."""
+    from posttrain.engines.run import Run
+    from posttrain.recipe import load_policy
+
+    with Run.open(folder) as run:
+        known = {f.name for f in dataclasses.fields(Config)}
+        config: Config = from_dict(Config, {k: v for k, v in run.config.items() if k in known})
+        config = dataclasses.replace(config, device=device, dtype=dtype or config.dtype)
+        policy = load_policy(config)
+        run.load_weights(phase or last_phase(run), policy)
+    return policy, config
+
+
+def last_phase(run: Any) -> str:
+    """The newest phase whose checkpoint is of the policy; one with a score head is of a reward model."""
+    from posttrain.engines.checkpoint import newest
+
+    for phase in reversed(run.store.phases()):
+        ck = newest(run.checkpoints, phase)
+        if ck is not None and not any(k.startswith("score.") for k in ck.tables["weights"]):
+            return phase
+    raise UserError(f"{run.folder} has no checkpoint yet; let it run for save_every steps, or use --model")

@@ -1,0 +1,146 @@
+"""examples:
+  posttrain run grpo --task arithmetic
+  posttrain run grpo --loss "cispo(high=4)" --terms none --name cispo
+  posttrain run grpo --task my.jsonl --model path/to/model --reward "numeric + 0.2*format"
+  posttrain run "rlhf-workflow(rounds=2)"        a plan; or --plan.rounds 2
+The same command goes on where an interrupted run stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from posttrain.commands.parser import Parser, config_options, given, whole
+from posttrain.commands.use import load_parts, use_option
+from posttrain.core.config import Config, from_dict
+from posttrain.core.errors import UserError
+
+# option -> field of Method, and what it is
+PARTS = {
+    "loss": ("loss", "what is minimised"),
+    "advantage": ("advantage", "who gets the credit"),
+    "aggregate": ("aggregate", "how token losses become one number"),
+    "terms": ("terms", 'what is added to the loss: "kl(coef=0.1) + entropy", or none'),
+    "keep": ("keep", "which groups are learned from, or none"),
+    "shaping": ("shaping", "what changes rewards before credit, or none"),
+    "reference": ("reference", "the policy that is stayed close to"),
+    "optimiser": ("optimiser", "how weights move"),
+    "prompts_from": ("prompts", "which prompts come next"),
+    "rollout": ("rollout", "how answers are made"),
+}
+MANY = ("terms", "keep", "shaping")
+
+
+def options(parser: Parser) -> None:
+    parser.add_argument("target", metavar="METHOD", help="a method or plan: see posttrain list --stage method")
+    config_options(parser)
+    group = parser.add_argument_group('other parts than the method\'s own, as name or "name(parameter=value)"')
+    for option, (_, told) in PARTS.items():
+        group.add_argument("--" + option.replace("_", "-"), metavar="PART", help=told)
+    group.add_argument("--epochs", type=whole, metavar="N", help="passes over the answers of a step")
+    group.add_argument("--minibatches", type=whole, metavar="N", help="updates a pass")
+    run = parser.add_argument_group("the run")
+    run.add_argument("--fresh", action="store_true", help="start over: what the run's folder holds is deleted")
+    run.add_argument("--runs", default="runs", metavar="DIR", help="where runs are kept [runs]")
+    run.add_argument("--json", action="store_true", help="print the summary as JSON and nothing else")
+    run.add_argument("--quiet", action="store_true", help="no progress, only the result")
+    use_option(run)  # type: ignore[arg-type]
+
+
+def main(args: argparse.Namespace) -> int:
+    load_parts(args.use)
+    settings = given(args)
+    config: Config = from_dict(Config, settings)
+    from posttrain.core.registry import find, parse
+    from posttrain.view.live import display
+
+    part = find(parse(args.target)[0], "method", "plan")
+    watch = display(quiet=args.quiet, silent=args.json, runs=args.runs)
+    try:
+        if part.card.stage == "plan":
+            summary = run_plan(args, config, watch)
+        else:
+            summary = run_method(args, config, watch)
+    except KeyboardInterrupt:
+        watch.close()
+        print(f"\nstopped; the same command goes on from the last checkpoint:\n  {again(args.argv)}", file=sys.stderr)
+        return 130
+    finally:
+        watch.close()
+    if args.json:
+        print(json.dumps(summary))
+    return 0
+
+
+def run_method(args: argparse.Namespace, config: Config, watch: Any) -> dict[str, Any]:
+    import dataclasses
+
+    from posttrain.core.method import find_method
+    from posttrain.recipe import run
+
+    if args.plan:
+        raise UserError(f"{args.target} is a method, and --plan.{next(iter(args.plan))} is for plans")
+    changes = part_changes(args)
+    method = find_method(args.target).but(**changes)
+    name = config.name or run_name(method, list(changes), config)
+    config = dataclasses.replace(config, method=args.target, name=name)
+    watch.hello(config)
+    return run(config, args.runs, watch, args.fresh, method)
+
+
+def run_plan(args: argparse.Namespace, config: Config, watch: Any) -> dict[str, Any]:
+    from posttrain import recipe
+    from posttrain.core.registry import find
+
+    if changes := part_changes(args):
+        raise UserError(f"{args.target} is a plan of several methods; --{next(iter(changes))} is for a single method")
+    part = find(args.target, "plan")
+    part = part.but(**{k: literal(v) for k, v in args.plan.items()})
+    watch.hello(config)
+    summary = recipe.run_plan(part(), config, args.runs, watch, args.fresh)
+    watch.plan_end(summary, config.name or summary["plan"])
+    return summary
+
+
+def part_changes(args: argparse.Namespace) -> dict[str, Any]:
+    """field of Method -> what the command line says instead."""
+    from posttrain.rewards.spec import split_sum
+
+    out: dict[str, Any] = {k: getattr(args, k) for k in ("epochs", "minibatches") if getattr(args, k) is not None}
+    for option, (field, _) in PARTS.items():
+        text = getattr(args, option)
+        if text is None:
+            continue
+        if field not in MANY:
+            out[field] = text
+        else:
+            out[field] = () if text.strip().lower() in ("none", "") else tuple(split_sum(text))
+    return out
+
+
+def run_name(method: Any, changed: list[str], config: Config) -> str:
+    """grpo-arithmetic; grpo-cispo-arithmetic-s1 with another loss and seed: the same command finds the same run."""
+    parts = [p.name for field in changed for p in method.parts().get(field, ())]
+    task = Path(config.task).name.split(".")[0] if "." in config.task else config.task.replace("/", "-")
+    model = [] if config.model == "pocket" else [Path(config.model).name]
+    seed = [f"s{config.seed}"] if config.seed else []
+    return "-".join([method.name, *dict.fromkeys(parts), task, *model, *seed])
+
+
+def literal(text: str) -> Any:
+    """A number, True, None or list where the text is one; else the text itself."""
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
+def again(argv: list[str]) -> str:
+    """The command that resumes: the one given, without --fresh."""
+    return shlex.join(["posttrain", *(word for word in argv if word != "--fresh")])

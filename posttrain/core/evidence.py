@@ -1,0 +1,64 @@
+"""The evidence for a part: never a level without the file that shows it.
+
+formula  tests that hold it to values derived by hand      posttrain/evidence.json, written by tests/scan_evidence.py
+learns   tests in which a tiny policy improves with it     the same
+claim    the paper's claim as a small experiment           claims/results/<id>.json, through posttrain.lab.evidence
+scale    a run with a real model on a GPU                  claims/scale/<id>.json
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from posttrain.core.registry import Card
+
+PACKAGE = Path(__file__).parent.parent
+TESTS = PACKAGE / "evidence.json"
+SCALE = PACKAGE / "claims" / "scale"
+
+
+def system_id(card: Card) -> str:
+    """The id that claims and results go by: the published system's, or the part's own name."""
+    return card.system or card.name
+
+
+def evidence(card: Card) -> dict[str, Any]:
+    """{"formula": bool, "learns": bool, "claim": "shown" | "not shown" | "stale" | "none", "scale": bool}."""
+    tests = tested().get(f"{card.stage}/{card.name}", {})
+    id = system_id(card)
+    return {
+        "formula": bool(tests.get("formula")),
+        "learns": bool(tests.get("learns")),
+        "claim": import_module("posttrain.lab.evidence").claim_level(id),
+        "scale": (SCALE / f"{id}.json").is_file(),
+    }
+
+
+def files(card: Card) -> dict[str, list[str]]:
+    """What each level rests on: test ids, and result files relative to the project."""
+    tests = tested().get(f"{card.stage}/{card.name}", {})
+    out = {level: list(tests.get(level, [])) for level in ("formula", "learns")}
+    id = system_id(card)
+    for level, path in (("claim", PACKAGE / "claims" / "results" / f"{id}.json"), ("scale", SCALE / f"{id}.json")):
+        out[level] = [str(path.relative_to(PACKAGE.parent))] if path.is_file() else []
+    return out
+
+
+def in_words(levels: dict[str, Any]) -> str:
+    """formula, learns, claim shown; `-` where there is nothing yet."""
+    told = [k for k in ("formula", "learns") if levels[k]]
+    if levels["claim"] != "none":
+        told.append(f"claim {levels['claim']}")
+    if levels["scale"]:
+        told.append("scale")
+    return ", ".join(told) or "-"
+
+
+@cache
+def tested() -> dict[str, dict[str, list[str]]]:
+    """stage/name -> level -> test ids; nothing where the table was not generated."""
+    return json.loads(TESTS.read_text()) if TESTS.is_file() else {}

@@ -1,0 +1,57 @@
+"""Prompts that are simply listed: rows of pairs or demonstrations that a phase wrote, or a data set of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from posttrain.core.errors import UserError
+from posttrain.core.types import Prompt
+from posttrain.environments.preferences import Pair
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A finite environment without a grader; test is what is held out."""
+
+    name: str
+    train: tuple[Prompt, ...]
+    test: tuple[Prompt, ...] = ()
+
+    @property
+    def size(self) -> int:
+        return len(self.train)
+
+    def prompt(self, index: int, split: str = "train") -> Prompt:
+        rows = self.test if split == "test" else self.train
+        if not rows:
+            raise UserError(f"{self.name} has no {split} prompts")
+        return rows[index % len(rows)]
+
+    def grade(self, prompt: Prompt, text: str) -> float:
+        raise UserError(f"{self.name} has no grader of its own; say which reward to use")
+
+    def validate(self, n: int) -> list[str]:
+        """Ids must differ: they are the identity of every random draw."""
+        ids = [p.id for p in (*self.train, *self.test)]
+        return [] if len(set(ids)) == len(ids) else [f"{self.name}: two prompts have the same id"]
+
+
+def from_rows(name: str, rows: Iterable[dict[str, Any]], held_out: float = 0.2) -> Listed:
+    """The rows of `label_pairs`, the last part of them held out."""
+    prompts = [
+        Prompt(r["id"], tuple(r["prompt"]), None, {"chosen": r["chosen"], "rejected": r["rejected"]}) for r in rows
+    ]  # fmt: skip
+    cut = len(prompts) - int(held_out * len(prompts))
+    return Listed(name, tuple(prompts[:cut]), tuple(prompts[cut:]))
+
+
+def from_pairs(name: str, train: Iterable[Pair], test: Iterable[Pair]) -> Listed:
+    """Pairs of a data set; the preferred answer is also the demonstration."""
+    return Listed(name, tuple(map(_as_prompt, train)), tuple(map(_as_prompt, test)))
+
+
+def _as_prompt(pair: Pair) -> Prompt:
+    both = {"chosen": pair.chosen, "rejected": pair.rejected, "demonstration": pair.chosen}
+    return Prompt(pair.prompt.id, pair.prompt.content, None, {**pair.prompt.info, **both})

@@ -1,0 +1,15 @@
+"""RAFT: sample, keep each prompt's best answer, imitate it; supervised learning on one's own best."""
+
+from posttrain.core.method import method
+from posttrain.losses.policy.raft import raft as raft_loss
+from posttrain.methods.sft import sft
+from posttrain.rollouts.keep.best_of import best_of
+from posttrain.rollouts.sample import sample
+
+raft = method(
+    sft.but(
+        name="raft", title="RAFT", paper="arXiv:2304.06767", doc=__doc__,
+        rollout=sample.but(n=8), keep=(best_of,), loss=raft_loss,
+    ),
+    __file__,
+)  # fmt: skip

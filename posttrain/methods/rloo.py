@@ -1,0 +1,14 @@
+"""RLOO: REINFORCE whose baseline is the mean of the prompt's other answers; the KL is part of the reward."""
+
+from posttrain.advantages.rloo import rloo as leave_one_out
+from posttrain.core.method import method
+from posttrain.methods.reinforce import reinforce
+from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
+
+rloo = method(
+    reinforce.but(
+        name="rloo", title="RLOO", paper="arXiv:2402.14740", doc=__doc__,
+        advantage=leave_one_out, shaping=(kl_in_reward.but(coef=0.03),),
+    ),
+    __file__,
+)  # fmt: skip

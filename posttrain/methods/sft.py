@@ -1,0 +1,16 @@
+"""Supervised fine-tuning: imitate the demonstration that comes with each prompt. The base of learning from data."""
+
+from posttrain.advantages.ones import ones
+from posttrain.core.method import method
+from posttrain.losses.aggregate import token_mean
+from posttrain.losses.supervised.sft import sft as maximum_likelihood
+from posttrain.methods.grpo import grpo
+from posttrain.rollouts.written import demonstrations
+
+sft = method(
+    grpo.but(
+        name="sft", title="SFT", paper="", doc=__doc__,
+        rollout=demonstrations, advantage=ones, loss=maximum_likelihood, aggregate=token_mean, terms=(),
+    ),
+    __file__,
+)  # fmt: skip

@@ -1,0 +1,148 @@
+"""What is seen while a run trains: a bar with the figures that matter on a terminal, plain lines anywhere else."""
+
+from __future__ import annotations
+
+import shlex
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from posttrain.view.figures import count, duration, percent, short
+from posttrain.view.report import next_steps, report
+
+_RECENT = 10  # steps that the time left is estimated from
+_LINES = 20  # lines a run prints where there is no terminal
+
+
+def display(quiet: bool = False, silent: bool = False, runs: str | Path = "runs") -> Watch:
+    """The display that suits: nothing for --json, only the result for --quiet, a bar on a terminal, lines elsewhere."""
+    console = Console(quiet=silent, highlight=False)
+    kind = Watch if quiet or silent else Bar if console.is_terminal else Lines
+    return kind(console, str(runs))
+
+
+class Watch:
+    """Keeps what the report at the end needs; subclasses show the steps."""
+
+    def __init__(self, console: Console, runs: str = "runs") -> None:
+        self.console, self.runs = console, runs
+        self.rewards: list[float] = []
+        self.figures: dict[str, float] = {}
+        self.recent: deque[float] = deque(maxlen=_RECENT)
+        self.total = self.first = 0
+
+    def hello(self, config: Any) -> None:
+        """Before anything is loaded: the first seconds are silent otherwise."""
+        what = f", measuring it on {config.eval_problems} held-out problems" if config.eval_problems else ""
+        self.console.print(f"loading {config.model}{what} ...", style="dim")
+
+    def begin(self, loop: Any, before: Any) -> None:
+        self._start(loop)
+        policy = loop.learner.policy
+        size = count(sum(p.numel() for p in policy.parameters()))
+        self.console.print(
+            f"{loop.method.name} on {loop.config.task}: {loop.config.model} ({size} parameters) on {policy.device}, "
+            f"{loop.config.steps} steps of {loop.config.prompts} prompts, in {loop.run.folder}",
+            soft_wrap=True,
+        )
+        if before.problems:
+            told = f"{percent(before.accuracy)} ± {100 * before.error:.1f} of {before.problems} held-out problems"
+            self.console.print(f"before training: {told}")
+
+    def phase(self, loop: Any) -> None:
+        """A phase of a plan begins."""
+        self._start(loop)
+        self.console.print(f"phase {loop.phase}: {loop.method.name}, {loop.config.steps} steps")
+
+    def _start(self, loop: Any) -> None:
+        self.rewards, self.figures, self.total = [], {}, loop.config.steps
+        self.recent.clear()
+
+    def step(self, step: int, metrics: dict[str, float]) -> None:
+        self.rewards.append(metrics.get("reward", float("nan")))
+        self.recent.append(metrics["seconds"])
+        self.figures |= metrics
+        self.show(step)
+
+    def show(self, step: int) -> None:
+        """How a step is shown: not at all."""
+
+    def line(self, step: int) -> str:
+        """The figures of a step: reward, accuracy where it was measured, entropy, KL, speed, time left."""
+        m = self.figures
+        out = [f"reward {short(m.get('reward', float('nan')))}"]
+        if "accuracy" in m:
+            out.append(f"accuracy {percent(m['accuracy'])}")
+        out.append(f"entropy {short(m.get('entropy', m.get('surprise', float('nan'))))}")
+        if "kl" in m:
+            out.append(f"KL {short(m['kl'])}")
+        out.append(f"{count(m.get('tokens', 0.0) / max(m['seconds'], 1e-9))} tokens/s")
+        left = sum(self.recent) / len(self.recent) * (self.total - step - 1)
+        return "  ".join([*out, f"{duration(left)} left"])
+
+    def end(self, loop: Any, before: Any, after: Any, summary: dict[str, Any]) -> None:
+        self.close()
+        rewards = [v for _, v in loop.run.store.series("reward", loop.phase)]  # a resumed run's earlier steps too
+        if not self.rewards and rewards:
+            self.console.print("this run had ended already; --fresh does it again")
+        report(self.console, before, after, summary, rewards)
+        name, task = shlex.quote(loop.config.name), shlex.quote(loop.config.task)
+        where = "" if self.runs == "runs" else f" --runs {shlex.quote(self.runs)}"
+        method = loop.method.name
+        next_steps(self.console, [
+            (f"posttrain chat --run {name}{where}", "talk to what it has become"),
+            (f"posttrain eval --run {name}{where} --task {task} --n 8", "accuracy and pass@k"),
+            (f"posttrain show {method}", "read the algorithm"),
+            (f"posttrain export {name}{where} --to my-model", "a Hugging Face folder"),
+        ])  # fmt: skip
+
+    def plan_end(self, summary: dict[str, Any], name: str) -> None:
+        self.close()
+        if summary.get("stopped"):
+            self.console.print(f"the plan ended early: {summary['stopped']}", style="bold")
+        for key, value in summary.items():
+            if isinstance(value, (int, float, str)) and key != "stopped":
+                self.console.print(f"  {key}  {short(value) if isinstance(value, float) else value}", markup=False)
+        where = "" if self.runs == "runs" else f" --runs {shlex.quote(self.runs)}"
+        next_steps(self.console, [
+            (f"posttrain chat --run {shlex.quote(name)}{where}", "talk to what it has become"),
+            (f"posttrain export {shlex.quote(name)}{where} --to my-model", "a Hugging Face folder"),
+        ])  # fmt: skip
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+
+
+class Lines(Watch):
+    """A line every few steps."""
+
+    def show(self, step: int) -> None:
+        every = max(1, self.total // _LINES)
+        if step % every == 0 or step + 1 == self.total:
+            self.console.print(f"step {step + 1}/{self.total}  {self.line(step)}", soft_wrap=True)
+
+
+class Bar(Watch):
+    """A bar that moves, with the figures beside it."""
+
+    bar: Progress | None = None
+
+    def _start(self, loop: Any) -> None:
+        self.close()
+        super()._start(loop)
+
+    def show(self, step: int) -> None:
+        if self.bar is None:
+            columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn())
+            self.bar = Progress(*columns, TextColumn("{task.fields[line]}", markup=False), console=self.console)
+            self.task = self.bar.add_task("step", total=self.total, line="")
+            self.bar.start()
+        self.bar.update(self.task, completed=step + 1, line=self.line(step))
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None

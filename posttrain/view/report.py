@@ -1,0 +1,98 @@
+"""What a run did, at its end: before and after on the same held-out problems, three answers, the reward's curve."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from posttrain.view.figures import duration, mean, percent, short, sparkline
+
+_ANSWER = 240  # characters of an answer that are shown
+
+
+def report(console: Console, before: Any, after: Any, summary: dict[str, Any], rewards: Sequence[float]) -> None:
+    """The whole end of a run, without what to do next."""
+    console.print()
+    if after.problems:
+        console.print(score_table(before, after))
+        for lines in samples(before, after):
+            console.print(lines)
+    if rewards:
+        console.print()
+        edge = max(1, len(rewards) // 10)
+        first, last = mean(rewards[:edge]), mean(rewards[-edge:])
+        console.print(Text.assemble("reward ", (sparkline(rewards), "green"), f"  {short(first)} to {short(last)}"))
+    told = f"{len(rewards)} steps in {duration(summary['seconds'])}, {summary['tokens']:,} tokens sampled"
+    if summary.get("skipped_updates"):
+        told += f"; {summary['skipped_updates']} updates were not finite and were skipped"
+    console.print(told, highlight=False)
+
+
+def score_table(before: Any, after: Any) -> Table:
+    """Accuracy with its standard error; the change's error is that of paired differences, for the problems are one."""
+    table = Table(title=f"{after.problems} held-out problems", title_justify="left")
+    for head in ("", "before", "after", "change"):
+        table.add_column(head, justify="left" if not head else "right")
+    gain, error = paired(before, after)
+    table.add_row(
+        "accuracy", f"{percent(before.accuracy)} ± {100 * before.error:.1f}",
+        f"{percent(after.accuracy)} ± {100 * after.error:.1f}", f"{100 * gain:+.1f} ± {100 * error:.1f}",
+    )  # fmt: skip
+    table.add_row(
+        "tokens an answer", f"{before.tokens:.1f}", f"{after.tokens:.1f}", f"{after.tokens - before.tokens:+.1f}"
+    )
+    done = [mean([float(r.stopped) for r in s.rollouts]) for s in (before, after)]
+    table.add_row("answers that end", percent(done[0]), percent(done[1]), f"{100 * (done[1] - done[0]):+.1f}")
+    return table
+
+
+def paired(before: Any, after: Any) -> tuple[float, float]:
+    """Mean and standard error of the problem-wise difference: sqrt(var(d) / n)."""
+    d = [(b.reward or 0.0) - (a.reward or 0.0) for a, b in zip(before.rollouts, after.rollouts)]
+    gain = mean(d)
+    var = sum((x - gain) ** 2 for x in d) / max(len(d) - 1, 1)
+    return gain, math.sqrt(var / max(len(d), 1))
+
+
+def samples(before: Any, after: Any, n: int = 3) -> list[Text]:
+    """The same problems before and after: one won, one lost, one unchanged where there are such; then the next ones."""
+    pairs = list(zip(before.rollouts, after.rollouts))
+    change = [(b.reward or 0.0) - (a.reward or 0.0) for a, b in pairs]
+    kinds = [[i for i, c in enumerate(change) if sign(c) == s] for s in (1, -1, 0)]
+    chosen = [kind[0] for kind in kinds if kind]
+    chosen += [i for i in range(len(pairs)) if i not in chosen]
+    return [sample_text(*pairs[i]) for i in sorted(chosen[:n])]
+
+
+def sign(x: float) -> int:
+    return (x > 0) - (x < 0)
+
+
+def sample_text(before: Any, after: Any) -> Text:
+    out = Text()
+    out.append(f"\n{clip(before.prompt.last)}", style="bold")
+    for word, r in (("before", before), ("after ", after)):
+        good = (r.reward or 0.0) > 0.5
+        out.append(f"\n  {word} ")
+        out.append("✓ " if good else "✗ ", style="green" if good else "red")
+        out.append(clip(r.text) + ("" if r.stopped else " (cut off)"))
+    return out
+
+
+def clip(text: str) -> str:
+    """One line of at most _ANSWER characters."""
+    line = " ".join(text.split()) or "(nothing)"
+    return line if len(line) <= _ANSWER else line[: _ANSWER - 1] + "…"
+
+
+def next_steps(console: Console, commands: Sequence[tuple[str, str]]) -> None:
+    """Commands worth typing now, each with a word on what it does."""
+    width = max(len(c) for c, _ in commands)
+    console.print("\nnext:", style="bold")
+    for command, what in commands:
+        console.print(Text.assemble("  ", (command.ljust(width), "cyan"), f"  {what}"), soft_wrap=True)

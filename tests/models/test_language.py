@@ -1,0 +1,251 @@
+"""The language policy: packed is padded, the critic sees no future, and a step's gradient does not depend on the layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from posttrain.core.assemble import assemble
+from posttrain.core.errors import UserError
+from posttrain.core.method import Method
+from posttrain.core.types import Batch, Group, Prompt, Rollout
+from posttrain.methods.grpo import grpo
+from posttrain.models.language import LanguagePolicy
+from posttrain.models.rows import Rows, pack
+from posttrain.weights.learner import Learner
+from tests.models import tiny
+
+# lengths 8, 12, 8, 4, 3, 9: bins of 12 hold 12 | 9 3 | 8 4 | 8
+LENGTHS = ((3, 5), (9, 3), (1, 7), (3, 1), (1, 2), (5, 4))
+STREAMS = ("logp", "entropy", "score", "value")
+
+
+def full_policy() -> LanguagePolicy:
+    """A policy with a critic and a score head that are not zero."""
+    policy = tiny.policy().as_reward_model().with_critic()
+    tiny.randomise(policy.score, seed=1)
+    tiny.randomise(policy.critic.head, seed=2)
+    return policy
+
+
+def gradient(policy: torch.nn.Module) -> Tensor:
+    return torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in policy.parameters()])
+
+
+def close(got: Tensor, want: Tensor) -> None:
+    """|got - want| <= 1e-6 |want|: float32 has 6e-8 a number, and some thousands are added."""
+    assert float((got - want).norm()) <= 1e-6 * float(want.norm())
+
+
+# ---- streams
+
+
+def test_packing_shares_rows() -> None:
+    packed = pack(Rows.of(tiny.rollouts(lengths=LENGTHS)))
+    assert packed.tokens_NL.shape == (4, 12)
+    assert sorted(torch.bincount(packed.bin_B).tolist()) == [1, 1, 2, 2]
+
+
+def test_packed_is_padded() -> None:
+    """Every stream, and the gradient of a sum that weighs each number differently."""
+    out, grads = [], []
+    for packed in (False, True):
+        policy = full_policy()
+        policy.packed = packed
+        streams = policy.forward(tiny.rollouts(lengths=LENGTHS), STREAMS)
+        total = sum((x * torch.linspace(1, 2, x.numel()).view_as(x)).sum() for x in streams.values())
+        total.backward()
+        out.append(streams)
+        grads.append(gradient(policy))
+    assert set(out[0]) == {"logp_BT", "entropy_BT", "score_B", "value_BT"}
+    for name, want in out[0].items():
+        assert want.abs().max() > 0.1
+        torch.testing.assert_close(out[1][name], want, rtol=0, atol=1e-5)
+    close(grads[1], grads[0])
+
+
+@torch.no_grad()
+def test_streams_by_definition() -> None:
+    """One row at a time, from the logits of the whole row: log softmax at the action, -sum p log p, 0 beyond the end."""
+    policy, rollouts = full_policy(), tiny.rollouts(lengths=LENGTHS)
+    policy.temperature = 0.7
+    streams = policy.forward(rollouts, STREAMS)
+    for b, r in enumerate(rollouts):
+        S, T = len(r.context), len(r)
+        h_LD = policy.model.hidden(torch.cat([r.context, r.actions])[None])[0]
+        logp_TV = (policy.model.logits(h_LD[S - 1 : S + T - 1]) / 0.7).log_softmax(-1)
+        want = logp_TV.gather(1, r.actions[:, None])[:, 0]
+        torch.testing.assert_close(streams["logp_BT"][b, :T], want, rtol=0, atol=1e-5)
+        torch.testing.assert_close(streams["entropy_BT"][b, :T], -(logp_TV.exp() * logp_TV).sum(-1), rtol=0, atol=1e-5)
+        torch.testing.assert_close(streams["score_B"][b], policy.score(h_LD[-1]), rtol=0, atol=1e-5)
+        torch.testing.assert_close(streams["value_BT"][b, :T], policy.critic.head(h_LD[S - 1 : -1]), rtol=0, atol=1e-5)
+        assert not any(streams[name][b, T:].any() for name in ("logp_BT", "entropy_BT", "value_BT"))
+
+
+def test_streams_that_are_not_there() -> None:
+    with pytest.raises(UserError, match="no critic"):
+        tiny.policy().forward(tiny.rollouts(), ("value",))
+    with pytest.raises(UserError, match="no score head"):
+        tiny.policy().forward(tiny.rollouts(), ("score",))
+
+
+# ---- text and tokens
+
+
+def test_written_ends() -> None:
+    made = tiny.policy().written(Prompt.text("p", "ab"), "c 1")
+    assert made.context.tolist() == [3, 4]  # a, b: letters begin at 2 with the space
+    assert made.actions.tolist() == [5, 2, 30, 1]  # c, space, 1, end
+    assert made.mask_T.tolist() == [True] * 4 and made.text == "c 1" and made.info["written"]
+
+
+def test_empty_prompt() -> None:
+    with pytest.raises(UserError, match="prompt 'p' is empty"):
+        tiny.policy().encode(Prompt.text("p", ""))
+
+
+def test_template_ends_where_the_answer_begins() -> None:
+    policy = tiny.policy()
+    policy.tokenizer.chat_template = (
+        "{% for m in messages %}{{ m['content'] }} {% endfor %}{% if add_generation_prompt %}x{% endif %}"
+    )
+    prompt = Prompt("p", ({"role": "system", "content": "ab"}, {"role": "user", "content": "c"}))
+    assert policy.decode(policy.encode(prompt)) == "ab c x"
+
+
+def test_stop_ids() -> None:
+    assert tiny.policy().stop_ids == [1]
+    wrapped = tiny.wrapped("gpt_neox")
+    wrapped.inner.generation_config.eos_token_id = [7, 1]
+    assert tiny.policy(wrapped).stop_ids == [1, 7]
+
+
+# ---- roles
+
+
+@torch.no_grad()
+def test_value_does_not_see_its_action() -> None:
+    """Changing action t changes no value up to t, and does change the next one."""
+    policy = full_policy()
+    (before,) = tiny.rollouts(lengths=((4, 6),))
+    for t in range(5):
+        (after,) = tiny.rollouts(lengths=((4, 6),))
+        after.actions[t] = (after.actions[t] + 1) % tiny.V
+        a, b = (policy.forward([r], ("value",))["value_BT"] for r in (before, after))
+        assert a.shape == (1, 6)
+        torch.testing.assert_close(a[0, : t + 1], b[0, : t + 1], rtol=0, atol=1e-6)
+        assert abs(float(a[0, t + 1] - b[0, t + 1])) > 1e-4
+
+
+def test_a_new_critic_is_indifferent_and_its_own() -> None:
+    """It starts at 0 for every state; learning values leaves the policy's parameters without gradient."""
+    policy = tiny.policy().with_critic()
+    value_BT = policy.forward(tiny.rollouts(), ("value",))["value_BT"]
+    assert not value_BT.any()
+    tiny.randomise(policy.critic.head)
+    policy.forward(tiny.rollouts(), ("value",))["value_BT"].sum().backward()
+    assert all(p.grad is None for p in policy.model.parameters())
+    assert policy.critic.model.model.embed_tokens.weight.grad.abs().max() > 0
+    assert policy.with_critic().critic is policy.critic
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["decoder", "gpt2"])
+def test_clone_is_independent(name: str) -> None:
+    policy = full_policy() if name == "decoder" else tiny.policy(tiny.wrapped(name))
+    policy.temperature, policy.packed = 0.5, name == "decoder"
+    rollouts = tiny.rollouts()
+    other = policy.clone()
+    want = policy.forward(rollouts)["logp_BT"]
+    assert torch.equal(other.forward(rollouts)["logp_BT"], want)
+    for p in policy.parameters():
+        p.mul_(1.5)
+    assert torch.equal(other.forward(rollouts)["logp_BT"], want)
+    assert not torch.equal(policy.forward(rollouts)["logp_BT"], want)
+    assert other.critic is None
+    if name == "decoder":  # still one tensor under two names
+        assert other.model.lm_head.weight is other.model.model.embed_tokens.weight
+
+
+# ---- one step of training, however it is laid out
+
+
+def groups() -> list[Group]:
+    """Three prompts of two answers each, rewards that differ within a group; one reward failed."""
+    made: list[Rollout] = tiny.rollouts(lengths=LENGTHS)
+    out = []
+    for i in range(0, 6, 2):
+        pair = made[i : i + 2]
+        for j, r in enumerate(pair):
+            r.prompt, r.reward, r.index = pair[0].prompt, float(1 - j) + 0.1 * i, j
+        out.append(Group(pair[0].prompt, pair))
+    return out
+
+
+def with_failure() -> list[Group]:
+    out = groups()
+    out[2].rollouts[1].reward = float("nan")
+    return out
+
+
+METHODS: dict[str, tuple[Method, Callable[[], list[Group]]]] = {
+    "grpo": (grpo.but(terms=("kl",)), with_failure),
+    "dapo": (grpo.but(loss="dapo", aggregate="token-mean", terms=("entropy",)), with_failure),
+    "gspo": (grpo.but(loss="gspo", aggregate="sequence-mean", terms=()), groups),
+    "ppo": (grpo.but(advantage="gae", aggregate="token-mean", terms=("value-loss", "entropy", "kl")), with_failure),
+    "dpo": (grpo.but(rollout="pairs", loss="dpo(beta=0.5)", aggregate="pair-mean", terms=()), with_failure),
+    "bradley-terry": (grpo.but(loss="bradley-terry", aggregate="pair-mean", terms=()), groups),
+}
+
+
+def one_step(name: str, micro_tokens: int, packed: bool) -> tuple[Tensor, dict[str, float]]:
+    """The gradient of one update, with old and reference log-probabilities that differ from the policy's own."""
+    method, make = METHODS[name]
+    policy = full_policy() if name == "bradley-terry" else tiny.policy()
+    policy.packed = packed
+    learner = Learner(policy, method, max_norm=1e9, micro_tokens=micro_tokens)
+    if policy.critic is not None:
+        tiny.randomise(policy.critic.head, seed=2)
+    if learner.reference is not None:
+        tiny.randomise(learner.reference.policy, seed=4)
+    rollouts, batch = assemble(make())
+    batch = learner.annotate(rollouts, batch)
+    with torch.no_grad():
+        noise_BT = 0.3 * torch.randn(batch.mask_BT.shape, generator=torch.Generator().manual_seed(5))
+        batch = batch.but(old_logp_BT=policy.forward(rollouts)["logp_BT"] + noise_BT)
+    return gradient_of(learner, rollouts, credited(method, batch))
+
+
+def credited(method: Method, batch: Batch) -> Batch:
+    adv = method.advantage(batch)
+    return batch.but(adv_BT=adv[0], return_BT=adv[1]) if isinstance(adv, tuple) else batch.but(adv_BT=adv)
+
+
+def gradient_of(learner: Learner, rollouts: list[Rollout], batch: Batch) -> tuple[Tensor, dict[str, float]]:
+    seen = learner.update(rollouts, batch, step=0)
+    return gradient(learner.policy), seen
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_step_does_not_depend_on_its_layout(name: str) -> None:
+    """Whole, one row (or pair) at a time, two or three at a time; each padded and packed."""
+    whole, seen = one_step(name, 10**6, packed=False)
+    assert whole.abs().max() > 1e-3 and seen["grad_norm"] == pytest.approx(float(whole.norm()), rel=1e-4)
+    for micro_tokens in (10**6, 1, 9):
+        for packed in (False, True):
+            got, also = one_step(name, micro_tokens, packed)
+            close(got, whole)
+            assert also["loss"] == pytest.approx(seen["loss"], abs=1e-5)
+
+
+def test_pieces_are_pieces() -> None:
+    """The control: with micro_tokens=1 there is a piece for each row, and for each pair where the loss needs pairs."""
+    rollouts, batch = assemble(groups())
+    for name, count in (("grpo", 3), ("dpo", 3)):  # groups of two are kept together whatever the loss
+        learner = Learner(tiny.policy(), METHODS[name][0], micro_tokens=1)
+        assert len(list(learner._micro(batch, torch.arange(6)))) == count
+    rollouts, batch = assemble([Group(g.rollouts[0].prompt, g.rollouts[:1]) for g in groups()])
+    assert len(list(Learner(tiny.policy(), grpo, micro_tokens=1)._micro(batch, torch.arange(3)))) == 3

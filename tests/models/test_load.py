@@ -1,0 +1,149 @@
+"""What a user may get wrong about a model, and what they are told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from posttrain.core.errors import UserError
+from posttrain.models.decoder import Decoder
+from posttrain.models.load import find_folder, load_decoder, load_model, load_tokenizer
+from tests.models import tiny
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tiny.saved(tiny.ours("llama"), tmp_path)
+    return tmp_path
+
+
+def test_a_folder_is_a_policy(folder: Path) -> None:
+    policy = load_model(str(folder), "cpu")
+    assert isinstance(policy.model, Decoder) and policy.stop_ids == [1]
+    assert policy.decode(policy.encode(tiny.prompts("hi there 7")[0])) == "hi there 7"
+
+
+def test_no_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    with pytest.raises(UserError, match="has no config.json"):
+        load_model(str(folder))
+
+
+@pytest.mark.parametrize(("text", "told"), [("{", "cannot be read as JSON"), ("[1]", "holds a list, expected a JSON object")])
+def test_damaged_config(folder: Path, text: str, told: str) -> None:
+    (folder / "config.json").write_text(text)
+    with pytest.raises(UserError, match=told):
+        load_model(str(folder))
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, -10])
+def test_damaged_weights(folder: Path, keep: int) -> None:
+    """Empty, cut in the header, and cut in the last tensor."""
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:keep])
+    with pytest.raises(UserError, match="model.safetensors is damaged"):
+        load_model(str(folder))
+
+
+class Trap:
+    """Touches a file when it is unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple:
+        return Path.touch, (self.trace,)
+
+
+def test_pickled_weights_are_refused(folder: Path) -> None:
+    """A pickle that runs code when it is read is left alone, by our decoder and through transformers."""
+    trace = folder / "trace"
+    torch.save({"lm_head.weight": Trap(trace)}, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="pickled weights are not read"):
+        load_model(str(folder))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"hidden_act": "gelu"}))  # not ours: goes to transformers
+    with pytest.raises(UserError, match="transformers cannot load"):
+        load_model(str(folder))
+    assert not trace.exists()
+
+
+def test_code_in_a_folder_is_not_run(folder: Path) -> None:
+    """A config that names a class in the folder's own Python file is refused, and the file is not imported."""
+    trace = folder / "trace"
+    (folder / "modeling.py").write_text(f"open({str(trace)!r}, 'w')\nclass Model: pass\n")
+    config = json.loads((folder / "config.json").read_text())
+    remote = {"model_type": "mine", "auto_map": {"AutoConfig": "modeling.Model", "AutoModelForCausalLM": "modeling.Model"}}
+    (folder / "config.json").write_text(json.dumps(config | remote))
+    with pytest.raises(UserError, match="transformers cannot load"):
+        load_decoder(str(folder), torch.float32)
+    assert not trace.exists()
+
+
+def test_weights_of_another_model(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
+    with pytest.raises(UserError, match="missing .*layers.2"):
+        load_model(str(folder))
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
+    with pytest.raises(UserError, match="unexpected .*layers.1"):
+        load_model(str(folder))
+    (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 50}))
+    with pytest.raises(UserError, match=r"has shape \(\d+, \d+\), but its config.json says"):
+        load_model(str(folder))
+
+
+def test_a_shard_is_missing(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "model-1.safetensors")
+    weight_map = {"a": "model-1.safetensors", "b": "model-2.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    with pytest.raises(UserError, match="lacks model-2.safetensors"):
+        load_model(str(folder))
+
+
+@pytest.mark.parametrize(("name", "told"), [("poket", "'pocket'"), ("smolm2", "'smollm2'"), ("zzzz", "a model folder, or a hub id")])
+def test_unknown_name(name: str, told: str) -> None:
+    with pytest.raises(UserError, match=f"no model named {name!r}; .*{told}"):
+        find_folder(name)
+
+
+def test_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    def refuse(*args: object, **kwargs: object) -> str:
+        raise ConnectionError("no route to host")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    with pytest.raises(UserError, match="cannot get 'some/model' from the hub .ConnectionError.; pass a local folder"):
+        find_folder("some/model")
+
+
+@pytest.mark.parametrize("dtype", ["float31", "nn"])
+def test_unknown_dtype(folder: Path, dtype: str) -> None:
+    with pytest.raises(UserError, match=f"dtype is '{dtype}'; use float32 or bfloat16"):
+        load_model(str(folder), "cpu", dtype)
+
+
+def test_tokenizer_without_end(folder: Path) -> None:
+    tiny.letters(pad_token="<pad>").save_pretrained(folder)
+    with pytest.raises(UserError, match="no end-of-text token"):
+        load_tokenizer(str(folder))
+
+
+def test_no_tokenizer(folder: Path) -> None:
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+    with pytest.raises(UserError, match="cannot load a tokenizer"):
+        load_tokenizer(str(folder))
+
+
+def test_recurrent_models_are_refused(tmp_path: Path) -> None:
+    """Mamba keeps its memory elsewhere than in a cache of keys and values: said at once, not at the first sample."""
+    config = {"vocab_size": tiny.V, "hidden_size": 16, "num_hidden_layers": 1, "state_size": 4}
+    tiny.random_hf("mamba", config).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="mamba models cannot be sampled token by token here"):
+        load_decoder(str(tmp_path), torch.float32)
