@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from posttrain.core.assemble import assemble
 from posttrain.core.loop import Loop
-from posttrain.core.types import Batch, Group
+from posttrain.core.types import Batch, Group, Rollout
 
 
 def train(loop: Loop) -> None:
@@ -17,7 +17,7 @@ def train(loop: Loop) -> None:
         if kept:
             rollouts, batch = assemble(kept)
             batch = loop.learner.annotate(rollouts, batch)  # reference log-probabilities, values
-            batch = credit(loop, batch)
+            batch = credit(loop, rollouts, batch)
             seen = loop.learner.update(rollouts, batch, step)
         else:
             seen = {}  # nothing to learn from at this step (every group of equals, say): counted, not an error
@@ -33,9 +33,12 @@ def keep(loop: Loop, groups: list[Group]) -> list[Group]:
     return [g for g in groups if g.rollouts]
 
 
-def credit(loop: Loop, batch: Batch) -> Batch:
-    """Shape the rewards, then say which action deserves how much of them."""
+def credit(loop: Loop, rollouts: list[Rollout], batch: Batch) -> Batch:
+    """Shape the rewards, then say which action deserves how much of them; each rollout keeps its own."""
     for part in loop.shaping:
         batch = batch.but(reward_BT=part(batch))
     adv = loop.method.advantage(batch)
-    return batch.but(adv_BT=adv[0], return_BT=adv[1]) if isinstance(adv, tuple) else batch.but(adv_BT=adv)
+    batch = batch.but(adv_BT=adv[0], return_BT=adv[1]) if isinstance(adv, tuple) else batch.but(adv_BT=adv)
+    for row, rollout in enumerate(rollouts):
+        rollout.adv_T = batch.need("adv_BT")[row, : len(rollout)]
+    return batch

@@ -3,8 +3,8 @@
     python tests/scan_evidence.py            write it
     python tests/scan_evidence.py --check    exit 1 if it is not up to date
 
-formula: a test under tests/<the part's folder> that uses the part, imported by name.
-learns:  a test in a file test_learns*.py that names the part, as an import, a text or a parameter.
+formula: a test under tests/<the part's folder> that uses the part: imported, or asked for by name with `find`.
+learns:  a test in a file test_learns*.py that names the part: imported, as a text, or as a parameter.
 """
 
 from __future__ import annotations
@@ -15,83 +15,106 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from posttrain.core.registry import Part, fold, parts
 
 ROOT = Path(__file__).parent.parent
 TABLE = ROOT / "posttrain" / "evidence.json"
 GENERIC = ("test_laws", "test_partition", "test_imports")  # run over the whole registry: they name no part
-Used = dict[str, set[str]]  # test function -> what it names
+WHOLE = ("method", "plan")  # a text "grpo" in a test of losses is the advantage, not the method
 
 
-def names_in(file: Path) -> tuple[Used, Used]:
-    """test function -> "module.name" of what it uses of posttrain; and the texts written in it."""
+@dataclass
+class Names:
+    """What a test function names: things imported from posttrain, texts passed to `find`, all texts."""
+
+    imported: set[str] = field(default_factory=set)
+    found: set[str] = field(default_factory=set)
+    texts: set[str] = field(default_factory=set)
+
+
+def names_in(file: Path) -> dict[str, Names]:
+    """For each test function of a file; a table at the top of the file belongs to the tests that use it."""
     tree = ast.parse(file.read_text())
-    imported = {
-        alias.asname or alias.name: f"{node.module}.{alias.name}"
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("posttrain.")
-        for alias in node.names
-    }
-    tables = {
-        target.id: node
-        for node in tree.body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    used: Used = {}
-    texts: Used = {}
-    for node in tree.body:
-        if not isinstance(node, ast.FunctionDef) or not node.name.startswith("test_"):
-            continue
-        inside = [node, *(tables[n] for n in loads(node) if n in tables)]
-        used[node.name] = {imported[n] for part in inside for n in loads(part) if n in imported}
-        texts[node.name] = {
-            c.value for part in inside for c in ast.walk(part) if isinstance(c, ast.Constant) and isinstance(c.value, str)
-        }
-    return used, texts
+    imports = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and (n.module or "").startswith("posttrain.")]
+    alias = {a.asname or a.name: f"{n.module}.{a.name}" for n in imports for a in n.names}
+    tables = {t.id: n for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
+    functions = [n for n in tree.body if isinstance(n, ast.FunctionDef)]
+    finders = {"find", *(f.name for f in functions if "find" in loads(f))}
+    out = {}
+    for test in functions:
+        if test.name.startswith("test_"):
+            nodes = [test, *(tables[n] for n in sorted(loads(test)) if n in tables)]
+            out[test.name] = Names(
+                {alias[n] for node in nodes for n in loads(node) if n in alias},
+                {t for node in nodes for t in passed_to(node, finders)},
+                {t for node in nodes for t in texts(node)},
+            )
+    return out
 
 
 def loads(node: ast.AST) -> set[str]:
     return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
 
 
+def texts(node: ast.AST) -> set[str]:
+    """Written in the code; `cispo(high=4)` and `dr_grpo` as the names they stand for."""
+    found = [c.value for c in ast.walk(node) if isinstance(c, ast.Constant) and isinstance(c.value, str)]
+    return {fold(t.partition("(")[0]) for t in found}
+
+
+def passed_to(node: ast.AST, functions: set[str]) -> set[str]:
+    calls = [c for c in ast.walk(node) if isinstance(c, ast.Call) and isinstance(c.func, ast.Name)]
+    return {t for c in calls if c.func.id in functions for a in c.args[:1] for t in texts(a)}  # type: ignore[attr-defined]
+
+
 def collected() -> list[str]:
-    """The ids of all tests, parameters included: `tests/losses/test_learns.py::test_policy_losses[cispo]`."""
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "--continue-on-collection-errors", "tests"]
+    """The ids of all learning tests, parameters included: `tests/losses/test_learns.py::test_policy_losses[cispo]`."""
+    files = [str(f.relative_to(ROOT)) for f in sorted((ROOT / "tests").rglob("test_learns*.py"))]
+    command = [sys.executable, "-m", "pytest", "-o", "addopts=", "--collect-only", "-q", *files]
     made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if made.returncode:
+        raise SystemExit(f"pytest could not collect the learning tests:\n{made.stdout[-2000:]}")
     return [line for line in made.stdout.splitlines() if "::" in line]
+
+
+def supports(p: Part, names: Names, folder: str, learns: bool) -> bool:
+    """Does a test that names these stand behind this part?"""
+    module = p.card.file.removesuffix(".py").replace("/", ".")
+    near = module.split(".")[1] == folder
+    if f"{module}.{p.card.name.replace('-', '_')}" in names.imported:
+        return near or learns
+    if p.card.stage in WHOLE:
+        return near and p.name in (names.texts if learns else names.found)
+    return p.name in names.texts if learns else near and p.name in names.found
 
 
 def scan(ids: list[str]) -> dict[str, dict[str, list[str]]]:
     """stage/name -> {"formula": [test ids], "learns": [test ids]}."""
-    from posttrain.core.registry import fold, parts
-
-    every = [p for p in parts() if p.card.stage not in ("claim",)]
+    every = [p for p in parts() if p.card.stage != "claim"]
     found: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for file in sorted((ROOT / "tests").rglob("test_*.py")):
-        where = str(file.relative_to(ROOT))
-        learns = file.stem.startswith("test_learns")
         if file.stem in GENERIC:
             continue
-        used, texts = names_in(file)
-        for p in every:
-            module = p.card.file.removesuffix(".py").replace("/", ".")
-            mine = f"{module}.{p.card.name.replace('-', '_')}"
-            near = module.split(".")[1] == Path(where).parts[1]
-            for test in used:
-                if mine in used[test] and (near or learns):
+        where, learns = str(file.relative_to(ROOT)), file.stem.startswith("test_learns")
+        for test, names in names_in(file).items():
+            for p in every:
+                if supports(p, names, Path(where).parts[1], learns):
                     found[f"{p.card.stage}/{p.name}"]["learns" if learns else "formula"].add(f"{where}::{test}")
-                if learns and p.card.stage not in ("method", "plan") and p.name in {fold(t.split("(")[0]) for t in texts[test]}:
-                    found[f"{p.card.stage}/{p.name}"]["learns"].add(f"{where}::{test}")
     for id in ids:
-        match = re.match(r"(tests/(\w+)/.*test_learns\w*\.py::\w+)\[([\w-]+)[^\]]*\]$", id)
+        match = re.match(r"(tests/(\w+)/.+::\w+)\[([\w-]+)", id)
         for p in every if match else ():
-            assert match is not None
-            whole = p.card.stage in ("method", "plan")
-            if fold(match[3]) == p.name and (not whole or match[2] == p.card.file.split("/")[1]):
+            if match and fold(match[3]) == p.name and (p.card.stage not in WHOLE or f"/{match[2]}/" in p.card.file):
                 found[f"{p.card.stage}/{p.name}"]["learns"].add(match[1])
-    return {k: {level: sorted(v) for level, v in sorted(found[k].items())} for k in sorted(found)}
+    return {k: {level: telling(v, k) for level, v in sorted(found[k].items())} for k in sorted(found)}
+
+
+def telling(tests: set[str], key: str) -> list[str]:
+    """Those that bear the part's name first: they are shown first."""
+    name = key.partition("/")[2].replace("-", "_")
+    return sorted(tests, key=lambda t: (name not in t.rpartition("::")[2], t))
 
 
 def main() -> int:

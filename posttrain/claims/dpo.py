@@ -24,8 +24,9 @@ from posttrain.methods.sft import sft
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 from posttrain.rollouts.sample import sample
 
-P, T, V, PAIRS = 4, 2, 4, 4000
+P, T, V, PAIRS = 4, 2, 4, 2000
 BETAS = (2.0, 1.0, 0.5, 0.25)
+DPO=(60,.1,100); PPO=(60,.05,16)
 KLS = (0.25, 0.5, 1.0)  # where the frontiers are compared
 
 
@@ -50,7 +51,7 @@ def dpo_arm(seed: int) -> dict[str, float]:
     made = []
     for beta in BETAS:
         made.append(ref.clone())
-        fit(made[-1], dpo.but(loss=dpo_loss.but(beta=beta)), pairs, settings(seed, 60, 0.1 , 200))
+        fit(made[-1], dpo.but(loss=dpo_loss.but(beta=beta)), pairs, settings(seed, DPO[0], DPO[1], DPO[2]))
     best_PN = tilted(answer_logp(ref), worth_PN, 1.0)
     far = 0.5 * (answer_logp(made[BETAS.index(1.0)]).exp() - best_PN.exp()).abs().sum(-1).mean()
     return {"share": share(seed, made), "distance": float(far)}
@@ -59,13 +60,13 @@ def dpo_arm(seed: int) -> dict[str, float]:
 def ppo_arm(seed: int) -> dict[str, float]:
     ref, _, pairs = world(seed)
     judge = ref.as_reward_model()
-    fit(judge, reward_model, pairs, settings(seed, 60, 0.1, 200))
+    fit(judge, reward_model, pairs, settings(seed, 60, 0.1, 100))
     scorer = Worth(lambda rollouts: judge.forward(rollouts, ("score",))["score_B"].detach())
     made = []
     for beta in BETAS:
         made.append(ref.clone())
-        method = ppo.but(rollout=sample.but(n=32), shaping=kl_in_reward.but(coef=beta))
-        fit(made[-1], method, numbered(P), settings(seed, 60, 0.05, P), scorer)
+        method = ppo.but(rollout=sample.but(n=PPO[2]), shaping=kl_in_reward.but(coef=beta))
+        fit(made[-1], method, numbered(P), settings(seed, PPO[0], PPO[1], P), scorer)
     return {"share": share(seed, made)}
 
 
@@ -73,7 +74,7 @@ def chosen_arm(seed: int) -> dict[str, float]:
     ref, _, pairs = world(seed)
     policy, made = ref.clone(), []
     for part in range(4):
-        fit(policy, sft, chosen_only(pairs), settings(seed + 1000 * part, 15, 0.1, 200))
+        fit(policy, sft, chosen_only(pairs), settings(seed + 1000 * part, 15, 0.1, 100))
         made.append(policy.clone())
     return {"share": share(seed, made)}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import torch
 from torch import Tensor
 
@@ -17,7 +19,8 @@ def assemble(groups: list[Group]) -> tuple[list[Rollout], Batch]:
     T = max(len(r) for r in rollouts)
     mask_BT = pad([(r.mask_T & (not r.failed)).float() for r in rollouts], T)
     group_B = torch.tensor([i for i, g in enumerate(groups) for _ in g.rollouts])
-    first = [sum(len(h.rollouts) for h in groups[:i]) for i, g in enumerate(groups) if len(g.rollouts) == 2]
+    starts = accumulate((len(g.rollouts) for g in groups), initial=0)
+    first = [start for start, g in zip(starts, groups, strict=False) if len(g.rollouts) == 2]
     batch = Batch(
         logp_BT=torch.zeros(len(rollouts), T),
         mask_BT=mask_BT,
@@ -27,7 +30,10 @@ def assemble(groups: list[Group]) -> tuple[list[Rollout], Batch]:
         chosen_P=torch.tensor(first, dtype=torch.long),
         rejected_P=torch.tensor(first, dtype=torch.long) + 1,
         version_B=torch.tensor([r.version for r in rollouts]),
-        info={"length_B": torch.tensor([len(r) for r in rollouts])},
+        info={
+            "length_B": torch.tensor([len(r) for r in rollouts]),
+            "written_B": torch.tensor([bool(r.info.get("written")) for r in rollouts]),
+        },
     )
     return rollouts, batch
 

@@ -19,13 +19,14 @@ class Config:
     model: str = "pocket"  # pocket, smollm2, a folder, or a hub id
     name: str = ""  # the run's folder under runs/; made from method and task when empty
     seed: int = 0
-    steps: int = 60
+    steps: int = 40
     prompts: int = 16  # prompts a step
     n: int | None = None  # answers a prompt; None: the method's own
     level: int | None = None  # difficulty of a school task; None: its own default
     think: bool = True  # ask for a written chain of thought
     lr: float | None = None  # None: a value that suits the size of the model
     warmup: int = 5  # updates over which the learning rate rises
+    schedule: str = "linear"  # the learning rate falls to 0 over the run; or "constant"
     max_norm: float = 1.0  # gradients are clipped to this norm
     micro_tokens: int = 16384  # padded tokens of one forward pass; changes memory, never the gradient
     layout: str = "shared"  # shared prompts, packed or padded rows; changes speed, never the gradient
@@ -47,6 +48,10 @@ class Config:
                 raise UserError(f"{key} is {getattr(self, key)}; it must be at least 1")
         if self.n is not None and self.n < 1:
             raise UserError(f"n is {self.n}; a prompt needs at least 1 answer")
+        if self.schedule not in ("constant", "linear"):
+            raise UserError(f"schedule is {self.schedule!r}; use 'constant' or 'linear'")
+        if self.layout not in ("shared", "packed", "padded"):
+            raise UserError(f"layout is {self.layout!r}; use 'shared', 'packed' or 'padded'")
         if self.lr is not None and not self.lr > 0:
             raise UserError(f"lr is {self.lr}; a learning rate is more than 0")
 

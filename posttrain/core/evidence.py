@@ -1,6 +1,7 @@
 """The evidence for a part: never a level without the file that shows it.
 
 formula  tests that hold it to values derived by hand      posttrain/evidence.json, written by tests/scan_evidence.py
+         (a method: each part that computes has such tests)
 learns   tests in which a tiny policy improves with it     the same
 claim    the paper's claim as a small experiment           claims/results/<id>.json, through posttrain.lab.evidence
 scale    a run with a real model on a GPU                  claims/scale/<id>.json
@@ -14,11 +15,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from posttrain.core.registry import Card
+from posttrain.core.registry import Card, find
 
 PACKAGE = Path(__file__).parent.parent
 TESTS = PACKAGE / "evidence.json"
 SCALE = PACKAGE / "claims" / "scale"
+_COMPUTES = ("shaping", "keep", "advantage", "loss", "aggregate", "terms")  # fields of a method with a formula in them
 
 
 def system_id(card: Card) -> str:
@@ -28,24 +30,28 @@ def system_id(card: Card) -> str:
 
 def evidence(card: Card) -> dict[str, Any]:
     """{"formula": bool, "learns": bool, "claim": "shown" | "not shown" | "stale" | "none", "scale": bool}."""
-    tests = tested().get(f"{card.stage}/{card.name}", {})
-    id = system_id(card)
-    return {
-        "formula": bool(tests.get("formula")),
-        "learns": bool(tests.get("learns")),
-        "claim": import_module("posttrain.lab.evidence").claim_level(id),
-        "scale": (SCALE / f"{id}.json").is_file(),
-    }
+    found = files(card)
+    level = import_module("posttrain.lab.evidence").claim_level(system_id(card))
+    return {k: level if k == "claim" else bool(found[k]) for k in ("formula", "learns", "claim", "scale")}
 
 
 def files(card: Card) -> dict[str, list[str]]:
     """What each level rests on: test ids, and result files relative to the project."""
     tests = tested().get(f"{card.stage}/{card.name}", {})
     out = {level: list(tests.get(level, [])) for level in ("formula", "learns")}
+    if card.stage == "method":
+        out["formula"] = _formulas_of_parts(card)
     id = system_id(card)
     for level, path in (("claim", PACKAGE / "claims" / "results" / f"{id}.json"), ("scale", SCALE / f"{id}.json")):
         out[level] = [str(path.relative_to(PACKAGE.parent))] if path.is_file() else []
     return out
+
+
+def _formulas_of_parts(card: Card) -> list[str]:
+    """One test for each part of a method that computes; nothing if one of them has none."""
+    parts = find(card.name, "method").fn().parts()
+    tests = [tested().get(f"{p.card.stage}/{p.name}", {}).get("formula", []) for f in _COMPUTES for p in parts[f]]
+    return list(dict.fromkeys(t[0] for t in tests)) if all(tests) else []
 
 
 def in_words(levels: dict[str, Any]) -> str:

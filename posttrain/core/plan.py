@@ -6,6 +6,7 @@ What a phase leaves behind (weights of a role, artifacts such as pairs or labels
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,11 +24,20 @@ class Context:
     config: Any
     roles: dict[str, Any]
     notes: dict[str, Any] = field(default_factory=dict)  # figures that phases report; they end up in the summary
+    phase: str = ""  # the name of what is being done now, with the number of its round
 
     def role(self, name: str) -> Any:
         if name not in self.roles:
             raise UserError(f"no phase has made the role {name!r} yet; there are: {', '.join(self.roles)}")
         return self.roles[name]
+
+    def decide(self, question: str, test: Callable[[Context], bool]) -> bool:
+        """The answer that was given the first time, also after a restart: notes know more by then."""
+        decided = self.notes.setdefault("decisions", {})
+        if question not in decided:
+            decided[question] = bool(test(self))
+            self.run.write_notes(self.notes)
+        return decided[question]
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,7 @@ class Phase:
     make: Callable[[Context], Any] | None = None
     rewards: Callable[[Context], Any] | None = None
     changes: dict[str, Any] = field(default_factory=dict)
+    reference: str = ""  # the role to stay close to; the trained role as the phase begins when empty
     after: Callable[[Context], None] | None = None  # report or write artifacts once the phase has ended
 
 
@@ -55,6 +66,15 @@ class Do:
 
     name: str
     work: Callable[[Context], None]
+
+
+@dataclass(frozen=True)
+class Copy:
+    """What a role is now, kept as a role of another name: the policy of SFT as a reference, a past self as opponent."""
+
+    role: str
+    to: str
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,38 +109,46 @@ class Plan:
     title: str = ""
     paper: str = ""
     doc: str = ""
+    options: dict[str, Any] = field(default_factory=dict)  # what it was built with: part of a run's settings
 
-    def walk(self, context: Context) -> Iterator[Phase | Do]:
+    def walk(self, context: Context) -> Iterator[Phase | Do | Copy]:
         """The phases in the order they run, each with a name of its own; gates are asked on the way."""
-        yield from _walk(self.parts, context, "")
+        seen: set[str] = set()
+        for part in _walk(self.parts, context, ""):
+            if part.name in seen and not isinstance(part, Copy):
+                raise UserError(f"two phases of the plan {self.name!r} are named {part.name!r}; names say what is done")
+            seen.add(part.name)
+            yield part
 
 
 class Stopped(Exception):
     """A gate did not pass; the plan ends without error."""
 
 
-def _walk(parts: tuple[Any, ...], context: Context, tag: str) -> Iterator[Phase | Do]:
-    for part in parts:
-        if isinstance(part, (Phase, Do)):
+def _walk(parts: tuple[Any, ...], context: Context, tag: str) -> Iterator[Phase | Do | Copy]:
+    for at, part in enumerate(parts):
+        if isinstance(part, (Phase, Do, Copy)):
             yield replace(part, name=f"{part.name}{tag}")
         elif isinstance(part, Cycle):
             for i in range(part.times):
                 yield from _walk(part.parts, context, f"{tag}.{i + 1}")
-                if part.until and part.until(context):
+                if part.until and context.decide(f"cycle{at}{tag}.{i + 1}", part.until):
                     break
         elif isinstance(part, Gate):
-            if not part.test(context):
+            if not context.decide(f"{part.name}{tag}", part.test):
                 raise Stopped(part.otherwise or f"the gate {part.name!r} did not pass")
         else:
-            raise UserError(f"a plan is made of Phase, Do, Cycle and Gate, not {type(part).__name__}")
+            raise UserError(f"a plan is made of Phase, Do, Copy, Cycle and Gate, not {type(part).__name__}")
 
 
-def plan(build: Callable[..., Plan]) -> Callable[..., Plan]:
-    """Register a plan: a function of keyword options that returns it. Its docstring is its page."""
-    doc = (build.__doc__ or "").strip()
-    made = Card(
-        fold(build.__name__), "plan", doc.split("\n")[0].split(":")[0], getattr(build, "paper", ""),
-        file=_relative(build.__code__.co_filename), doc=doc,
-    )  # fmt: skip
-    _PARTS["plan"][made.name] = Part(build, made)
-    return build
+def plan(*, paper: str = "", title: str = "") -> Callable[[Callable[..., Plan]], Callable[..., Plan]]:
+    """Register a plan: `@plan(paper=...)` on a function of keyword options. Its docstring is its page."""
+
+    def register(build: Callable[..., Plan]) -> Callable[..., Plan]:
+        doc = inspect.cleandoc(build.__doc__ or "")
+        name, file = fold(build.__name__), _relative(inspect.getsourcefile(build))
+        made = Card(name, "plan", title or doc.split("\n")[0].split(":")[0], paper, file=file, doc=doc)
+        _PARTS["plan"][made.name] = Part(build, made)
+        return build
+
+    return register

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import string
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -60,16 +61,8 @@ class TabularPolicy(nn.Module):
 
     def written(self, prompt: Prompt, text: str) -> Rollout:
         """An answer that somebody else wrote, as a rollout; the end letter is an action too where there is room."""
-        ids = [LETTERS.index(c) for c in text]
-        if self.end is not None and len(ids) < self.T:
-            ids.append(self.end)
-        if not 0 < len(ids) <= self.T or max(ids) >= self.V:
-            raise UserError(f"{text!r} is no answer of 1 to {self.T} letters out of {LETTERS[: self.V]!r}")
-        T = len(ids)
-        mask_T = torch.ones(T, dtype=torch.bool)
-        return Rollout(
-            prompt, self.encode(prompt), torch.tensor(ids), torch.zeros(T), mask_T, text, info={"written": True}
-        )
+        actions, logp_T, mask_T = _letters(text, self.T, self.V, self.end)
+        return Rollout(prompt, self.encode(prompt), actions, logp_T, mask_T, text, info={"written": True})
 
     # ---- sampling
 
@@ -167,6 +160,17 @@ class TabularPolicy(nn.Module):
         other = copy.deepcopy(self)
         other.critic = None
         return other
+
+
+@lru_cache(maxsize=100_000)
+def _letters(text: str, T: int, V: int, end: int | None) -> tuple[Tensor, Tensor, Tensor]:
+    """A written answer as ids, zeros for its unknown log-probabilities, and a mask; kept, since pairs come again."""
+    ids = [LETTERS.index(c) for c in text]
+    if end is not None and len(ids) < T:
+        ids.append(end)
+    if not 0 < len(ids) <= T or max(ids) >= V:
+        raise UserError(f"{text!r} is no answer of 1 to {T} letters out of {LETTERS[:V]!r}")
+    return torch.tensor(ids), torch.zeros(len(ids)), torch.ones(len(ids), dtype=torch.bool)
 
 
 def _there(x: nn.Parameter | None, what: str) -> nn.Parameter:

@@ -6,102 +6,15 @@ Rows are right-padded: causality alone keeps real tokens from seeing padding.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-
-
-@dataclass(frozen=True)
-class DecoderConfig:
-    """The shape of a decoder; `of` reads a Hugging Face config."""
-
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    rope_theta: float = 10000.0
-    rms_eps: float = 1e-5
-    tied: bool = True
-    qkv_bias: bool = False
-    out_bias: bool = False
-    mlp_bias: bool = False
-    qk_norm: bool = False
-    max_positions: int = 2048
-    rope: dict[str, Any] = field(default_factory=dict)  # rope scaling, as the checkpoint states it
-    model_type: str = "llama"
-
-    @staticmethod
-    def of(hf: dict[str, Any]) -> DecoderConfig | None:
-        """The config of a checkpoint of the family, or None where this file does not implement it."""
-        kind = hf.get("model_type")
-        rope = dict(hf.get("rope_parameters") or hf.get("rope_scaling") or {})
-        rope_type = rope.get("rope_type", rope.get("type", "default"))
-        window = hf.get("sliding_window", 4096) if hf.get("use_sliding_window", kind == "mistral") else None
-        partial = rope.get("partial_rotary_factor", hf.get("partial_rotary_factor", 1.0)) != 1.0
-        plain = hf.get("hidden_act", "silu") == "silu" and not window and not partial
-        if kind not in FAMILIES or rope_type not in ("default", "llama3", "linear") or not plain:
-            return None
-        heads = hf["num_attention_heads"]
-        bias = hf.get("attention_bias", False)
-        return DecoderConfig(
-            vocab_size=hf["vocab_size"],
-            hidden_size=hf["hidden_size"],
-            intermediate_size=hf["intermediate_size"],
-            num_layers=hf["num_hidden_layers"],
-            num_heads=heads,
-            num_kv_heads=hf.get("num_key_value_heads") or heads,
-            head_dim=hf.get("head_dim") or hf["hidden_size"] // heads,
-            rope_theta=rope.get("rope_theta", hf.get("rope_theta", 10000.0)),
-            rms_eps=hf.get("rms_norm_eps", 1e-6),
-            tied=hf.get("tie_word_embeddings", False),
-            qkv_bias=kind == "qwen2" or bias,
-            out_bias=bias and kind != "qwen2",
-            mlp_bias=hf.get("mlp_bias", False),
-            qk_norm=kind == "qwen3",
-            max_positions=hf.get("max_position_embeddings", 2048),
-            rope=rope,
-            model_type=kind,
-        )
-
-    def to_hf(self) -> dict[str, Any]:
-        """The config.json that transformers reads."""
-        names = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
-        out: dict[str, Any] = {
-            "architectures": [f"{names[self.model_type]}ForCausalLM"],
-            "model_type": self.model_type,
-            "vocab_size": self.vocab_size,
-            "hidden_size": self.hidden_size,
-            "intermediate_size": self.intermediate_size,
-            "num_hidden_layers": self.num_layers,
-            "num_attention_heads": self.num_heads,
-            "num_key_value_heads": self.num_kv_heads,
-            "head_dim": self.head_dim,
-            "rope_theta": self.rope_theta,
-            "rms_norm_eps": self.rms_eps,
-            "tie_word_embeddings": self.tied,
-            "max_position_embeddings": self.max_positions,
-            "hidden_act": "silu",
-        }
-        if self.model_type in ("llama", "qwen3"):
-            out["attention_bias"] = self.qkv_bias
-        if self.model_type == "llama":
-            out["mlp_bias"] = self.mlp_bias
-        if self.model_type == "mistral":
-            out["sliding_window"] = None
-        if self.rope.get("rope_type", self.rope.get("type", "default")) != "default":
-            out["rope_scaling"] = {k: v for k, v in self.rope.items() if k != "rope_theta"}
-        return out
-
+from posttrain.models.shape import DecoderConfig, inverse_frequencies
 
 class KVCache:
     """Keys and values of every layer in fixed slots (B, H, S, D); `lengths_B` says how many each row has filled."""
@@ -237,7 +150,7 @@ class Decoder(nn.Module):
         self.register_buffer("inv_freq", inverse_frequencies(config), persistent=False)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Decoder:
-        """Moving or casting the model leaves the rotary frequencies in float32: in bf16 position 1000 is off by radians."""
+        """A cast of the model leaves the rotary frequencies in float32: in bf16, position 1000 is off by radians."""
         super()._apply(fn, recurse)
         self.inv_freq = inverse_frequencies(self.config).to(self.lm_head.weight.device)
         return self
@@ -314,20 +227,6 @@ def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
     cos, sin = rope
     x1, x2 = x.chunk(2, -1)
     return x * cos + torch.cat((-x2, x1), -1) * sin
-
-
-def inverse_frequencies(c: DecoderConfig) -> Tensor:
-    """1 / theta^(2i/d), stretched for long contexts where the checkpoint says so (linear, llama3)."""
-    freq = 1.0 / c.rope_theta ** (torch.arange(0, c.head_dim, 2, dtype=torch.int64).float() / c.head_dim)
-    kind = c.rope.get("rope_type", c.rope.get("type", "default"))
-    if kind == "linear":
-        return freq / c.rope["factor"]
-    if kind == "llama3":
-        factor, low, high = c.rope["factor"], c.rope["low_freq_factor"], c.rope["high_freq_factor"]
-        turns = c.rope["original_max_position_embeddings"] * freq / (2 * math.pi)
-        smooth = ((turns - low) / (high - low)).clamp(0, 1)  # 0: slow waves, divided; 1: fast waves, kept
-        return (1 - smooth) * freq / factor + smooth * freq
-    return freq
 
 
 def block_mask(segments_BT: Tensor) -> Tensor:

@@ -39,11 +39,15 @@ class HFDecoder(nn.Module):
         from transformers import AutoModelForCausalLM
 
         try:
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, trust_remote_code=False, use_safetensors=True)
+            model = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=dtype, trust_remote_code=False, use_safetensors=True
+            )
         except Exception as error:
             raise UserError(f"transformers cannot load {folder} as a causal language model: {error}") from None
         kind = model.config.model_type
-        print(f"note: {kind} runs through transformers (our own decoder does not know it), at its speed", file=sys.stderr)
+        print(
+            f"note: {kind} runs through transformers (our own decoder does not know it), at its speed", file=sys.stderr
+        )
         return HFDecoder(model).checked()
 
     def train(self, mode: bool = True) -> HFDecoder:
@@ -60,7 +64,9 @@ class HFDecoder(nn.Module):
         ids = getattr(self.inner.generation_config, "eos_token_id", None)
         return list(ids) if isinstance(ids, (list, tuple)) else [] if ids is None else [ids]
 
-    def hidden(self, tokens_BT: Tensor, positions_BT: Tensor | None = None, segments_BT: Tensor | None = None) -> Tensor:
+    def hidden(
+        self, tokens_BT: Tensor, positions_BT: Tensor | None = None, segments_BT: Tensor | None = None
+    ) -> Tensor:
         if segments_BT is not None:
             raise UserError("packed rows need our own decoder; this model runs with padded rows")
         return self.inner.base_model(input_ids=tokens_BT, position_ids=positions_BT, use_cache=False).last_hidden_state
@@ -74,13 +80,16 @@ class HFDecoder(nn.Module):
         return cap * torch.tanh(logits / cap) if cap else logits
 
     def prefill(self, tokens_BT: Tensor, lengths_B: Tensor, slots: int) -> tuple[Tensor, HFCache]:
-        """Prompts come right-padded and are read left-padded, so that distances in the cache are distances in the text."""
+        """Prompts come right-padded and are read left-padded: distances in the cache are distances in the text."""
         T = tokens_BT.shape[1]
         place_BT = torch.arange(T, device=tokens_BT.device) - (T - lengths_B.unsqueeze(-1))
         positions_BT = place_BT.clamp_min(0)
         mask_BT = (place_BT >= 0).long()
         out = self.inner.base_model(
-            input_ids=tokens_BT.gather(1, positions_BT), attention_mask=mask_BT, position_ids=positions_BT, use_cache=True
+            input_ids=tokens_BT.gather(1, positions_BT),
+            attention_mask=mask_BT,
+            position_ids=positions_BT,
+            use_cache=True,
         )
         return out.last_hidden_state[:, -1], HFCache(out.past_key_values, mask_BT, lengths_B.clone())
 
@@ -106,12 +115,13 @@ class HFDecoder(nn.Module):
             cache.select(swap)
             next_BV = self.logits(self.step(torch.tensor([3, 4], device=tokens_BT.device), cache))
         except Exception as error:
-            raise UserError(f"{kind} models cannot be sampled token by token here ({type(error).__name__}: {error})") from None
-        pairs = [(whole_BTV, want_BTV), (self.logits(h_BD), want_BTV[[0, 1], [2, 0]]), (next_BV, want_BTV[[1, 0], [1, 3]])]
-        limit = (1e-3 if want_BTV.dtype == torch.float32 else 0.1) * float(want_BTV.abs().max())
-        gaps = [float((got - want).abs().max()) for got, want in pairs]
-        if not max(gaps) <= limit:
-            raise UserError(f"{kind} models do something to their logits that is not known here (difference {max(gaps):.2g})")
+            told = f"{kind} models cannot be sampled token by token here ({type(error).__name__}: {error})"
+            raise UserError(told) from None
+        first_BV, second_BV = want_BTV[[0, 1], [2, 0]], want_BTV[[1, 0], [1, 3]]
+        pairs = ((whole_BTV, want_BTV), (self.logits(h_BD), first_BV), (next_BV, second_BV))
+        gap = max(float((got - want).abs().max()) for got, want in pairs)
+        if not gap <= (1e-3 if want_BTV.dtype == torch.float32 else 0.1) * float(want_BTV.abs().max()):
+            raise UserError(f"{kind} models do something to their logits that is not known here (difference {gap:.2g})")
         return self
 
     def save(self, folder: Path) -> None:

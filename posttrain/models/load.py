@@ -37,12 +37,14 @@ def find_folder(spec: str) -> str:
         return str(smollm2_folder())
     if Path(spec).is_dir():
         if not (Path(spec) / "config.json").exists():
-            raise UserError(f"{spec} has no config.json; a model folder is what `save_pretrained` or `posttrain export` writes")
+            raise UserError(
+                f"{spec} has no config.json; a model folder is what save_pretrained or posttrain export writes"
+            )
         return spec
     if spec.count("/") == 1 and not spec.startswith((".", "/")) and not Path(spec).exists():
         return _download(spec)
     close = nearest(spec, NAMED)
-    hint = f"did you mean {close!r}?" if close else "pass 'pocket', 'smollm2', a model folder, or a hub id like org/name"
+    hint = f"did you mean {close!r}?" if close else "pass pocket, smollm2, a model folder, or a hub id like org/name"
     raise UserError(f"no model named {spec!r}; {hint}")
 
 

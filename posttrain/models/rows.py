@@ -9,7 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from posttrain.core.errors import unknown
 from posttrain.core.types import Rollout
+
+LAYOUTS = ("shared", "packed", "padded")
 
 
 @dataclass
@@ -56,6 +59,8 @@ def states(model: Any, rows: Rows, layout: str = "shared") -> tuple[Tensor, Tens
 
     shared: a prompt is read once for all its answers; packed: rows end to end; padded: one row each.
     """
+    if layout not in LAYOUTS:
+        raise unknown("layout", layout, LAYOUTS)
     row_B = torch.arange(rows.tokens_BL.shape[0], device=rows.tokens_BL.device)
     if layout == "shared" and hasattr(model, "continued") and len(rows.first_P) < len(row_B):
         starts_P = rows.before_BT[rows.first_P, 0] + 1

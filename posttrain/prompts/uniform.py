@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from posttrain.core import rng
@@ -29,9 +30,7 @@ class uniform:  # noqa: N801 - parts are named like functions
     def _index(i: int, size: int, seed: int) -> int:
         if not size:
             return i + (rng.key(seed, "prompts") & 0xFFFFFFFF) * 1_000_003  # another seed sees other prompts
-        order = list(range(size))
-        rng.python(seed, "epoch", i // size).shuffle(order)
-        return order[i % size]
+        return epoch_order(size, seed, i // size)[i % size]
 
     def observe(self, groups: list[Group]) -> None:
         """Curricula look at what was learned; this one does not."""
@@ -41,6 +40,14 @@ class uniform:  # noqa: N801 - parts are named like functions
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         pass
+
+
+@lru_cache(maxsize=4)
+def epoch_order(size: int, seed: int, epoch: int) -> tuple[int, ...]:
+    """The shuffled places of an epoch; kept, because every prompt of the epoch asks for it."""
+    order = list(range(size))
+    rng.python(seed, "epoch", epoch).shuffle(order)
+    return tuple(order)
 
 
 def copy_of(prompt: Prompt, k: int) -> Prompt:

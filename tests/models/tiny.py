@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +40,19 @@ OURS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("qwen3", {"head_dim": 16, "tie_word_embeddings": True}),
     "qwen3-biases": ("qwen3", {"head_dim": 24, "attention_bias": True}),
 }
-_GPT2 = {"vocab_size": V, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "bos_token_id": None, "eos_token_id": 1}
+_GPT2 = {
+    "vocab_size": V, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "bos_token_id": None,
+    "eos_token_id": 1, "resid_pdrop": 0.5, "embd_pdrop": 0.5, "attn_pdrop": 0.5,
+}  # fmt: skip
+_GEMMA2 = {"head_dim": 8, "query_pre_attn_scalar": 8, "final_logit_softcapping": 0.7, "sliding_window": 6}
 # families that go through transformers: learned positions and drop-out, a window and capped logits, scaled logits
 THEIRS: dict[str, tuple[str, dict[str, Any]]] = {
-    "gpt2": ("gpt2", {**_GPT2, "resid_pdrop": 0.5, "embd_pdrop": 0.5, "attn_pdrop": 0.5}),
+    "gpt2": ("gpt2", _GPT2),
     "gpt_neox": ("gpt_neox", SIZE),
-    "gemma2": ("gemma2", {**SIZE, "head_dim": 8, "query_pre_attn_scalar": 8, "final_logit_softcapping": 0.7, "sliding_window": 6}),
-    "granite": ("granite", {**SIZE, "logits_scaling": 3.0}),
-    "mistral-window": ("mistral", {**SIZE, "head_dim": 8, "sliding_window": 6}),
-}  # fmt: skip
+    "gemma2": ("gemma2", SIZE | _GEMMA2),
+    "granite": ("granite", SIZE | {"logits_scaling": 3.0}),
+    "mistral-window": ("mistral", SIZE | {"head_dim": 8, "sliding_window": 6}),
+}
 
 
 def ours(name: str) -> Any:
@@ -97,8 +102,11 @@ def letters(**named: str) -> PreTrainedTokenizerFast:
 
 def decoder(**changes: Any) -> Decoder:
     """Our decoder, random, grouped heads."""
-    return randomise(Decoder(DecoderConfig(**({"vocab_size": V, "hidden_size": 32, "intermediate_size": 48, "num_layers": 2,
-                                               "num_heads": 4, "num_kv_heads": 2, "head_dim": 8} | changes))))  # fmt: skip
+    shape = {
+        "vocab_size": V, "hidden_size": 32, "intermediate_size": 48, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2,
+        "head_dim": 8,
+    }  # fmt: skip
+    return randomise(Decoder(DecoderConfig(**(shape | changes))))
 
 
 def policy(model: Any = None) -> LanguagePolicy:
@@ -113,13 +121,19 @@ def prompts(*texts: str) -> list[Prompt]:
     return [Prompt.text(f"p{i}", text) for i, text in enumerate(texts)]
 
 
-def rollouts(seed: int = 0, lengths: tuple[tuple[int, int], ...] = ((3, 5), (9, 2), (1, 7), (4, 1), (6, 4))) -> list[Rollout]:
-    """Random tokens: (length of the context, number of actions) of each; the second action is the environment's."""
+def rollouts(
+    lengths: Sequence[tuple[int, int]] = ((3, 5), (9, 2), (1, 7), (4, 1), (6, 4)), seed: int = 0
+) -> list[Rollout]:
+    """Random tokens: (length of the context, number of actions) of each; contexts of one length are the same.
+
+    The second of three or more actions is the environment's.
+    """
     draw = torch.Generator().manual_seed(seed)
+    contexts = {S: torch.randint(2, V, (S,), generator=draw) for S in sorted({S for S, _ in lengths})}
     out = []
     for i, (S, T) in enumerate(lengths):
         mask_T = torch.ones(T, dtype=torch.bool)
         mask_T[1:2] = T <= 2
-        context, actions = (torch.randint(2, V, (n,), generator=draw) for n in (S, T))
-        out.append(Rollout(Prompt.text(f"p{i}", "q"), context, actions, torch.zeros(T), mask_T))
+        actions = torch.randint(2, V, (T,), generator=draw)
+        out.append(Rollout(Prompt.text(f"p{i}", "q"), contexts[S], actions, torch.zeros(T), mask_T))
     return out

@@ -62,7 +62,7 @@ class Courtesy:
         return 1 / (1 + math.exp(-max(utility(prompt, text), -50.0)))
 
     def validate(self, n: int) -> list[str]:
-        """The grader graded: an answer to another prompt, an echo of the right one, and nothing at all must lose to it."""
+        """The grader graded: nothing at all, an echo and an evasion must all lose to a right answer."""
         problems = []
         for i in range(n):
             p = self.prompt(i, ("train", "test")[i % 2])

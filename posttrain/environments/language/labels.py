@@ -34,7 +34,7 @@ def label_pairs(
     label is right. noise is the share of labels that are flipped whatever the answers; pairs of equal answers go.
     """
     if not 0 <= noise <= 0.5 or temperature < 0:
-        raise UserError(f"noise is {noise} and temperature {temperature}; labels need 0 <= noise <= 0.5, temperature >= 0")
+        raise UserError(f"noise is {noise}, temperature {temperature}; expected 0 <= noise <= 0.5 and temperature >= 0")
     rows = []
     for prompt, (a, b, *_) in zip(prompts, answers, strict=True):
         if a == b:
@@ -42,6 +42,6 @@ def label_pairs(
         u_a, u_b = utility(prompt, a), utility(prompt, b)
         first = draws.python(seed, "label", prompt.id).random() < preference(u_a, u_b, temperature, noise)
         chosen, rejected = (a, b) if first else (b, a)
-        right = bool((u_a >= u_b) == first)
-        rows.append({"id": prompt.id, "prompt": list(prompt.content), "chosen": chosen, "rejected": rejected, "right": right})
+        label = {"chosen": chosen, "rejected": rejected, "right": u_a == u_b or (u_a > u_b) == first}
+        rows.append({"id": prompt.id, "prompt": list(prompt.content), **label})
     return rows

@@ -26,7 +26,7 @@ class RewardModel:
 
     def __init__(self, policy: Any, mean: float = 0.0, std: float = 1.0, name: str = "reward_model") -> None:
         if getattr(policy, "score", None) is None:
-            raise UserError("this policy has no score head; make it with policy.as_reward_model() and train it on pairs")
+            raise UserError("this policy has no score head; make one with policy.as_reward_model()")
         self.policy, self.mean, self.std, self.name = policy, mean, max(std, _TINY), name
 
     @torch.no_grad()

@@ -1,0 +1,46 @@
+# Two commands: `make quickstart` and `make test`. Everything else is for developers.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+JOBS ?= 2
+SEED ?= 0
+export TOKENIZERS_PARALLELISM := false
+
+.PHONY: quickstart test check lint types format methods clean
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "posttrain needs Python 3.11 or newer, this is $$($(PYTHON) --version); try make PYTHON=python3.12"; exit 1; }
+	@test -d $(VENV) || $(PYTHON) -m venv $(VENV) || \
+	  { echo "cannot make a virtual environment; on Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@# reasoning-gym depends on a package that must be compiled; without a compiler its tests are skipped
+	@if command -v cc >/dev/null; then $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  -e '.[dev,reasoning-gym]' || echo "note: reasoning-gym could not be installed; its tests will be skipped"; fi
+	@touch $(STAMP)
+
+quickstart: $(STAMP)
+	$(BIN)/posttrain run grpo --task word_problems --name quickstart --seed $(SEED) --sampling.max-tokens 48 --fresh
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+check: lint types test
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+methods: $(STAMP)
+	$(BIN)/python -m posttrain.lab.methods_page
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,89 @@
+"""examples:
+  posttrain audit numeric --task arithmetic
+  posttrain audit "numeric + 0.2*format" --task my.jsonl
+  posttrain audit task --task countdown          the task's own grader
+Gold answers should score best, corrupted ones less, and answers that solve nothing least. Exit code 1 if not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from typing import Any
+
+from posttrain.commands.parser import Parser, number, whole
+from posttrain.commands.use import load_parts, use_option
+from posttrain.core.errors import UserError
+
+
+def options(parser: Parser) -> None:
+    parser.add_argument("reward", metavar="REWARD", help='a reward by name, or several: "numeric + 0.2*format"')
+    parser.add_argument("--task", default="arithmetic", metavar="TASK", help="whose questions are used [arithmetic]")
+    parser.add_argument("--level", type=whole, metavar="N", help="difficulty of a school task")
+    parser.add_argument("--data", metavar="DIR", help="folder of data sets, for presets")
+    parser.add_argument("--problems", type=whole, default=40, metavar="N", help="questions [40]")
+    parser.add_argument("--timeout", type=number, default=10.0, metavar="X", help="seconds for one call [10]")
+    parser.add_argument("--json", action="store_true", help="the report as JSON and nothing else")
+    use_option(parser)
+
+
+def main(args: argparse.Namespace) -> int:
+    load_parts(args.use)
+    from posttrain.environments.task import task
+    from posttrain.rewards.audit import audit
+
+    if args.problems < 1:
+        raise UserError(f"--problems is {args.problems}; an audit needs at least 1")
+    env = task(args.task, level=args.level, data=args.data)
+    size = env.size("train") if callable(getattr(env, "size", None)) else args.problems
+    prompts = [env.prompt(i, "train") for i in range(min(args.problems, size))]
+    report = audit(reward_of(args.reward, env, args.timeout), prompts, env, args.timeout)
+    if args.json:
+        print(json.dumps(report.to_dict()))
+    else:
+        show(report, args)
+    return 0 if report.ok else 1
+
+
+def reward_of(spec: str, env: Any, timeout: float) -> Any:
+    """One reward as the part it is; a sum as a function of (prompt, text)."""
+    from posttrain.core.registry import find
+    from posttrain.rewards.spec import build_scorer, split_sum
+
+    if len(split_sum(spec)) == 1 and "*" not in spec.partition("(")[0]:
+        return find(spec, "reward")
+    scorer = build_scorer(spec, env, timeout)
+
+    def weighted(prompt: Any, text: str) -> float:
+        return scorer.texts([prompt], [text])[0][0]
+
+    return weighted
+
+
+def show(report: Any, args: argparse.Namespace) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from posttrain.view.figures import short
+    from posttrain.view.report import next_steps
+
+    console = Console(highlight=False)
+    console.print(f"{args.reward} on {args.task}, answers by family", markup=False)
+    table = Table()
+    for head in ("family", "kind", "answers", "mean", "lowest", "highest", "verdict"):
+        table.add_column(head, justify="left" if head in ("family", "kind", "verdict") else "right")
+    colours = {"ok": "green", "exploit": "red", "paid": "red", "failed": "yellow"}
+    for r in report.rows:
+        figures = [str(r.n), short(r.mean), short(r.min), short(r.max)]
+        table.add_row(r.family, r.kind, *figures, Text(r.verdict, style=colours.get(r.verdict, "")))
+    console.print(table)
+    for sentence in report.findings or ("nothing to exploit was found",):
+        console.print(f"- {sentence}", markup=False)
+    spec, task = shlex.quote(args.reward), shlex.quote(args.task)
+    if report.ok:
+        next_steps(console, [(f"posttrain run grpo --task {task} --reward {spec}", "train with it")])
+    else:
+        steps = [("posttrain list --stage reward", "rewards to use instead, or to add")]
+        next_steps(console, [*steps, (f"posttrain show reward/{args.reward.split('(')[0]}", "read this one")])

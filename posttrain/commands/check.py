@@ -1,0 +1,42 @@
+"""examples:
+  posttrain check dpo
+  posttrain check --family preference
+Each claim is the smallest experiment that could refute it here. The result is written to posttrain/claims/results,
+shown or not; exit code 1 if one is not shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from posttrain.commands.parser import Parser
+from posttrain.commands.use import load_parts, use_option
+from posttrain.core.errors import UserError
+
+
+def options(parser: Parser) -> None:
+    parser.add_argument("ids", nargs="*", metavar="CLAIM", help="claims by id: see posttrain list --stage claim")
+    parser.add_argument("--family", metavar="NAME", help="all claims of a family")
+    parser.add_argument("--all", action="store_true", help="every claim there is")
+    parser.add_argument("--no-write", action="store_true", help="do not record the result")
+    parser.add_argument("--json", action="store_true", help="the records as JSON and nothing else")
+    use_option(parser)
+
+
+def main(args: argparse.Namespace) -> int:
+    load_parts(args.use)
+    if not args.ids and not args.family and not args.all:
+        raise UserError("say which claims: ids, --family NAME or --all; posttrain list --stage claim shows them")
+    from posttrain.lab import check
+    from posttrain.lab.record import table
+
+    tell = None if args.json else lambda line: print(line, file=sys.stderr)
+    records = check(args.ids, args.family, write=not args.no_write, tell=tell)
+    if args.json:
+        print(json.dumps(records))
+    else:
+        print("\n".join(table(made) for made in records))
+        print(f"\nnext: posttrain show {records[0]['id']}" if records else "\nno claims")
+    return 0 if all(made["verdict"] == "shown" for made in records) else 1

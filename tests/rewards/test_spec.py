@@ -1,0 +1,35 @@
+"""Rewards by name and weight."""
+
+import pytest
+
+from posttrain.core.errors import UserError
+from posttrain.core.types import Group
+from posttrain.environments.school import school
+from posttrain.rewards.spec import Given, build_scorer, split_sum
+
+ENV = school("arithmetic", level=1, think=False)
+
+
+def test_weights_and_names():
+    scorer = build_scorer("task + 0.25*length(target=3, unit='words') + -1e-1*repetition", ENV)
+    assert scorer.weights == {"task": 1.0, "length(target=3, unit='words')": 0.25, "repetition": -0.1}
+
+
+def test_a_plus_inside_a_parameter_is_not_a_sum():
+    assert split_sum("regex(pattern='a+b') + task") == ["regex(pattern='a+b')", "task"]
+
+
+def test_empty_means_the_task_itself():
+    prompt = ENV.prompt(0)
+    totals, _ = build_scorer("", ENV).texts([prompt, prompt], [prompt.answer, "no"])
+    assert totals == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("bad", ["0.5*", "nmueric", "task ++ format", "task * 2"])
+def test_bad_specs_say_what_to_write(bad):
+    with pytest.raises(UserError, match=r"cannot read|did you mean"):
+        build_scorer(bad, ENV)
+
+
+def test_given_scores_nothing():
+    assert Given().score([Group(ENV.prompt(0), [])]).n == 0
