@@ -70,9 +70,7 @@ class Method:
 
     def describe(self) -> dict[str, Any]:
         """Names and parameters, for config files and the fingerprint of a run."""
-        out: dict[str, Any] = {
-            k: [{"part": p.name, **p.defaults()} for p in ps] for k, ps in self.parts().items()
-        }
+        out: dict[str, Any] = {k: [{"part": p.name, **p.defaults()} for p in ps] for k, ps in self.parts().items()}
         return {"name": self.name, **out, "epochs": self.epochs, "minibatches": self.minibatches}
 
 

@@ -44,9 +44,19 @@ STAGES = {
     "claim": "claim",
 }
 LOSSES = ("policy_loss", "preference_loss", "supervised_loss", "reward_model_loss")
-_FOLDERS = (
-    "environments prompts rollouts rewards advantages losses weights decoding evals methods claims"
-).split()
+_FOLDERS = [
+    "environments",
+    "prompts",
+    "rollouts",
+    "rewards",
+    "advantages",
+    "losses",
+    "weights",
+    "decoding",
+    "evals",
+    "methods",
+    "claims",
+]
 _PARTS: dict[str, dict[str, Part]] = {stage: {} for stage in STAGES}
 
 

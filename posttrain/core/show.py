@@ -14,7 +14,7 @@ from typing import Any
 from posttrain.core.errors import unknown
 from posttrain.core.evidence import evidence, files, in_words
 from posttrain.core.method import FIELD_STAGES, Method, find_method
-from posttrain.core.plan import Cycle, Do, Gate, Phase, Plan
+from posttrain.core.plan import Copy, Cycle, Do, Gate, Phase, Plan
 from posttrain.core.registry import STAGES, Card, Part, find, fold, parse, parts
 
 _PLUMBING = ("posttrain.core.types", "posttrain.core.errors", "posttrain.core.registry", "posttrain.core.sampling")
@@ -204,8 +204,8 @@ def outline(some: Iterable[Any], indent: str = "") -> list[str]:
             out += outline(part.parts, indent + "  ")
         elif isinstance(part, Gate):
             out.append(f"{indent}- gate {part.name}: the plan goes on only if it passes")
-        else:
-            out.append(f"{indent}- {part}")
+        elif isinstance(part, Copy):
+            out.append(f"{indent}- keep the {part.role} as it is now under the name {part.to}")
     return out
 
 

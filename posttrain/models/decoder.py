@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from posttrain.models.shape import DecoderConfig, inverse_frequencies
 
+
 class KVCache:
     """Keys and values of every layer in fixed slots (B, H, S, D); `lengths_B` says how many each row has filled."""
 
@@ -58,7 +59,9 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(c.head_dim, c.rms_eps) if c.qk_norm else nn.Identity()
         self.k_norm = RMSNorm(c.head_dim, c.rms_eps) if c.qk_norm else nn.Identity()
 
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None, layer: Slots | Prefix | None) -> Tensor:
+    def forward(
+        self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None, layer: Slots | Prefix | None
+    ) -> Tensor:
         B, T, _ = x.shape
         q = rotate(self.q_norm(self.q_proj(x).view(B, T, self.heads, self.head_dim)).transpose(1, 2), rope)
         k = rotate(self.k_norm(self.k_proj(x).view(B, T, self.kv_heads, self.head_dim)).transpose(1, 2), rope)
@@ -124,7 +127,9 @@ class Layer(nn.Module):
         self.post_attention_layernorm = RMSNorm(c.hidden_size, c.rms_eps)
         self.mlp = MLP(c)
 
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None, layer: Slots | Prefix | None) -> Tensor:
+    def forward(
+        self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None, layer: Slots | Prefix | None
+    ) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), rope, mask, layer)
         return x + self.mlp(self.post_attention_layernorm(x))
 
@@ -159,7 +164,14 @@ class Decoder(nn.Module):
     def width(self) -> int:
         return self.config.hidden_size
 
-    def hidden(self, tokens_BT: Tensor, positions_BT: Tensor | None = None, segments_BT: Tensor | None = None) -> Tensor:
+    @property
+    def head_weight(self) -> Tensor:
+        """The whole head: logits are h W^T and nothing else, so they may be computed in chunks."""
+        return self.lm_head.weight
+
+    def hidden(
+        self, tokens_BT: Tensor, positions_BT: Tensor | None = None, segments_BT: Tensor | None = None
+    ) -> Tensor:
         """States before the head. Segments (packed rows) attend only within themselves."""
         if positions_BT is None:
             positions_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device).expand_as(tokens_BT)

@@ -13,7 +13,9 @@ from posttrain.core import rng
 from posttrain.core.errors import UserError
 from posttrain.core.types import Prompt, Rollout
 from posttrain.engines.sampling import Sampling, generate
+from posttrain.models.decoder import Decoder
 from posttrain.models.heads import Critic, ScalarHead
+from posttrain.models.likelihood import CHUNK, likelihood
 from posttrain.models.rows import Rows, states
 
 
@@ -26,6 +28,7 @@ class LanguagePolicy(nn.Module):
     def __init__(self, model: nn.Module, tokenizer: Any, name: str = "") -> None:
         super().__init__()
         self.model, self.tokenizer, self.name = model, tokenizer, name
+        self._native: Any = None
         self.critic: Critic | None = None
         self.score: ScalarHead | None = None
         self.temperature = 1.0  # of the distribution that is sampled and trained: one place, so they cannot differ
@@ -68,7 +71,13 @@ class LanguagePolicy(nn.Module):
         actions = torch.tensor(ids, dtype=torch.long)
         T = len(ids)
         return Rollout(
-            prompt, self.encode(prompt), actions, torch.zeros(T), torch.ones(T, dtype=torch.bool), text, info={"written": True}
+            prompt,
+            self.encode(prompt),
+            actions,
+            torch.zeros(T),
+            torch.ones(T, dtype=torch.bool),
+            text,
+            info={"written": True},
         )
 
     # ---- sampling
@@ -79,16 +88,30 @@ class LanguagePolicy(nn.Module):
         """n answers a prompt, as a function of (seed, step, prompt id, sample index) alone."""
         was, out = self.training, []
         self.eval()
-        per_call = max(1, chunk // max(n, 1))
+        engine = self._engine()
+        per_call = max(1, len(prompts) if engine else chunk // max(n, 1))
         for start in range(0, len(prompts), per_call):
             part = prompts[start : start + per_call]
             contexts = [self.encode(p) for p in part]
             keys = [[rng.key(seed, step, p.id, i) for i in range(n)] for p in part]
-            made = generate(self.model, contexts, keys, how, self.stop_ids, self.device)  # type: ignore[arg-type]
+            if engine is not None:
+                made = engine.generate(contexts, keys, how, self.stop_ids)
+            else:
+                made = generate(self.model, contexts, keys, how, self.stop_ids, self.device)  # type: ignore[arg-type]
             for prompt, context, samples in zip(part, contexts, made, strict=True):
                 out.append([self._rollout(prompt, context, s, i, step) for i, s in enumerate(samples)])
         self.train(was)
         return out
+
+    def _engine(self) -> Any:
+        """The native engine where it pays: our decoder on a GPU. Made once; it reads the live weights."""
+        if self.device.type != "cuda" or not isinstance(self.model, Decoder):
+            return None
+        from posttrain.engines.native.engine import Engine
+
+        if self._native is None or self._native.model is not self.model:
+            self._native = Engine(self.model)
+        return self._native
 
     def _rollout(self, prompt: Prompt, context: Tensor, s: Any, index: int, step: int) -> Rollout:
         mask_T = torch.ones(len(s.tokens), dtype=torch.bool)
@@ -119,16 +142,20 @@ class LanguagePolicy(nn.Module):
         return out
 
     def _likelihood(self, h_BTD: Tensor, rows: Rows, entropy: bool) -> dict[str, Tensor]:
-        """Log-probability (and entropy) of real actions; the head runs on no padding."""
+        """Log-probability (and entropy) of real actions; the head runs on no padding, and in chunks where it is large."""
         real_BT = rows.real_BT
-        logits_NV = self.model.logits(h_BTD[real_BT]).float() / self.temperature  # type: ignore[operator]
-        logz_N = torch.logsumexp(logits_NV, -1)
-        logp_N = logits_NV.gather(-1, rows.actions_BT[real_BT].unsqueeze(-1)).squeeze(-1) - logz_N
-        out = {"logp_BT": torch.zeros(real_BT.shape, device=logp_N.device).masked_scatter(real_BT, logp_N)}
-        if entropy:
-            entropy_N = logz_N - (torch.softmax(logits_NV, -1) * logits_NV).sum(-1)
-            out["entropy_BT"] = torch.zeros(real_BT.shape, device=logp_N.device).masked_scatter(real_BT, entropy_N)
-        return out
+        h_ND, token_N = h_BTD[real_BT], rows.actions_BT[real_BT]
+        weight_VD = getattr(self.model, "head_weight", None)
+        if weight_VD is not None and len(h_ND) * len(weight_VD) > CHUNK:
+            logp_N, entropy_N = likelihood(h_ND, weight_VD, token_N, self.temperature)
+        else:
+            logits_NV = self.model.logits(h_ND).float() / self.temperature  # type: ignore[operator]
+            logz_N = torch.logsumexp(logits_NV, -1)
+            logp_N = logits_NV.gather(-1, token_N.unsqueeze(-1)).squeeze(-1) - logz_N
+            entropy_N = logz_N - (torch.softmax(logits_NV, -1) * logits_NV).sum(-1) if entropy else logz_N
+        streams = {"logp_BT": logp_N} | ({"entropy_BT": entropy_N} if entropy else {})
+        empty_BT = torch.zeros(real_BT.shape, device=logp_N.device)
+        return {name: empty_BT.masked_scatter(real_BT, x_N) for name, x_N in streams.items()}
 
     # ---- roles
 
