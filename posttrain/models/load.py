@@ -19,12 +19,22 @@ NAMED = ("pocket", "smollm2")
 def load_model(spec: str = "pocket", device: str | None = None, dtype: str = "float32") -> LanguagePolicy:
     """A policy from a name, a folder or a hub id; missing weights say in one sentence what to install or pass."""
     folder = find_folder(spec)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = usable(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if not isinstance(getattr(torch, dtype, None), torch.dtype):
         raise UserError(f"dtype is {dtype!r}; use float32 or bfloat16")
     model = load_decoder(folder, getattr(torch, dtype))
     tokenizer = load_tokenizer(folder)
     return LanguagePolicy(model.to(device), tokenizer, spec)
+
+
+def usable(device: str) -> str:
+    """The device, if torch knows it and it is there."""
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0][:120]
+        raise UserError(f"torch cannot use the device {device!r} ({reason}); use --device cpu") from None
+    return device
 
 
 def find_folder(spec: str) -> str:

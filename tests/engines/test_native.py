@@ -1,5 +1,7 @@
 """The slot engine makes the same answers as plain sampling, whatever the slots; kernels' twins mean what they say."""
 
+from itertools import chain
+
 import pytest
 import torch
 
@@ -37,7 +39,7 @@ def test_same_answers_as_plain_sampling(name, how):
     model = made(name)
     want = generate(model, CONTEXTS, KEYS, how, [1, 5])
     got = Engine(model).generate(CONTEXTS, KEYS, how, [1, 5])
-    for a, b in zip(sum(want, []), sum(got, []), strict=True):
+    for a, b in zip(chain(*want), chain(*got), strict=True):
         assert a.tokens.tolist() == b.tokens.tolist() and a.stopped == b.stopped
         torch.testing.assert_close(a.logp_T, b.logp_T, atol=1e-4, rtol=0)
 
@@ -88,8 +90,8 @@ def test_twins_by_hand():
     values = torch.tensor([0.0, 1.0, 9.0]).view(1, 1, 3, 1).expand(1, 1, 3, 4)
     out = attend_plain(q, keys, values, torch.tensor([1]))
     torch.testing.assert_close(out, torch.full((1, 1, 4), torch.sigmoid(torch.tensor(1.0)).item()))
-    torch.testing.assert_close(
-        gate_plain(torch.tensor([[1.0, 2.0]])), torch.tensor([[1.0 / (1 + 2.718281828**-1) * 2]])
-    )
+    # rms of (3, 3) is 3: [3, 6] / 3 = [1, 2], so the gate is silu(1) * 2
+    got = gate_plain(torch.tensor([[3.0, 6.0]]), torch.tensor([[3.0, 3.0]]), None, 0.0)
+    torch.testing.assert_close(got, torch.tensor([[1.0 / (1 + 2.718281828**-1) * 2]]))
     z = torch.zeros(1, 1500)  # 1024 zeros, then 476
     torch.testing.assert_close(mass_plain(z, torch.tensor(1.0)), torch.log(torch.tensor([[1024.0, 476.0]])))

@@ -57,6 +57,7 @@ def test_layouts_are_not_all_one() -> None:
     packed = pack(rows)
     assert packed.tokens_NL.shape == (4, 12)
     assert sorted(torch.bincount(packed.bin_B).tolist()) == [1, 1, 2, 2]
+    assert not packed.positions_NL[packed.bin_B, packed.offset_B].any()  # each row begins at position 0 again
     assert rows.prompt_B.tolist() == [0, 0, 1, 1, 2, 2] and rows.first_P.tolist() == [0, 2, 4]
     for layout in LAYOUTS:
         policy = tiny.policy()

@@ -55,7 +55,9 @@ def test_a_policy_gives_the_same_streams_and_gradient_with_the_chunked_head(monk
     for limit in (10**9, 1):  # never chunked, always chunked
         monkeypatch.setattr(language, "CHUNK", limit)
         policy = tiny.policy()
-        rollouts = [policy.written(Prompt.text(str(i), "ab cd"), text) for i, text in enumerate(("hello", "a b", "xyz"))]
+        rollouts = [
+            policy.written(Prompt.text(str(i), "ab cd"), text) for i, text in enumerate(("hello", "a b", "xyz"))
+        ]
         out = policy.forward(rollouts, ("logp", "entropy"))
         (out["logp_BT"].sum() + out["entropy_BT"].pow(2).sum()).backward()
         results.append((out["logp_BT"], out["entropy_BT"], torch.cat([p.grad.flatten() for p in policy.parameters()])))

@@ -97,6 +97,21 @@ def test_weights_of_another_model(folder: Path) -> None:
         load_model(str(folder))
 
 
+def test_a_tied_head_that_is_stored_too(tmp_path: Path) -> None:
+    """Some checkpoints name the embedding twice, and old ones store the rotary frequencies: neither is a weight."""
+    from safetensors.torch import load_file, save_file
+
+    tiny.saved(tiny.ours("llama-gqa-tied"), tmp_path)
+    file = tmp_path / "model.safetensors"
+    state = load_file(file)
+    extra = {"lm_head.weight": state["model.embed_tokens.weight"].clone()}
+    extra |= {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
+    save_file(state | extra, file)
+    model = load_model(str(tmp_path), "cpu").model
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert torch.equal(model.lm_head.weight, state["model.embed_tokens.weight"])
+
+
 def test_a_shard_is_missing(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "model-1.safetensors")
     weight_map = {"a": "model-1.safetensors", "b": "model-2.safetensors"}

@@ -5,7 +5,7 @@ Triton is imported only where a GPU is; the twins serve every other device and t
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,8 @@ except ImportError:  # CPU builds of torch come without it
 
 # ---- attention of one new token a slot over the slot's own keys and values
 
+ATTEND = {"BLOCK": 64, "num_warps": 4, "num_stages": 3}  # benchmarks/tune_attend.py says which is fastest
+
 
 def attend(q_SHD: Tensor, keys: Tensor, values: Tensor, length_S: Tensor) -> Tensor:
     """softmax(q K^T / sqrt(D)) V over the first length + 1 places of each slot; keys and values are (S, H_kv, L, D)."""
@@ -31,7 +33,7 @@ def attend(q_SHD: Tensor, keys: Tensor, values: Tensor, length_S: Tensor) -> Ten
     group = H // kv_heads
     _attend[(S, kv_heads)](
         q_SHD, keys, values, length_S, out, D**-0.5, L, kv_heads, group,
-        PAD=max(16, triton.next_power_of_2(group)), D=D, BLOCK=64, EXACT=q_SHD.dtype == torch.float32, num_warps=4,
+        PAD=max(16, triton.next_power_of_2(group)), D=D, EXACT=q_SHD.dtype == torch.float32, **ATTEND,
     )  # fmt: skip
     return out
 
@@ -44,63 +46,83 @@ def attend_plain(q_SHD: Tensor, keys: Tensor, values: Tensor, length_S: Tensor) 
     return out.squeeze(2)
 
 
-# ---- rotary positions (and the norm of queries and keys where a model has one), keys and values into their slots
+# ---- what follows the product of the residual stream with q, k and v
+# The weight of the norm before it is folded into the matrix; its 1 / rms is a number a row, so it is applied here, after.
 
 
-def place(
-    qkv_SN: Tensor, keys: Tensor, values: Tensor, length_S: Tensor, rope: tuple[Tensor, Tensor], norms: Any, eps: float
-) -> Tensor:
-    """Rotate q and k to each slot's position, write k and v there; returns q as (S, H, D)."""
+@dataclass
+class Turn:
+    """What `place` needs besides the product: biases, the norms of queries and keys (or None), the rotary table, eps."""
+
+    bias: Tensor | None
+    norms: tuple[Tensor, Tensor] | None
+    rope: tuple[Tensor, Tensor]
+    eps: float
+
+
+def place(qkv_SN: Tensor, x_SC: Tensor, keys: Tensor, values: Tensor, length_S: Tensor, turn: Turn) -> Tensor:
+    """Scale by 1 / rms(x), rotate q and k to each slot's position, write k and v there; returns q as (S, H, D)."""
+    if triton is None or not qkv_SN.is_cuda:
+        return place_plain(qkv_SN, x_SC, keys, values, length_S, turn)
     S, kv_heads, L, D = keys.shape
     heads = qkv_SN.shape[1] // D - 2 * kv_heads
-    if triton is None or not qkv_SN.is_cuda:
-        return place_plain(qkv_SN, keys, values, length_S, rope, norms, eps)
     q_SHD = torch.empty(S, heads, D, dtype=qkv_SN.dtype, device=qkv_SN.device)
-    cos, sin = rope
-    qn, kn = norms or (cos, cos)
+    (cos, sin), C = turn.rope, x_SC.shape[1]
+    qn, kn = turn.norms or (cos, cos)
     _place[(S, heads + 2 * kv_heads)](
-        qkv_SN, q_SHD, keys, values, length_S, cos, sin, qn, kn, eps, L, heads, kv_heads,
-        HALF=D // 2, NORM=norms is not None, num_warps=1,
+        qkv_SN, x_SC, q_SHD, keys, values, length_S, cos, sin, qn, kn, qkv_SN if turn.bias is None else turn.bias,
+        turn.eps, L, heads, kv_heads, C,
+        WIDE=triton.next_power_of_2(C), HALF=D // 2, NORM=turn.norms is not None, BIAS=turn.bias is not None,
+        num_warps=1 if C <= 1024 else 4,
     )  # fmt: skip
     return q_SHD
 
 
-def place_plain(
-    qkv_SN: Tensor, keys: Tensor, values: Tensor, length_S: Tensor, rope: tuple[Tensor, Tensor], norms: Any, eps: float
-) -> Tensor:
+def place_plain(qkv_SN: Tensor, x_SC: Tensor, keys: Tensor, values: Tensor, length_S: Tensor, turn: Turn) -> Tensor:
     S, kv_heads, _, D = keys.shape
     heads = qkv_SN.shape[1] // D - 2 * kv_heads
+    qkv_SN = qkv_SN.float() * inverse_rms(x_SC, turn.eps)
+    if turn.bias is not None:
+        qkv_SN = qkv_SN + turn.bias.float()
     q, k, v = qkv_SN.view(S, -1, D).split((heads, kv_heads, kv_heads), 1)
-    if norms is not None:
-        q, k = F.rms_norm(q, (D,), norms[0], eps), F.rms_norm(k, (D,), norms[1], eps)
-    cos, sin = (x[length_S].unsqueeze(1) for x in rope)
+    if turn.norms is not None:
+        q, k = (F.rms_norm(y, (D,), w.float(), turn.eps) for y, w in zip((q, k), turn.norms, strict=True))
+    cos, sin = (table[length_S].unsqueeze(1) for table in turn.rope)
     rows = torch.arange(S, device=keys.device)
-    keys[rows, :, length_S] = _turn(k, cos, sin).to(keys.dtype)
-    values[rows, :, length_S] = v
-    return _turn(q, cos, sin).to(qkv_SN.dtype)
+    keys[rows, :, length_S] = _turned(k, cos, sin).to(keys.dtype)
+    values[rows, :, length_S] = v.to(values.dtype)
+    return _turned(q, cos, sin).to(x_SC.dtype)
 
 
-def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    a, b = x.float().chunk(2, -1)
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    a, b = x.chunk(2, -1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+
+def inverse_rms(x_SC: Tensor, eps: float) -> Tensor:
+    return torch.rsqrt(x_SC.float().pow(2).mean(-1, keepdim=True) + eps)
 
 
 # ---- the gate of the MLP
 
 
-def gate(x_SF2: Tensor) -> Tensor:
-    """silu(a) * b for x = [a, b]."""
-    if triton is None or not x_SF2.is_cuda:
-        return gate_plain(x_SF2)
-    S, F2 = x_SF2.shape
-    out = torch.empty(S, F2 // 2, dtype=x_SF2.dtype, device=x_SF2.device)
-    _gate[(S, triton.cdiv(F2 // 2, 1024))](x_SF2, out, F2 // 2, BLOCK=1024, num_warps=4)
+def gate(y_SF2: Tensor, x_SC: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    """silu(a) * b for [a, b] = y / rms(x) + bias; y is the product of x with the matrices of gate and up."""
+    if triton is None or not y_SF2.is_cuda:
+        return gate_plain(y_SF2, x_SC, bias, eps)
+    (S, F2), C = y_SF2.shape, x_SC.shape[1]
+    out = torch.empty(S, F2 // 2, dtype=y_SF2.dtype, device=y_SF2.device)
+    _gate[(S, triton.cdiv(F2 // 2, 1024))](
+        y_SF2, x_SC, out, y_SF2 if bias is None else bias, eps, F2 // 2, C,
+        WIDE=triton.next_power_of_2(C), BLOCK=1024, BIAS=bias is not None, num_warps=4,
+    )  # fmt: skip
     return out
 
 
-def gate_plain(x_SF2: Tensor) -> Tensor:
-    a, b = x_SF2.chunk(2, -1)
-    return F.silu(a) * b
+def gate_plain(y_SF2: Tensor, x_SC: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    y_SF2 = y_SF2.float() * inverse_rms(x_SC, eps)
+    a, b = (y_SF2 if bias is None else y_SF2 + bias.float()).chunk(2, -1)
+    return (F.silu(a) * b).to(x_SC.dtype)
 
 
 # ---- sampling: how much probability each block of the vocabulary holds
@@ -156,13 +178,24 @@ if triton is not None:
         tl.store(out + at_q, (acc / total[:, None]).to(out.dtype.element_ty), mask=(g < G)[:, None])
 
     @triton.jit
-    def _place(qkv, q, keys, values, lengths, cos, sin, qn, kn, eps, L, H, KV, HALF: tl.constexpr, NORM: tl.constexpr):  # fmt: skip
+    def _inverse_rms(x, s, C, eps, WIDE: tl.constexpr):
+        i = tl.arange(0, WIDE)
+        row = tl.load(x + s * C + i, mask=i < C, other=0.0).to(tl.float32)
+        return tl.rsqrt(tl.sum(row * row, 0) / C + eps)
+
+    @triton.jit
+    def _place(qkv, x, q, keys, values, lengths, cos, sin, qn, kn, bias, eps, L, H, KV, C,
+               WIDE: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
         s, h = tl.program_id(0).to(tl.int64), tl.program_id(1)
         D: tl.constexpr = 2 * HALF
         at = tl.load(lengths + s)
         i = tl.arange(0, HALF)
         row = qkv + (s * (H + 2 * KV) + h) * D
-        a, b = tl.load(row + i).to(tl.float32), tl.load(row + HALF + i).to(tl.float32)
+        scale = _inverse_rms(x, s, C, eps, WIDE)
+        a, b = tl.load(row + i).to(tl.float32) * scale, tl.load(row + HALF + i).to(tl.float32) * scale
+        if BIAS:
+            a += tl.load(bias + h * D + i).to(tl.float32)
+            b += tl.load(bias + h * D + HALF + i).to(tl.float32)
         if h < H + KV:
             if NORM:
                 w = qn if h < H else kn
@@ -181,12 +214,16 @@ if triton is not None:
         tl.store(to + HALF + i, b.to(qkv.dtype.element_ty))
 
     @triton.jit
-    def _gate(x, out, F, BLOCK: tl.constexpr):
+    def _gate(y, x, out, bias, eps, F, C, WIDE: tl.constexpr, BLOCK: tl.constexpr, BIAS: tl.constexpr):
         s = tl.program_id(0).to(tl.int64)
         i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         inside = i < F
-        a = tl.load(x + s * 2 * F + i, mask=inside, other=0.0).to(tl.float32)
-        b = tl.load(x + s * 2 * F + F + i, mask=inside, other=0.0).to(tl.float32)
+        scale = _inverse_rms(x, s, C, eps, WIDE)
+        a = tl.load(y + s * 2 * F + i, mask=inside, other=0.0).to(tl.float32) * scale
+        b = tl.load(y + s * 2 * F + F + i, mask=inside, other=0.0).to(tl.float32) * scale
+        if BIAS:
+            a += tl.load(bias + i, mask=inside, other=0.0).to(tl.float32)
+            b += tl.load(bias + F + i, mask=inside, other=0.0).to(tl.float32)
         tl.store(out + s * F + i, (a * tl.sigmoid(a) * b).to(out.dtype.element_ty), mask=inside)
 
     @triton.jit

@@ -1,0 +1,57 @@
+"""Where a decode step's time goes: kernels of one captured step, by total time.
+
+python benchmarks/profile_step.py --shape SmolLM2-135M --answers 256
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+
+import torch
+from rollout import PROMPT, SHAPES, scaled
+from torch.profiler import ProfilerActivity, profile
+
+from posttrain.core import rng
+from posttrain.engines.native.engine import Engine
+from posttrain.engines.sampling import Sampling
+from posttrain.models.decoder import Decoder
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", default="SmolLM2-135M", choices=list(SHAPES))
+    parser.add_argument("--answers", type=int, default=256)
+    args = parser.parse_args()
+    with torch.device("cuda"):
+        model = scaled(Decoder(SHAPES[args.shape])).to(torch.bfloat16).eval()
+    engine = Engine(model)
+    contexts = [torch.randint(0, 1000, (PROMPT,)) for _ in range(args.answers // 8)]
+    keys = [[rng.key(0, p, i) for i in range(8)] for p in range(len(contexts))]
+    engine.generate(contexts, keys, Sampling(256), [])
+    slots = engine.slots
+    assert slots is not None and slots.graph is not None
+    slots.filled.fill_(256)
+    steps = 20
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    slots.run(steps)
+    end.record()
+    torch.cuda.synchronize()
+    print(f"{start.elapsed_time(end) / steps:.3f} ms a step")
+    slots.filled.fill_(256)
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        slots.run(steps)
+        torch.cuda.synchronize()
+    total: dict[str, list[float]] = defaultdict(list)
+    for event in seen.events():
+        total[event.name[:90]].append(event.device_time)
+    print(
+        f"{sum(len(v) for v in total.values()) / steps:.0f} kernels, {sum(map(sum, total.values())) / steps / 1000:.3f} ms busy a step"
+    )
+    for name, times in sorted(total.items(), key=lambda kv: -sum(kv[1]))[:16]:
+        print(f"{sum(times) / steps:8.1f} us  {len(times) / steps:5.1f} x {sum(times) / len(times):6.2f} us  {name}")
+
+
+if __name__ == "__main__":
+    main()
