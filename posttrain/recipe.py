@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from posttrain.engines.guard import Guard
 from posttrain.engines.run import Run
 from posttrain.engines.sampling import Sampling
 from posttrain.evals.accuracy import Score, accuracy
+from posttrain.evals.ranking import ranking
 from posttrain.models.load import load_model
 from posttrain.rewards.spec import Given, build_scorer
 from posttrain.rollouts.source import Synchronous
@@ -35,19 +35,35 @@ def run(
 
     method: one that has no name of its own, in place of the one that the settings name.
     """
-    from posttrain.environments.task import task
-
     method = method or find_method(config.method)
     if config.n is not None:
         method = method.but(rollout=method.rollout.but(n=config.n))
     config = dataclasses.replace(config, name=config.name or f"{method.name}-{config.task.replace('/', '-')}")
-    env = task(config.task, level=config.level, think=config.think, data=config.data or None)
+    env = environment(config, method)
     policy = load_policy(config)
+    if method.loss.card.stage == "reward_model_loss":
+        policy = policy.as_reward_model()
     with Run(Path(runs) / config.name, to_dict(config) | {"parts": method.describe()}, fresh=fresh) as store:
         written = method.rollout.name in ("demonstrations", "pairs")
         scorer = Given() if written else build_scorer(config.reward, env, config.reward_timeout)
         loop = build_loop(config, method, policy, env, scorer, store)
         return _measured(loop, watch)
+
+
+def environment(config: Config, method: Method) -> Any:
+    """The task; for a method that learns from written pairs, the pairs of that name or file."""
+    from posttrain.environments.task import pair_task, task
+
+    if method.rollout.name == "pairs":
+        return pair_task(config.task, data=config.data or None)
+    return task(config.task, level=config.level, think=config.think, data=config.data or None)
+
+
+def measure(policy: Any, env: Any, config: Config, method: Method) -> Score:
+    """On held-out problems: accuracy, or for written pairs how often the preferred answer is ranked higher."""
+    if method.rollout.name == "pairs":
+        return ranking(policy, env.test[: config.eval_problems])
+    return accuracy(policy, env, config.eval_problems, config.sampling)
 
 
 def load_policy(config: Config) -> Any:
@@ -78,7 +94,7 @@ def build_loop(
         phase=phase,
         keep=[p.live() for p in method.keep],
         shaping=[p.live() for p in method.shaping],
-        evaluate=lambda p: {"accuracy": accuracy(p, env, config.eval_problems, config.sampling).accuracy},
+        evaluate=lambda p: {"accuracy": measure(p, env, config, method).accuracy},
         guard=Guard(),
     )
 
@@ -95,15 +111,13 @@ def suggested_lr(policy: Any, method: Method) -> float:
 
 def _measured(loop: Loop, watch: Any) -> dict[str, Any]:
     config, policy = loop.config, loop.learner.policy
-    before = accuracy(policy, loop.env, config.eval_problems, config.sampling)
+    before = measure(policy, loop.env, config, loop.method)
     if watch:
         loop.watch = watch.step
         watch.begin(loop, before)
-    began = time.perf_counter()
     train(loop)
-    seconds = time.perf_counter() - began
-    after = accuracy(policy, loop.env, config.eval_problems, config.sampling)
-    summary = summarise(loop, before, after, seconds)
+    after = measure(policy, loop.env, config, loop.method)
+    summary = summarise(loop, before, after)
     loop.run.write_summary(summary)
     loop.run.finish(loop.phase)
     if watch:
@@ -111,8 +125,10 @@ def _measured(loop: Loop, watch: Any) -> dict[str, Any]:
     return summary
 
 
-def summarise(loop: Loop, before: Score, after: Score, seconds: float) -> dict[str, Any]:
+def summarise(loop: Loop, before: Score, after: Score) -> dict[str, Any]:
+    """What came of a run; time and tokens are sums over its steps, also those of earlier sittings."""
     rows = loop.run.store.series("tokens")
+    seconds = sum(row["value"] for row in loop.run.store.times(loop.phase) if row["name"] == "seconds")
     return {
         "task": loop.config.task,
         "method": loop.method.name,
@@ -128,7 +144,9 @@ def summarise(loop: Loop, before: Score, after: Score, seconds: float) -> dict[s
     }
 
 
-def run_plan(plan: Plan, config: Config, runs: str | Path = "runs", watch: Any = None, fresh: bool = False) -> dict[str, Any]:
+def run_plan(
+    plan: Plan, config: Config, runs: str | Path = "runs", watch: Any = None, fresh: bool = False
+) -> dict[str, Any]:
     """Every phase in order; a phase that had ended before a restart is not done again, its weights are read back."""
     config = dataclasses.replace(config, name=config.name or plan.name)
     settings = to_dict(config) | {"plan": plan.name, "options": plan.options}
@@ -166,8 +184,9 @@ def _do(part: Phase | Do | Copy, context: Context, watch: Any) -> None:
     if store.finished(name):
         store.load_weights(name, policy)
         return
+    steps = part.steps(context) if callable(part.steps) else part.steps
     seed = rng.key(context.config.seed, name) & 0x7FFFFFFF  # phases, and rounds of a cycle, see other prompts
-    config = dataclasses.replace(context.config, **({"steps": part.steps, "seed": seed} | part.changes))
+    config = dataclasses.replace(context.config, **({"steps": steps, "seed": seed} | part.changes))
     env = part.env(context)
     rewards = part.rewards(context) if part.rewards else build_scorer("", env, config.reward_timeout)
     loop = build_loop(config, part.method, policy, env, rewards, store, phase=name)

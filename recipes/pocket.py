@@ -141,7 +141,10 @@ def train(args: argparse.Namespace) -> Decoder:
         optimiser.step()
         step, tokens = step + 1, tokens + rows.numel()
         if step % 200 == 0:
-            print(f"step {step} loss {loss.item():.4f} {tokens / 1e6:.0f}M tokens {tokens / (time.time() - began):.0f}/s", flush=True)
+            print(
+                f"step {step} loss {loss.item():.4f} {tokens / 1e6:.0f}M tokens {tokens / (time.time() - began):.0f}/s",
+                flush=True,
+            )
     for w in stream.workers:
         w.terminate()
     print(f"trained on {tokens} tokens in {step} steps, {time.time() - began:.0f} s", flush=True)
@@ -151,7 +154,11 @@ def train(args: argparse.Namespace) -> Decoder:
 def save(model: Decoder, folder: Path, about: dict[str, object]) -> None:
     """A Hugging Face folder in bf16, weights under 8 MB."""
     folder.mkdir(parents=True, exist_ok=True)
-    state = {k: v.detach().to("cpu", torch.bfloat16).contiguous() for k, v in model.state_dict().items() if k != "lm_head.weight"}
+    state = {
+        k: v.detach().to("cpu", torch.bfloat16).contiguous()
+        for k, v in model.state_dict().items()
+        if k != "lm_head.weight"
+    }
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     hf = SHAPE.to_hf() | {"eos_token_id": 1, "pad_token_id": 0, "bos_token_id": None, "dtype": "bfloat16"}
     (folder / "config.json").write_text(json.dumps(hf, indent=2) + "\n")
@@ -170,7 +177,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     model = train(args)
-    about = {k: str(v) if isinstance(v, Path) else v for k, v in vars(args).items() if k not in ("tokenizer", "workers", "out")}
+    about = {
+        k: str(v) if isinstance(v, Path) else v
+        for k, v in vars(args).items()
+        if k not in ("tokenizer", "workers", "out")
+    }
     about |= {"parameters": sum(p.numel() for p in model.parameters()), "torch": torch.__version__,
               "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"}  # fmt: skip
     save(model, args.out, about)

@@ -1,6 +1,6 @@
 """Measure the embedded model on held-out problems of every task, level and mode, and write its model card.
 
-    python recipes/pocket_card.py --model posttrain/models/pocket --problems 200
+python recipes/pocket_card.py --model posttrain/models/pocket --problems 200
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def card(rows: list[dict[str, Any]], trained: dict[str, Any]) -> str:
             f"| {b['sampled']:.0%} | {b['greedy']:.0%} |"
         )
     problems = default[0]["problems"]
-    return "\n".join([*out, "", f"{problems} problems a cell; standard error at most {max(r['error'] for r in default):.1%}.", ""])
+    return "\n".join(
+        [*out, "", f"{problems} problems a cell; standard error at most {max(r['error'] for r in default):.1%}.", ""]
+    )
 
 
 def main() -> None:
@@ -75,7 +77,9 @@ def main() -> None:
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1) + "\n")
     for r in rows:
-        print(f"{r['task']:14} {r['level']} {'think' if r['think'] else 'direct':6} {r['sampled']:.2f} {r['greedy']:.2f} {r['tokens']:.0f}")
+        print(
+            f"{r['task']:14} {r['level']} {'think' if r['think'] else 'direct':6} {r['sampled']:.2f} {r['greedy']:.2f} {r['tokens']:.0f}"
+        )
     trained = json.loads((Path(args.model) / "trained.json").read_text())
     (Path(args.model) / "MODEL_CARD.md").write_text(card(rows, trained))
     print(f"{time.time() - began:.0f} s")

@@ -43,7 +43,9 @@ def test_functions_are_short():
 
 
 def test_functions_take_at_most_seven_arguments():
-    many = [(name, args) for p in SOURCES for name, _, args in functions(p) if args > 7 and not name.endswith("__init__")]
+    many = [
+        (name, args) for p in SOURCES for name, _, args in functions(p) if args > 7 and not name.endswith("__init__")
+    ]
     assert not many
 
 
@@ -61,13 +63,22 @@ def imports(path: Path) -> set[str]:
 @pytest.mark.parametrize("folder", ["losses", "advantages"])
 def test_formulas_know_no_engine(folder):
     for path in (ROOT / "posttrain" / folder).rglob("*.py"):
-        bad = [m for m in imports(path) if m.startswith(("posttrain.engines", "posttrain.models", "posttrain.core.config"))]
+        bad = [
+            m for m in imports(path) if m.startswith(("posttrain.engines", "posttrain.models", "posttrain.core.config"))
+        ]
         assert not bad, f"{path.name} imports {bad}"
 
 
 def test_layers_point_one_way():
     """core <- stages <- methods <- train: a stage imports no method, no recipe, no command and no lab."""
-    above = ("posttrain.methods", "posttrain.recipe", "posttrain.commands", "posttrain.lab", "posttrain.cli", "posttrain.claims")
+    above = (
+        "posttrain.methods",
+        "posttrain.recipe",
+        "posttrain.commands",
+        "posttrain.lab",
+        "posttrain.cli",
+        "posttrain.claims",
+    )
     for stage in STAGES:
         for path in (ROOT / "posttrain" / stage).rglob("*.py"):
             bad = [m for m in imports(path) if m.startswith(above)]

@@ -30,13 +30,14 @@ def options(parser: Parser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     load_parts(args.use)
+    from posttrain.environments.base import size_of
     from posttrain.environments.task import task
     from posttrain.rewards.audit import audit
 
     if args.problems < 1:
         raise UserError(f"--problems is {args.problems}; an audit needs at least 1")
     env = task(args.task, level=args.level, data=args.data)
-    size = env.size("train") if callable(getattr(env, "size", None)) else args.problems
+    size = size_of(env, "train") or args.problems
     prompts = [env.prompt(i, "train") for i in range(min(args.problems, size))]
     report = audit(reward_of(args.reward, env, args.timeout), prompts, env, args.timeout)
     if args.json:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from typing import Any
 
@@ -43,7 +44,8 @@ def main(args: argparse.Namespace) -> int:
         print(json.dumps({"question": args.say, "answer": answer.text, "tokens": len(answer), "ended": answer.stopped}))
         return 0
     print(answer.text + ("" if answer.stopped else " (cut off; a larger --max-tokens lets it end)"))
-    print(f"\nnext: posttrain chat{' --run ' + args.run if args.run else ''}   for a conversation", file=sys.stderr)
+    words = [w for w in args.argv if w not in ("--say", args.say)]
+    print(f"\nnext: {shlex.join(['posttrain', *words])}   for a conversation", file=sys.stderr)
     return 0
 
 

@@ -1,7 +1,7 @@
 """examples:
-  source <(posttrain completion bash)                    for this shell
-  posttrain completion bash >> ~/.bashrc                 for every shell
-  posttrain completion fish > ~/.config/fish/completions/posttrain.fish
+source <(posttrain completion bash)                    for this shell
+posttrain completion bash >> ~/.bashrc                 for every shell
+posttrain completion fish > ~/.config/fish/completions/posttrain.fish
 """
 
 from __future__ import annotations

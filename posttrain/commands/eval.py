@@ -1,7 +1,7 @@
 """examples:
-  posttrain eval --task arithmetic
-  posttrain eval --run grpo-arithmetic --n 8
-  posttrain eval --model path/to/model --task gsm8k --data path/to/data --problems 500 --temperature 0
+posttrain eval --task arithmetic
+posttrain eval --run grpo-arithmetic --n 8
+posttrain eval --model path/to/model --task gsm8k --data path/to/data --problems 500 --temperature 0
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ def show(result: dict[str, Any], score: Any, args: argparse.Namespace) -> None:
     table.add_row("tokens an answer", f"{result['tokens_an_answer']:.1f}", "")
     table.add_row("answers that end", percent(result["ended"]), "")
     console.print(table)
-    which = f"--run {shlex.quote(args.run)}" if args.run else f"--model {shlex.quote(result['model'])}"
+    where = "" if args.runs == "runs" else f" --runs {shlex.quote(args.runs)}"
+    which = f"--run {shlex.quote(args.run)}{where}" if args.run else f"--model {shlex.quote(result['model'])}"
     steps = [(f"posttrain chat {which}", "talk to it")]
     if not args.run:
         steps.append((f"posttrain run grpo {which} --task {shlex.quote(result['task'])}", "make it better"))

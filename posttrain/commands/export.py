@@ -53,7 +53,8 @@ def main(args: argparse.Namespace) -> int:
     if args.to:
         print(f"the model is in {args.to}\n\nnext: posttrain chat --model {shlex.quote(args.to)}")
     else:
-        print(f"\nnext: posttrain export {shlex.quote(args.name)} --to my-model")
+        where = "" if args.runs == "runs" else f" --runs {shlex.quote(args.runs)}"
+        print(f"\nnext: posttrain export {shlex.quote(args.name)}{where} --to my-model")
     return 0
 
 

@@ -1,6 +1,6 @@
 """examples:
-  posttrain find clip importance weight
-  posttrain find 2402.03300
+posttrain find clip importance weight
+posttrain find 2402.03300
 """
 
 from __future__ import annotations

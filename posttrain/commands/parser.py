@@ -48,7 +48,10 @@ def parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
     for word in extra:
         if word.startswith("-"):
             name = word.partition("=")[0]
-            close = nearest(name, parser.names())
+            inner = [
+                o for o in parser.names() if o.endswith("." + name.lstrip("-"))
+            ]  # --max-tokens: --sampling.max-tokens
+            close = inner[0] if inner else nearest(name, parser.names())
             hint = f"did you mean {close}?" if close else f"see {parser.prog} --help"
             raise UserError(f"{parser.prog} has no option {name}; {hint}")
         raise UserError(f"{parser.prog} does not know what to do with {word!r}; see {parser.prog} --help")
@@ -93,6 +96,8 @@ def number(text: str) -> float:
         raise argparse.ArgumentTypeError(f"expected a number, got {text!r}") from None
 
 
+READERS: dict[type, tuple[Callable[[str], Any], str]] = {int: (whole, "N"), float: (number, "X")}
+
 # ---- the settings of a run as options
 
 
@@ -119,17 +124,18 @@ def add_setting(group: Any, kind: type, field: dataclasses.Field[Any], prefix: s
     if default not in (None, "", dataclasses.MISSING):
         told += f" [{default}]"
     common: dict[str, Any] = {"dest": prefix + field.name, "default": argparse.SUPPRESS, "help": told}
-    read = reader(typing.get_type_hints(kind)[field.name])
-    if read is bool:
+    plain = plain_type(typing.get_type_hints(kind)[field.name])
+    if plain is bool:
         group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
     else:
-        group.add_argument(flag, type=read, metavar={whole: "N", number: "X"}.get(read, "TEXT"), **common)
+        read, shown = READERS.get(plain, (str, "TEXT"))
+        group.add_argument(flag, type=read, metavar=shown, **common)
 
 
-def reader(hint: Any) -> Callable[[str], Any]:
-    """What reads a value of that type: int | None is int."""
+def plain_type(hint: Any) -> Any:
+    """int | None is int: leaving an option out says None."""
     kinds = [k for k in typing.get_args(hint) if k is not type(None)] if isinstance(hint, types.UnionType) else [hint]
-    return {int: whole, float: number, bool: bool}.get(kinds[0], str)
+    return kinds[0]
 
 
 def notes(kind: type) -> dict[str, str]:

@@ -69,4 +69,6 @@ def last_phase(run: Any) -> str:
         ck = newest(run.checkpoints, phase)
         if ck is not None and not any(k.startswith("score.") for k in ck.tables["weights"]):
             return phase
+    if any(newest(run.checkpoints, phase) for phase in run.store.phases()):
+        raise UserError(f"{run.folder} holds a reward model, which answers nothing; use a run that trains a policy")
     raise UserError(f"{run.folder} has no checkpoint yet; let it run for save_every steps, or use --model")

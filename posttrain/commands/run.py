@@ -82,13 +82,14 @@ def run_method(args: argparse.Namespace, config: Config, watch: Any) -> dict[str
     import dataclasses
 
     from posttrain.core.method import find_method
+    from posttrain.engines.run import check_name
     from posttrain.recipe import run
 
     if args.plan:
         raise UserError(f"{args.target} is a method, and --plan.{next(iter(args.plan))} is for plans")
     changes = part_changes(args)
     method = find_method(args.target).but(**changes)
-    name = config.name or run_name(method, list(changes), config)
+    name = check_name(config.name) if config.name else run_name(method, list(changes), config)
     config = dataclasses.replace(config, method=args.target, name=name)
     watch.hello(config)
     return run(config, args.runs, watch, args.fresh, method)
@@ -102,7 +103,7 @@ def run_plan(args: argparse.Namespace, config: Config, watch: Any) -> dict[str, 
         raise UserError(f"{args.target} is a plan of several methods; --{next(iter(changes))} is for a single method")
     part = find(args.target, "plan")
     part = part.but(**{k: literal(v) for k, v in args.plan.items()})
-    watch.hello(config)
+    watch.hello(config, measured=False)
     summary = recipe.run_plan(part(), config, args.runs, watch, args.fresh)
     watch.plan_end(summary, config.name or summary["plan"])
     return summary

@@ -1,7 +1,7 @@
 """examples:
-  posttrain show grpo
-  posttrain show advantage/grpo
-  posttrain show "grpo(loss='cispo')"       a method with a change
+posttrain show grpo
+posttrain show advantage/grpo
+posttrain show "grpo(loss='cispo')"       a method with a change
 """
 
 from __future__ import annotations

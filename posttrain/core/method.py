@@ -45,6 +45,11 @@ class Method:
     paper: str = ""
     doc: str = ""
 
+    def __post_init__(self) -> None:
+        for key in ("epochs", "minibatches"):
+            if not isinstance(getattr(self, key), int) or getattr(self, key) < 1:
+                raise UserError(f"{key} is {getattr(self, key)!r}; it must be a whole number of at least 1")
+
     def but(self, **changes: Any) -> Method:
         """The same method with other choices; parts may be given by name: `grpo.but(loss="cispo(high=4)")`."""
         known = [f.name for f in fields(self)]

@@ -44,13 +44,13 @@ class Context:
 class Phase:
     """One method applied to one role for a number of steps.
 
-    env and rewards are functions of the context, so that they may read what earlier phases left. make builds the role
-    (default: the policy itself). changes are settings of this phase that differ from the run's.
+    env and rewards (steps too, if need be) are functions of the context, so that they may read what earlier phases
+    left. make builds the role (default: the policy itself). changes are settings that differ from the run's.
     """
 
     name: str
     method: Method
-    steps: int
+    steps: int | Callable[[Context], int]
     env: Callable[[Context], Any]
     role: str = "policy"
     make: Callable[[Context], Any] | None = None

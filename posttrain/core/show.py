@@ -19,11 +19,17 @@ from posttrain.core.registry import STAGES, Card, Part, find, fold, parse, parts
 
 _PLUMBING = ("posttrain.core.types", "posttrain.core.errors", "posttrain.core.registry", "posttrain.core.sampling")
 _STAGE_WORDS = {
-    "prompts": "which prompts", "rollout": "how answers are made", "shaping": "what changes the rewards",
-    "keep": "which groups are learned from", "advantage": "who gets the credit", "loss": "what is minimised",
-    "aggregate": "how token losses become one number", "terms": "what is added to the loss",
-    "reference": "what the policy is held close to", "optimiser": "how weights move",
-}  # fmt: skip
+    "prompts": "which prompts",
+    "rollout": "how answers are made",
+    "shaping": "what changes the rewards",
+    "keep": "which groups are learned from",
+    "advantage": "who gets the credit",
+    "loss": "what is minimised",
+    "aggregate": "how token losses become one number",
+    "terms": "what is added to the loss",
+    "reference": "what the policy is held close to",
+    "optimiser": "how weights move",
+}
 
 
 def page(name: str) -> str:
@@ -72,7 +78,11 @@ def part_page(part: Part) -> str:
     out = [*header(part.card), *others(part.card)]
     out += section(part, "The code")
     out += called_by([part], [part.fn])
-    users = [p.name for p in parts("method") if any(part.name == q.name and part.card.stage == q.card.stage for q in all_parts(p.fn()))]  # fmt: skip
+    users = [
+        p.name
+        for p in parts("method")
+        if any(part.name == q.name and part.card.stage == q.card.stage for q in all_parts(p.fn()))
+    ]
     if users:
         out += ["## Methods that use it", ", ".join(users)]
     return "\n".join(out).rstrip() + "\n"
@@ -120,7 +130,13 @@ def others(card: Card) -> list[str]:
 
 
 def section(part: Part, title: str) -> list[str]:
-    return [f"## {title}", f"`{part.card.file}`{' ' + part.card.paper if part.card.paper else ''}", parameters(part), fence(source(part.fn)), ""]  # fmt: skip
+    return [
+        f"## {title}",
+        f"`{part.card.file}`{' ' + part.card.paper if part.card.paper else ''}",
+        parameters(part),
+        fence(source(part.fn)),
+        "",
+    ]
 
 
 def parameters(part: Part) -> str:

@@ -40,5 +40,8 @@ def expected_best(proxy: Sequence[float], gold: Sequence[float], n: int) -> floa
     for i in order:
         by_proxy.setdefault(proxy[i], []).append(gold[i])
     shared = [sum(tied) / len(tied) for tied in by_proxy.values() for _ in tied]
-    weights = [math.comb(i, n - 1) / math.comb(N, n) for i in range(N)]
-    return math.fsum(w * g for w, g in zip(weights, shared, strict=True))
+    total, weight = 0.0, n / N
+    for i in range(N - 1, n - 2, -1):  # C(i - 1, n - 1) = C(i, n - 1) (i - n + 1) / i: no huge integers
+        total += weight * shared[i]
+        weight *= (i - n + 1) / max(i, 1)
+    return total

@@ -32,6 +32,12 @@ class Environment(Protocol):
     def validate(self, n: int) -> list[str]: ...
 
 
+def size_of(env: Any, split: str) -> int:
+    """How many problems a split has; 0 when they never end. `size` may be a number, or a function of the split."""
+    size = getattr(env, "size", 0)
+    return int(size(split) if callable(size) else size or 0)
+
+
 @dataclass(slots=True)
 class Problem:
     """A question with its gold answer and, where there is one, a short written way to it.

@@ -4,6 +4,7 @@
     reasoning-gym/chain_sum, rg/...       every data set of reasoning-gym
     gsm8k, data/gsm8k                     public data sets under the data folder
     path/to/file.jsonl, path/to/folder    your own data
+    "my.jsonl(question='problem')"        any of them with options
 A bare name is looked for in that order, so `countdown` is the school's and `data/countdown` the file's.
 """
 
@@ -14,11 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.core.errors import UserError, nearest, unknown
+from posttrain.core.registry import parse
 from posttrain.environments import reasoning_gym as gym
 from posttrain.environments.base import Environment
 from posttrain.environments.data import THINK, Layout, data
 from posttrain.environments.fields import NAMES
-from posttrain.environments.presets import QUESTIONS, question_set
+from posttrain.environments.language.listed import from_pairs
+from posttrain.environments.preferences import preferences
+from posttrain.environments.presets import PAIRS, QUESTIONS, pair_set, question_set
 from posttrain.environments.rows import FORMATS
 from posttrain.environments.school import TASKS, school
 
@@ -31,9 +35,9 @@ def task(spec: str, **options: Any) -> Environment:
     A file also takes test, reward, suffix, skip_bad and a column for each field (question=..., answer=...); a
     reasoning-gym set takes size and its own settings. An option that a task does not have is an error.
     """
-    spec = str(spec).strip()
+    spec, given = parse(str(spec)) if str(spec).strip().endswith(")") else (str(spec).strip(), {})
     folder, _, name = spec.partition("/")
-    options = {k: v for k, v in options.items() if v is not None}
+    options = {k: v for k, v in options.items() if v is not None} | given
     if looks_like_file(spec):
         return _file(spec, options)
     if folder in _GYM and name:
@@ -47,6 +51,25 @@ def task(spec: str, **options: Any) -> Environment:
             taken["folder"] = taken.pop("data")
         return question_set(_known(spec, name or spec, QUESTIONS), **taken)
     raise unknown("task", spec, names())
+
+
+def pair_task(spec: str, data: str | Path | None = None) -> Environment:
+    """Preference pairs by name (hh_rlhf) or file, as an Environment whose prompts carry both answers."""
+    name, options = parse(spec) if spec.strip().endswith(")") else (spec.strip(), {})
+    if looks_like_file(name):
+        closed = ("test", "seed", "skip_bad", *NAMES)
+        taken = _renamed(options, name, closed)
+        layout = Layout(fields={n: str(taken.pop(n)) for n in NAMES if n in taken})
+        found = preferences(name, layout=layout, **taken)
+    else:
+        plain = name.removeprefix("data/").replace("-", "_")
+        if plain not in PAIRS:
+            known = ", ".join(PAIRS)
+            raise UserError(f"{name!r} is no set of preference pairs; use {known}, or a file with chosen and rejected")
+        found = pair_set(plain, data)
+    if not found.size("train"):
+        raise UserError(f"{found.name} has no training pairs; it has {found.size('test')} for test")
+    return from_pairs(found.name, found.pairs("train"), found.pairs("test"))
 
 
 def looks_like_file(spec: str) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from posttrain.core.types import Rollout
 from posttrain.engines.sampling import Sampling
+from posttrain.environments.base import size_of
 
 EVAL_SEED = 20_000  # apart from every training seed; the same problems and draws before and after
 
@@ -25,7 +26,7 @@ class Score:
 
 def accuracy(policy: Any, env: Any, problems: int, how: Sampling, n: int = 1, split: str = "test") -> Score:
     """n answers to each of the first `problems` held-out problems; temperature 0 in `how` makes it greedy."""
-    size = getattr(env, "size", 0) or problems
+    size = size_of(env, split) or problems
     prompts = [env.prompt(i, split) for i in range(min(problems, size))]
     made = policy.sample(prompts, n, how, EVAL_SEED, 0)
     means = []

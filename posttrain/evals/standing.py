@@ -33,7 +33,9 @@ class Judge:
         """What wins: the hidden utility, or the reward model's opinion where nothing better is known."""
         return [self.utility(r.prompt, r.text) for r in rollouts] if self.utility else list(proxy)
 
-    def standing(self, policy: Any, reference: Any, baseline: Sequence[float] = ()) -> tuple[dict[str, float], list[float]]:
+    def standing(
+        self, policy: Any, reference: Any, baseline: Sequence[float] = ()
+    ) -> tuple[dict[str, float], list[float]]:
         """gold (when there is one), proxy, kl, diversity and length; and what each answer was worth.
 
         win_rate is against the worths of the baseline's answers to the same prompts.

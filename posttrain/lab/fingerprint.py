@@ -1,7 +1,8 @@
 """A hash of the code an experiment ran, so that a result knows when it has gone stale. Imports no torch.
 
-It covers the claim's file and every posttrain file that it imports, directly or not, in the folders where numbers are
-made. Comments, docstrings, titles and formatting do not count; a changed constant does.
+It covers the claim's file and every definition of posttrain that this leads to, in the folders where numbers are made:
+a function, class or constant that is named there, what that names in turn, and so on. Other definitions of the same
+files, comments, docstrings, titles and formatting do not count; a changed constant does.
 """
 
 from __future__ import annotations
@@ -13,37 +14,42 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 _FOLDERS = (
-    "advantages claims decoding evals lab losses methods prompts rewards rollouts weights"
+    "advantages claims decoding environments evals lab losses methods models prompts rewards rollouts weights"
 ).split()  # fmt: skip
-_FILES = ("train.py", "core/assemble.py", "core/rng.py")
-_REPORTS = ("claim", "compare", "evidence", "fingerprint", "methods_page", "record")  # lab files that make no numbers
-_WORDS = ("title", "says", "experiment", "tried", "doc", "paper")  # keyword arguments that are told, not computed with
+_FILES = ("train.py", "core/assemble.py", "core/rng.py", "engines/sampling.py")
+_REPORTS = ("claim.py", "compare.py", "evidence.py", "fingerprint.py", "methods_page.py", "record.py")  # of the lab
+_WORDS = ("title", "says", "experiment", "tried", "doc", "paper", "laws", "base", "system", "family")  # told, not used
+
+Place = tuple[str, str]  # a file and the name of a definition in it; "" for the whole file
+
+_VERDICT = [("posttrain/lab/experiment.py", "find_out"), ("posttrain/lab/experiment.py", "run_arms")]
 
 
 def fingerprint(file: str) -> str:
-    """Hash of the claim in `file` (relative to the project) and of what it runs."""
+    """Hash of the claim in `file` (relative to the project) and of what it leads to."""
     digest = hashlib.sha256()
-    for path in sources(file):
-        digest.update(f"{path}\n{_meaning(path)}\n".encode())
+    for path, name in reached(file):
+        digest.update(f"{path}:{name} {' '.join(map(_dump, _nodes(path, name)))}\n".encode())
     return digest.hexdigest()[:16]
 
 
-def sources(file: str) -> list[str]:
-    """The files whose code can change the numbers: the closure of imports, in a fixed order."""
-    found, todo = set(), [file]
+def reached(file: str) -> list[Place]:
+    """Every definition that can change the numbers, in a fixed order."""
+    found: set[Place] = set()
+    todo: list[Place] = [(file, ""), *_VERDICT]
     while todo:
-        path = todo.pop()
-        if path not in found:
-            found.add(path)
-            todo += [p for p in _imports(path) if _counts(p)]
+        place = todo.pop()
+        if place not in found and _counts(place[0]):
+            found.add(place)
+            todo += _named(*place)
     return sorted(found)
 
 
 def _counts(path: str) -> bool:
     folder, _, name = path.removeprefix("posttrain/").partition("/")
     if folder == "lab":
-        return name.removesuffix(".py") not in _REPORTS
-    return folder in _FOLDERS or f"{folder}/{name}".strip("/") in _FILES
+        return name not in _REPORTS
+    return folder in _FOLDERS or path.removeprefix("posttrain/") in _FILES
 
 
 @cache
@@ -51,22 +57,53 @@ def _tree(path: str) -> ast.Module:
     return ast.parse((ROOT / path).read_text())
 
 
-@cache
-def _imports(path: str) -> tuple[str, ...]:
-    """Files of posttrain that a file imports, inside functions too."""
-    names = []
-    for node in ast.walk(_tree(path)):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names += [node.module, *(f"{node.module}.{a.name}" for a in node.names)]
-        elif isinstance(node, ast.Import):
-            names += [a.name for a in node.names]
-    files = [name.replace(".", "/") + ".py" for name in names if name.startswith("posttrain.")]
-    return tuple(f for f in dict.fromkeys(files) if (ROOT / f).is_file())
+def _nodes(path: str, name: str) -> list[ast.stmt]:
+    """The statements that make a name; all of the file's for ""."""
+    return _tree(path).body if not name else _definitions(path).get(name, [])
 
 
 @cache
-def _meaning(path: str) -> str:
-    return _dump(_tree(path))
+def _definitions(path: str) -> dict[str, list[ast.stmt]]:
+    """Top-level names and the statements that bind them."""
+    out: dict[str, list[ast.stmt]] = {}
+    for node in _tree(path).body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names = [node.name]
+        else:
+            names = [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+        for name in names:
+            out.setdefault(name, []).append(node)
+    return out
+
+
+@cache
+def _named(path: str, name: str) -> list[Place]:
+    """What a definition names: others of its file, and imports from posttrain."""
+    used, imported = set(), _imports(_tree(path).body)
+    out: list[Place] = [imported[name]] if name in imported else []
+    for node in _nodes(path, name):
+        out += _imports([node]).values() if not isinstance(node, (ast.Import, ast.ImportFrom)) else []
+        used |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    out += [(path, n) for n in used if name and n in _definitions(path)]
+    return out + [imported[n] for n in used if n in imported]
+
+
+def _imports(nodes: list[ast.stmt]) -> dict[str, Place]:
+    """Name as used -> where it is defined, for imports from posttrain, inside functions too."""
+    out: dict[str, Place] = {}
+    for node in (n for top in nodes for n in ast.walk(top)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("posttrain"):
+            for a in node.names:
+                whole = _file(f"{node.module}.{a.name}")
+                where = _file(node.module or "")
+                if whole or where:
+                    out[a.asname or a.name] = (whole, "") if whole else (where, a.name)
+    return out
+
+
+def _file(module: str) -> str:
+    path = module.replace(".", "/") + ".py"
+    return path if (ROOT / path).is_file() else ""
 
 
 def _dump(node: object) -> str:

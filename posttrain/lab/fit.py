@@ -54,6 +54,11 @@ def numbered(P: int) -> Listed:
     return Listed([row(i) for i in range(P)])
 
 
+def repeated(P: int, copies: int) -> Listed:
+    """Each of P rows as many prompts, so that one step can ask it many times."""
+    return Listed([row(i, k) for k in range(copies) for i in range(P)])
+
+
 def row(i: int, copy: int | str = "", **info: Any) -> Prompt:
     """The prompt of a row; `copy` gives the same question another identity (another pair, another draw)."""
     return Prompt.text(f"row{i}/{copy}", f"row {i}", row=i, **info)
@@ -72,8 +77,10 @@ class Worth:
         return ScoreReport(len(rollouts))
 
 
-def fit(policy: Any, method: Method, env: Any, config: Config, scorer: Any = None) -> list[dict[str, float]]:
-    """Train the policy in place as a run would; returns the figures of each step.
+def fit(
+    policy: Any, method: Method, env: Any, config: Config, scorer: Any = None, after: Callable[[int], None] | None = None
+) -> list[dict[str, float]]:
+    """Train the policy in place as a run would; returns the figures of each step. `after` is called with each step done.
 
     Without a scorer the answers must come with their worth (demonstrations, pairs). The guard is strict: a policy whose
     sampler and trainer disagree is an error here, not a warning.
@@ -85,6 +92,7 @@ def fit(policy: Any, method: Method, env: Any, config: Config, scorer: Any = Non
         source=Synchronous(policy, method.rollout, config.sampling, config.seed),
         scorer=scorer or Given(), curriculum=method.prompts.live(), run=memory,
         keep=[p.live() for p in method.keep], shaping=[p.live() for p in method.shaping], guard=Guard(strict=True),
+        watch=(lambda step, metrics: after(step)) if after else None,
     )  # fmt: skip
     train(loop)
     policy.critic = None

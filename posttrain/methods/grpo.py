@@ -16,13 +16,13 @@ grpo = method(
         title="GRPO",
         paper="arXiv:2402.03300",
         doc=__doc__,
-        prompts=uniform,
+        prompts=uniform,  # type: ignore[arg-type]  # a class that a decorator made a Part
         rollout=sample.but(n=8),
         advantage=group_relative,
         loss=ppo,
         aggregate=sequence_mean,
         terms=(kl.but(coef=0.04, kind="k3"),),
-        reference=fixed,
+        reference=fixed,  # type: ignore[arg-type]
         optimiser=adamw,
     ),
     __file__,

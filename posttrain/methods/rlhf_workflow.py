@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from posttrain.core import rng
-from posttrain.core.errors import unknown
+from posttrain.core.errors import UserError, unknown
 from posttrain.core.method import Method
 from posttrain.core.plan import Context, Copy, Cycle, Do, Phase, Plan, plan
 from posttrain.core.types import Prompt
@@ -46,8 +46,8 @@ HELD_OUT = 0.2  # of the pairs
 
 @plan(paper="arXiv:2405.07863", title="RLHF workflow")
 def rlhf_workflow(
-    optimiser: str = "online-dpo", rounds: int = 3, steps: int = 20, pairs: int = 600, noise: float = 0.1,
-    beta: float = 0.1, data: str = "",
+    optimiser: str = "online-dpo", rounds: int = 3, steps: int = 20, pairs: int = 800, noise: float = 0.1,
+    beta: float = 0.2, data: str = "",
 ) -> Plan:  # fmt: skip
     """RLHF workflow: SFT, pairs labelled by a hidden taste, a reward model, then rounds of an optimiser against it.
 
@@ -57,23 +57,26 @@ def rlhf_workflow(
     """
     if optimiser not in (*OPTIMISERS, "all"):
         raise unknown("optimiser", optimiser, (*OPTIMISERS, "all"))
+    if rounds < 1 or steps < 1 or pairs < 10:
+        raise UserError(
+            f"got rounds={rounds}, steps={steps}, pairs={pairs}; it takes 1 round, 1 step and 10 pairs at least"
+        )
     chosen = list(OPTIMISERS) if optimiser == "all" else [optimiser]
     work = Workflow(data, noise, pairs)
     parts: list[Any] = [
-        Phase("sft", sft, max(steps, 1), work.env, rewards=_given, changes={"prompts": 32}),
+        Phase("sft", sft, 2 * steps, work.env, rewards=_given),
         Copy("policy", "sft"),
         Do("pairs", work.label),
         Phase(
-            "reward-model", reward_model, max(1, int(PASSES * (1 - HELD_OUT) * pairs / 32)), work.pairs,
-            role="reward_model", make=lambda c: c.role("sft").as_reward_model(), rewards=_given,
-            changes={"prompts": 32}, after=work.judge_the_judge,
+            "reward-model", reward_model, work.passes, work.pairs, role="reward_model",
+            make=lambda c: c.role("sft").as_reward_model(), rewards=_given, after=work.judge_the_judge,
         ),
         Do("start", work.start),
     ]  # fmt: skip
     for name in chosen:
         role = "policy" if len(chosen) == 1 else name
         parts += _improve(work, name, OPTIMISERS[name](beta), role, rounds, steps)
-    parts.append(Do("picture", work.draw))
+    parts.append(Do("conclusion", work.conclude))
     options = {
         "optimiser": optimiser, "rounds": rounds, "steps": steps, "pairs": pairs, "noise": noise, "beta": beta,
         "data": data,
@@ -127,10 +130,14 @@ class Workflow:
             rows = label_pairs(prompts, [[r.text for r in two] for two in answers], utility, self.noise, seed=seed)
         context.run.write_artifact("pairs", rows)
         right = sum(r.get("right", True) for r in rows) / max(len(rows), 1)
-        context.notes["pairs"] = {"count": len(rows), "labels_right": right}
+        context.notes |= {"pairs": len(rows)} if self.data else {"pairs": len(rows), "labels_right": right}
 
     def pairs(self, context: Context) -> Listed:
         return from_rows("pairs", context.run.read_artifact("pairs"), HELD_OUT)
+
+    def passes(self, context: Context) -> int:
+        """How many steps make PASSES passes over the training pairs."""
+        return max(1, round(PASSES * self.pairs(context).size / context.config.prompts))
 
     def judge_the_judge(self, context: Context) -> None:
         """Held-out accuracy and calibration; then the scores are centred on what the SFT policy writes."""
@@ -138,12 +145,11 @@ class Workflow:
         margin_P = margins(model, list(self.pairs(context).test))
         sample = context.role("sft").sample(self.held_out(context), 2, context.config.sampling, 1)
         centred = model.centred([r for rollouts in sample for r in rollouts])
-        context.notes["reward_model"] = {
-            "accuracy": pair_accuracy(margin_P),
-            "calibration_error": expected_calibration_error(margin_P),
-            "pairs_held_out": int(margin_P.numel()),
-            "mean": centred.mean,
-            "std": centred.std,
+        context.notes |= {
+            "reward_model_accuracy": pair_accuracy(margin_P),
+            "reward_model_calibration_error": expected_calibration_error(margin_P),
+            "reward_model_pairs_held_out": int(margin_P.numel()),
+            "reward_model": {"mean": centred.mean, "std": centred.std},
         }
 
     def proxy(self, context: Context) -> RewardModel:
@@ -187,18 +193,35 @@ class Workflow:
                 found["gold"] = _mean([expected_best(p, g, n) for p, g in rows])
             context.notes["measured"][f"best-of-n-measured.{n}"] = found
 
-    def draw(self, context: Context) -> None:
-        """The picture of gold and proxy against KL, and whether the proxy was pushed too far."""
+    def conclude(self, context: Context) -> None:
+        """Gold and proxy against KL as a picture; and in words, whether the proxy was pushed too far."""
         from posttrain.view.curves import frontier
 
-        series: dict[str, list[tuple[float, float]]] = {}
-        for name, points in curves(context.notes["measured"]).items():
-            series[f"{name}: proxy"] = [(max(p.kl, 0.0), p.proxy) for p in points]
-            if not self.data:
-                series[f"{name}: gold"] = [(max(p.kl, 0.0), p.gold) for p in points]
-                context.notes.setdefault("overoptimisation", {})[name] = overoptimisation(points)
-        path = context.run.folder / "frontier.png"
-        frontier(series, "KL to the SFT policy (nats)", "reward", "What the proxy promises, what it is worth", path)
+        found = curves(context.notes["measured"])
+        kinds = ("proxy",) if self.data else ("gold", "proxy")
+        groups = [kinds] if len(found) == 1 else [(kind,) for kind in kinds]  # several curves: a picture of each kind
+        for group in groups:
+            lines = {
+                f"{name}: {kind}": [(max(p.kl, 0.0), getattr(p, kind)) for p in points]
+                for name, points in found.items()
+                for kind in group
+            }
+            file = context.run.folder / ("frontier.png" if kinds[0] in group else "frontier-proxy.png")
+            frontier(lines, "KL to the SFT policy (nats)", "reward", "What the proxy promises, what it is worth", file)
+        if not self.data:
+            context.notes["overoptimisation"] = {name: overoptimisation(points) for name, points in found.items()}
+            context.notes["verdict"] = "; ".join(f"{name}: {verdict(points)}" for name, points in found.items())
+        context.notes["picture"] = "frontier.png"
+
+
+def verdict(points: list[Point]) -> str:
+    """What came out, in a sentence."""
+    o, last = overoptimisation(points), points[-1]
+    told = f"gold {o['gold_first']:.2f} -> {o['gold_last']:.2f}, proxy {points[0].proxy:.2f} -> {last.proxy:.2f}"
+    told += f" at {last.kl:.1f} nats"
+    if o["lost"] > 0 and o["bought"] > 0:
+        told += f", over-optimised: gold was {o['gold_best']:.2f} at {o['kl_at_best']:.1f} nats"
+    return told
 
 
 def curves(measured: dict[str, dict[str, float]]) -> dict[str, list[Point]]:

@@ -6,10 +6,11 @@ from typing import Any
 from posttrain.core import rng
 from posttrain.core.registry import prompt_sampler
 from posttrain.core.types import Group, Prompt
+from posttrain.environments.base import size_of
 
 
 @prompt_sampler()
-class uniform:  # noqa: N801 - parts are named like functions
+class uniform:
     """Uniform: every prompt as often as any other; a finite set is shuffled anew each epoch, an endless one is fresh.
 
     There is no state: what comes at a step is a function of (seed, step).
@@ -20,7 +21,7 @@ class uniform:  # noqa: N801 - parts are named like functions
 
     def next(self, env: Any, step: int, n: int, seed: int) -> list[Prompt]:
         """The n prompts of a step."""
-        size = self.pool or getattr(env, "size", 0) or 0
+        size = self.pool or size_of(env, "train")
         distinct = max(1, n // self.repeat)
         at = range(step * distinct, (step + 1) * distinct)
         chosen = [env.prompt(self._index(i, size, seed), "train") for i in at]

@@ -6,6 +6,7 @@ import re
 from fractions import Fraction
 from typing import Any
 
+from posttrain.core.errors import UserError
 from posttrain.core.types import Prompt
 from posttrain.environments.base import final_answer, plain
 
@@ -94,7 +95,7 @@ def golds(prompt: Prompt) -> list[Any]:
     answer = prompt.answer
     found = list(answer) if isinstance(answer, (list, tuple, set)) else [answer]
     if not found or any(a is None for a in found):
-        raise ValueError(f"prompt {prompt.id} carries no gold answer to compare with")
+        raise UserError(f"prompt {prompt.id} carries no gold answer to compare with; use a reward that needs none")
     return found
 
 

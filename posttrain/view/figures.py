@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -30,7 +31,7 @@ def stretches(values: Sequence[float], width: int) -> list[float]:
     """Means of `width` equal stretches of the values (the values themselves when they are fewer)."""
     n, count = len(values), min(width, len(values))
     edges = [round(i * n / count) for i in range(count + 1)] if count else []
-    return [mean(values[a:b]) for a, b in zip(edges, edges[1:])]
+    return [mean(values[a:b]) for a, b in pairwise(edges)]
 
 
 def mean(values: Sequence[float]) -> float:

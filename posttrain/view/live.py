@@ -29,40 +29,29 @@ class Watch:
 
     def __init__(self, console: Console, runs: str = "runs") -> None:
         self.console, self.runs = console, runs
-        self.rewards: list[float] = []
+        self.seen, self.curve = 0, "reward"
         self.figures: dict[str, float] = {}
         self.recent: deque[float] = deque(maxlen=_RECENT)
-        self.total = self.first = 0
+        self.total = 0
 
-    def hello(self, config: Any) -> None:
-        """Before anything is loaded: the first seconds are silent otherwise."""
-        what = f", measuring it on {config.eval_problems} held-out problems" if config.eval_problems else ""
-        self.console.print(f"loading {config.model}{what} ...", style="dim")
+    def hello(self, config: Any, measured: bool = True) -> None:
+        """Before anything is loaded."""
 
     def begin(self, loop: Any, before: Any) -> None:
         self._start(loop)
-        policy = loop.learner.policy
-        size = count(sum(p.numel() for p in policy.parameters()))
-        self.console.print(
-            f"{loop.method.name} on {loop.config.task}: {loop.config.model} ({size} parameters) on {policy.device}, "
-            f"{loop.config.steps} steps of {loop.config.prompts} prompts, in {loop.run.folder}",
-            soft_wrap=True,
-        )
-        if before.problems:
-            told = f"{percent(before.accuracy)} ± {100 * before.error:.1f} of {before.problems} held-out problems"
-            self.console.print(f"before training: {told}")
 
     def phase(self, loop: Any) -> None:
         """A phase of a plan begins."""
         self._start(loop)
-        self.console.print(f"phase {loop.phase}: {loop.method.name}, {loop.config.steps} steps")
 
     def _start(self, loop: Any) -> None:
-        self.rewards, self.figures, self.total = [], {}, loop.config.steps
+        self.seen, self.figures, self.total = 0, {}, loop.config.steps
+        written = loop.method.rollout.name in ("demonstrations", "pairs")
+        self.curve = "loss" if written else "reward"  # what somebody else wrote has no reward to watch, nor entropy
         self.recent.clear()
 
     def step(self, step: int, metrics: dict[str, float]) -> None:
-        self.rewards.append(metrics.get("reward", float("nan")))
+        self.seen += 1
         self.recent.append(metrics["seconds"])
         self.figures |= metrics
         self.show(step)
@@ -73,10 +62,11 @@ class Watch:
     def line(self, step: int) -> str:
         """The figures of a step: reward, accuracy where it was measured, entropy, KL, speed, time left."""
         m = self.figures
-        out = [f"reward {short(m.get('reward', float('nan')))}"]
+        out = [f"{self.curve} {short(m.get(self.curve, float('nan')))}"]
         if "accuracy" in m:
             out.append(f"accuracy {percent(m['accuracy'])}")
-        out.append(f"entropy {short(m.get('entropy', m.get('surprise', float('nan'))))}")
+        if self.curve == "reward":
+            out.append(f"entropy {short(m.get('entropy', m.get('surprise', float('nan'))))}")
         if "kl" in m:
             out.append(f"KL {short(m['kl'])}")
         out.append(f"{count(m.get('tokens', 0.0) / max(m['seconds'], 1e-9))} tokens/s")
@@ -85,19 +75,27 @@ class Watch:
 
     def end(self, loop: Any, before: Any, after: Any, summary: dict[str, Any]) -> None:
         self.close()
-        rewards = [v for _, v in loop.run.store.series("reward", loop.phase)]  # a resumed run's earlier steps too
-        if not self.rewards and rewards:
+        curve = [v for _, v in loop.run.store.series(self.curve, loop.phase)]  # a resumed run's earlier steps too
+        if not self.seen and curve:
             self.console.print("this run had ended already; --fresh does it again")
-        report(self.console, before, after, summary, rewards)
-        name, task = shlex.quote(loop.config.name), shlex.quote(loop.config.task)
-        where = "" if self.runs == "runs" else f" --runs {shlex.quote(self.runs)}"
-        method = loop.method.name
-        next_steps(self.console, [
-            (f"posttrain chat --run {name}{where}", "talk to what it has become"),
-            (f"posttrain eval --run {name}{where} --task {task} --n 8", "accuracy and pass@k"),
-            (f"posttrain show {method}", "read the algorithm"),
-            (f"posttrain export {name}{where} --to my-model", "a Hugging Face folder"),
-        ])  # fmt: skip
+        report(self.console, before, after, summary, curve, self.curve)
+        next_steps(self.console, self.worth_typing(loop))
+
+    def worth_typing(self, loop: Any) -> list[tuple[str, str]]:
+        """What can be done with the run now: a reward model does not talk, and pairs are no task to be graded on."""
+        which = f"{shlex.quote(loop.config.name)}{self.where}"
+        out = [(f"posttrain show {loop.method.name}", "read the algorithm")]
+        if loop.method.loss.card.stage == "reward_model_loss":
+            return out
+        out.insert(0, (f"posttrain chat --run {which}", "talk to what it has become"))
+        if loop.method.rollout.name != "pairs":
+            task = shlex.quote(loop.config.task)
+            out.insert(1, (f"posttrain eval --run {which} --task {task} --n 8", "accuracy and pass@k"))
+        return [*out, (f"posttrain export {which} --to my-model", "a Hugging Face folder")]
+
+    @property
+    def where(self) -> str:
+        return "" if self.runs == "runs" else f" --runs {shlex.quote(self.runs)}"
 
     def plan_end(self, summary: dict[str, Any], name: str) -> None:
         self.close()
@@ -106,18 +104,40 @@ class Watch:
         for key, value in summary.items():
             if isinstance(value, (int, float, str)) and key != "stopped":
                 self.console.print(f"  {key}  {short(value) if isinstance(value, float) else value}", markup=False)
-        where = "" if self.runs == "runs" else f" --runs {shlex.quote(self.runs)}"
-        next_steps(self.console, [
-            (f"posttrain chat --run {shlex.quote(name)}{where}", "talk to what it has become"),
-            (f"posttrain export {shlex.quote(name)}{where} --to my-model", "a Hugging Face folder"),
-        ])  # fmt: skip
+        self.console.print(f"  all of it is in {self.runs}/{name}", markup=False)
+        which = f"{shlex.quote(name)}{self.where}"
+        talk = (f"posttrain chat --run {which}", "talk to what it has become")
+        next_steps(self.console, [talk, (f"posttrain export {which} --to my-model", "a Hugging Face folder")])
 
     def close(self) -> None:
         """Leave the terminal as it was."""
 
 
 class Lines(Watch):
-    """A line every few steps."""
+    """What is trained, and a line every few steps."""
+
+    def hello(self, config: Any, measured: bool = True) -> None:
+        what = (
+            f", measuring it on {config.eval_problems} held-out problems" if measured and config.eval_problems else ""
+        )
+        self.console.print(f"loading {config.model}{what} ...", style="dim", markup=False)
+
+    def begin(self, loop: Any, before: Any) -> None:
+        super().begin(loop, before)
+        policy = loop.learner.policy
+        size = count(sum(p.numel() for p in policy.parameters()))
+        self.console.print(
+            f"{loop.method.name} on {loop.config.task}: {loop.config.model} ({size} parameters) on {policy.device}, "
+            f"{loop.config.steps} steps of {loop.config.prompts} prompts, in {loop.run.folder}",
+            soft_wrap=True, markup=False,
+        )  # fmt: skip
+        if before.problems:
+            told = f"{percent(before.accuracy)} ± {100 * before.error:.1f} of {before.problems} held-out problems"
+            self.console.print(f"before training: {told}")
+
+    def phase(self, loop: Any) -> None:
+        super().phase(loop)
+        self.console.print(f"phase {loop.phase}: {loop.method.name}, {loop.config.steps} steps", markup=False)
 
     def show(self, step: int) -> None:
         every = max(1, self.total // _LINES)
@@ -125,7 +145,7 @@ class Lines(Watch):
             self.console.print(f"step {step + 1}/{self.total}  {self.line(step)}", soft_wrap=True)
 
 
-class Bar(Watch):
+class Bar(Lines):
     """A bar that moves, with the figures beside it."""
 
     bar: Progress | None = None
@@ -136,11 +156,16 @@ class Bar(Watch):
 
     def show(self, step: int) -> None:
         if self.bar is None:
-            columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn())
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24 if self.console.width > 110 else 10),
+                MofNCompleteColumn(),
+            )
             self.bar = Progress(*columns, TextColumn("{task.fields[line]}", markup=False), console=self.console)
             self.task = self.bar.add_task("step", total=self.total, line="")
             self.bar.start()
-        self.bar.update(self.task, completed=step + 1, line=self.line(step))
+        what = "step" if step + 1 < self.total else "done, measuring"
+        self.bar.update(self.task, description=what, completed=step + 1, line=self.line(step))
 
     def close(self) -> None:
         if self.bar is not None:

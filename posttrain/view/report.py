@@ -15,19 +15,20 @@ from posttrain.view.figures import duration, mean, percent, short, sparkline
 _ANSWER = 240  # characters of an answer that are shown
 
 
-def report(console: Console, before: Any, after: Any, summary: dict[str, Any], rewards: Sequence[float]) -> None:
-    """The whole end of a run, without what to do next."""
+def report(
+    console: Console, before: Any, after: Any, summary: dict[str, Any], curve: Sequence[float], name: str = "reward"
+) -> None:
+    """The whole end of a run, without what to do next. curve is the metric `name` of every step."""
     console.print()
     if after.problems:
         console.print(score_table(before, after))
         for lines in samples(before, after):
             console.print(lines)
-    if rewards:
-        console.print()
-        edge = max(1, len(rewards) // 10)
-        first, last = mean(rewards[:edge]), mean(rewards[-edge:])
-        console.print(Text.assemble("reward ", (sparkline(rewards), "green"), f"  {short(first)} to {short(last)}"))
-    told = f"{len(rewards)} steps in {duration(summary['seconds'])}, {summary['tokens']:,} tokens sampled"
+    if curve:
+        edge = max(1, len(curve) // 10)
+        first, last = mean(curve[:edge]), mean(curve[-edge:])
+        console.print(Text.assemble(f"\n{name} ", (sparkline(curve), "green"), f"  {short(first)} to {short(last)}"))
+    told = f"{len(curve)} steps in {duration(summary['seconds'])}, {summary['tokens']:,} tokens"
     if summary.get("skipped_updates"):
         told += f"; {summary['skipped_updates']} updates were not finite and were skipped"
     console.print(told, highlight=False)

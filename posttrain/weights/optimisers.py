@@ -25,8 +25,6 @@ def adamw(
 
 
 @optimiser()
-def sgd(
-    named: Iterable[tuple[str, nn.Parameter]], lr: float = 1e-2, momentum: float = 0.0
-) -> torch.optim.Optimizer:
+def sgd(named: Iterable[tuple[str, nn.Parameter]], lr: float = 1e-2, momentum: float = 0.0) -> torch.optim.Optimizer:
     """SGD: no memory of the past unless momentum is given; for controlled experiments."""
     return torch.optim.SGD([p for _, p in named], lr=lr, momentum=momentum)

@@ -37,12 +37,12 @@ class Frozen:
 
 
 @reference()
-class fixed(Frozen):  # noqa: N801
+class fixed(Frozen):
     """Fixed: the policy the phase began with."""
 
 
 @reference()
-class ema(Frozen):  # noqa: N801
+class ema(Frozen):
     """EMA: an exponential moving average of the policy. ref <- decay ref + (1 - decay) policy"""
 
     def __init__(self, decay: float = 0.99) -> None:
@@ -56,7 +56,7 @@ class ema(Frozen):  # noqa: N801
 
 
 @reference(paper="arXiv:2505.24864")
-class reset(Frozen):  # noqa: N801
+class reset(Frozen):
     """Reset: the policy of every `every` steps ago or less; the leash is let out and taken in again (ProRL)."""
 
     def __init__(self, every: int = 50) -> None:

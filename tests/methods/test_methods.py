@@ -13,8 +13,8 @@ from posttrain.core.config import to_dict
 from posttrain.core.loop import Loop
 from posttrain.core.method import Method, find_method
 from posttrain.core.registry import parts
-from posttrain.core.types import Prompt
 from posttrain.core.sampling import Sampling
+from posttrain.core.types import Prompt
 from posttrain.engines.run import Run
 from posttrain.recipe import build_loop
 from posttrain.rewards.score import Scorer

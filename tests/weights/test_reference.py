@@ -1,8 +1,8 @@
 """References move when they say so: never, a little after every step, or wholly every so many steps."""
 
 import torch
-
 from models import tiny
+
 from posttrain.weights.reference import ema, fixed, reset
 
 

@@ -24,14 +24,14 @@ WARM = 3  # so is this much warmth: less is cold, more is gushing
 def utility(prompt: Prompt, text: str) -> float:
     """The hidden taste: polite, warm but not gushing, of a fit length, to the point, without saying things twice.
 
-    U = (1 - e^-p) + (w/3) e^(1 - w/3) - ((n - 9)/6)^2 - 2 (constraints broken) - (words said again) / 2
+    U = (1 - e^-p) + (w/3) e^(1 - w/3) - ((n - 9)/6)^2 - 1.5 (constraints broken) - (words said again) / 2
     p markers of politeness, w of warmth (3 is best), n words (9 is best). At most 2, without a lower bound.
     """
     said = words_of(final_answer(text) or "")
     again = sum(count - 1 for count in Counter(said).values())
     warm = warmth(text) / WARM
     manner = 1 - math.exp(-politeness(text)) + warm * math.exp(1 - warm)
-    return manner - ((len(said) - WORDS) / 6) ** 2 - 2 * len(unmet(prompt.info, text)) - again / 2
+    return manner - ((len(said) - WORDS) / 6) ** 2 - 1.5 * len(unmet(prompt.info, text)) - again / 2
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,44 @@
+"""examples:
+posttrain compare grpo rloo --seeds 5
+posttrain compare grpo "grpo(loss='cispo')" --task word_problems --steps 40 --picture grpo-cispo.png
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from posttrain.commands.parser import Parser, whole
+from posttrain.commands.use import load_parts, use_option
+from posttrain.core.errors import UserError
+
+
+def options(parser: Parser) -> None:
+    parser.add_argument("methods", nargs="+", metavar="METHOD", help="two methods or more")
+    parser.add_argument(
+        "--task", default="word_problems", metavar="TASK", help="a task as in posttrain run [word_problems]"
+    )
+    parser.add_argument("--seeds", type=whole, default=5, metavar="N", help="runs of each method [5]")
+    parser.add_argument("--steps", type=whole, default=40, metavar="N", help="steps of each run [40]")
+    parser.add_argument("--picture", default="", metavar="FILE", help="draw the comparison: .png or .svg")
+    parser.add_argument("--json", action="store_true", help="the figures as JSON and nothing else")
+    use_option(parser)
+
+
+def main(args: argparse.Namespace) -> int:
+    load_parts(args.use)
+    if len(args.methods) < 2:
+        raise UserError(f"a comparison needs two methods or more, got {args.methods[0]!r} alone")
+    from posttrain.lab import compare
+
+    if args.seeds < 2:
+        raise UserError(f"--seeds is {args.seeds}; with fewer than 2 nobody can tell a difference from luck")
+    picture = args.picture or None
+    made = compare(args.methods, task=args.task, seeds=args.seeds, steps=args.steps, picture=picture)
+    if args.json:
+        print(json.dumps(made.to_dict()))
+        return 0
+    print(made)
+    print(f"\nthe picture is in {picture}" if picture else "", end="")
+    print(f"\nnext: posttrain show {args.methods[0].partition('(')[0]}")
+    return 0

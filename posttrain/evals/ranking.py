@@ -1,0 +1,42 @@
+"""Preference pairs that nobody trained on: how often the preferred answer is ranked above the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from posttrain.core.types import Prompt, Rollout
+from posttrain.evals.accuracy import Score
+
+_AT_ONCE = 32  # pairs of one forward pass
+
+
+@torch.no_grad()
+def ranking(policy: Any, prompts: Sequence[Prompt]) -> Score:
+    """The share of pairs with s(chosen) > s(rejected); equals count half, and of no pairs it is nan.
+
+    s is the score of a reward model, else log pi(y | x), the whole answer's log-probability. rollouts are the preferred
+    answers, each worth 1, 1/2 or 0.
+    """
+    chosen: list[Rollout] = []
+    for start in range(0, len(prompts), _AT_ONCE):
+        some = prompts[start : start + _AT_ONCE]
+        written = [policy.written(p, p.info[k]) for p in some for k in ("chosen", "rejected")]
+        for better, worse, s in zip(written[::2], written[1::2], worth(policy, written).view(-1, 2).tolist()):
+            better.reward, worse.reward = [0.5 + 0.5 * ((a > b) - (a < b)) for a, b in (s, s[::-1])]
+            chosen.append(better)
+    grades = [r.reward or 0.0 for r in chosen]
+    mean = sum(grades) / len(grades) if grades else math.nan
+    var = sum((g - mean) ** 2 for g in grades) / max(len(grades) - 1, 1)
+    tokens = sum(len(r) for r in chosen) / max(len(chosen), 1)
+    return Score(mean, math.sqrt(var / max(len(grades), 1)), len(chosen), tokens, chosen)
+
+
+def worth(policy: Any, written: list[Rollout]) -> torch.Tensor:
+    """s of each answer: the reward model's score, or the sum of its tokens' log-probabilities."""
+    if getattr(policy, "score", None) is not None:
+        return policy.forward(written, ("score",))["score_B"].float().cpu()
+    return policy.forward(written, ("logp",))["logp_BT"].sum(-1).float().cpu()

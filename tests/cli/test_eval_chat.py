@@ -1,0 +1,108 @@
+"""`eval` and `chat`: models and runs by name, figures that add up, conversations that end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from posttrain.commands.chat import Conversation
+from posttrain.commands.eval import figures
+from posttrain.core.sampling import Sampling
+from tests.cli.conftest import Said, call
+
+FEW = ["--problems", "4", "--max-tokens", "24"]
+
+
+def test_eval_table() -> None:
+    said = call("eval", "--task", "arithmetic", "--n", "2", *FEW)
+    assert said.code == 0
+    for words in ("pocket on arithmetic: 4 problems", "accuracy", "pass@1", "pass@2", "next:", "posttrain run grpo"):
+        assert words in said.out
+
+
+def test_eval_json_of_a_run(first_run: Said, runs: Path) -> None:
+    said = call("eval", "--run", "grpo-arithmetic", "--runs", str(runs), "--json", *FEW)
+    found = json.loads(said.out)
+    assert found["task"] == "arithmetic" and found["model"] == "grpo-arithmetic" and found["problems"] == 4
+    summary = json.loads((runs / "grpo-arithmetic" / "summary.json").read_text())
+    assert found["accuracy"] == summary["accuracy_after"]  # the same weights, problems and draws
+
+
+def test_figures_count_right_answers_per_problem() -> None:
+    """Two problems of two answers, 1 and 2 right: pass@1 = (1/2 + 1) / 2, pass@2 = 1. Part marks do not pass."""
+    made = [SimpleNamespace(reward=r, stopped=True) for r in (1.0, 0.5, 1.0, 1.0)]
+    score = SimpleNamespace(rollouts=made, accuracy=0.875, error=0.0, problems=2, tokens=3.0)
+    found = figures(score, 2)
+    assert found["pass_at_k"]["1"]["mean"] == 0.75 and found["pass_at_k"]["2"]["mean"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["eval", "--n", "4", "--temperature", "0"], "all 4 answers are the same"),
+        (["eval", "--problems", "0"], "--problems is 0"),
+        (["eval", "--model", "pocket", "--run", "x"], "give one of them"),
+        (["eval", "--phase", "sft"], "--phase is of a run"),
+        (["eval", "--split", "tset"], "invalid choice: 'tset'"),
+        (["eval", "--task", "gsm8k"], "POSTTRAIN_DATA"),
+        (["chat", "--temperature", "-1", "--say", "hi"], "temperature is -1.0"),
+        (["chat", "--model", "nope", "--say", "hi"], "no model named 'nope'"),
+    ],
+)
+def test_mistakes(argv: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POSTTRAIN_DATA", raising=False)
+    said = call(*argv)
+    assert said.code == 2 and sentence in said.err
+
+
+def test_a_run_that_is_not_there(first_run: Said, runs: Path, tmp_path: Path) -> None:
+    said = call("chat", "--run", "grpo-arithmetik", "--runs", str(runs), "--say", "hi")
+    assert said.code == 2 and "did you mean 'grpo-arithmetic'?" in said.err
+    said = call("chat", "--run", "x", "--runs", str(tmp_path), "--say", "hi")
+    assert said.code == 2 and "there are no runs" in said.err
+    said = call("chat", "--run", "grpo-arithmetic", "--runs", str(runs), "--phase", "sft", "--say", "hi")
+    assert said.code == 2 and "no checkpoint of phase 'sft'" in said.err
+
+
+def test_one_answer() -> None:
+    said = call("chat", "--say", "What is 2+3? Answer only.")
+    assert said.code == 0 and said.out.strip() and "next:" in said.err
+    again = json.loads(call("chat", "--say", "What is 2+3? Answer only.", "--json").out)
+    assert again["answer"] == said.out.strip() and again["ended"]
+
+
+def test_a_conversation(monkeypatch: pytest.MonkeyPatch, first_run: Said, runs: Path) -> None:
+    lines = iter(["What is 2+3? Answer only.", "/new", "What is 1+1? Answer only.", ""])
+    monkeypatch.setattr("builtins.input", lambda _: next(lines))
+    said = call("chat", "--run", "grpo-arithmetic", "--runs", str(runs), "--max-tokens", "16")
+    assert said.code == 0 and said.out.count("grpo-arithmetic: ") == 2 and "next:" in said.out
+
+
+def test_the_end_of_input_ends_a_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(_: str) -> str:
+        raise EOFError
+
+    monkeypatch.setattr("builtins.input", nothing)
+    assert call("chat").code == 0
+
+
+def test_memory_is_what_the_model_sees() -> None:
+    """A model that says how many messages it was given: with memory 1 the system, one exchange, and the question."""
+
+    class Counts:
+        def sample(self, prompts, n, how, seed, step):
+            seen.append([m["content"] for m in prompts[0].content])
+            return [[SimpleNamespace(text=f"a{step}", stopped=True)]]
+
+    seen: list[list[str]] = []
+    talk = Conversation(Counts(), Sampling(), system="s", memory=1)
+    for q in ("q0", "q1", "q2"):
+        talk.ask(q)
+    assert seen == [["s", "q0"], ["s", "q0", "a0", "q1"], ["s", "q1", "a1", "q2"]]
+    forgetful = Conversation(Counts(), Sampling(), memory=0)
+    forgetful.ask("x")
+    forgetful.ask("y")
+    assert seen[-1] == ["y"]

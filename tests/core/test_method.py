@@ -1,0 +1,71 @@
+"""A method is a difference: what `but` takes, by part and by name, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from posttrain.advantages.rloo import rloo
+from posttrain.core.errors import UserError
+from posttrain.core.method import Method, find_method
+from posttrain.losses.policy.cispo import cispo
+from posttrain.losses.terms.entropy import entropy
+from posttrain.methods.grpo import grpo
+
+
+def test_but_changes_one_stage_and_leaves_the_original() -> None:
+    other = grpo.but(loss=cispo)
+    assert other.loss.name == "cispo" and grpo.loss.name == "ppo"
+    a, b = grpo.describe(), other.describe()
+    assert {k for k in a if a[k] != b[k]} == {"loss"}
+
+
+def test_but_by_name_binds_parameters() -> None:
+    assert grpo.but(loss="cispo(high=4)").loss.defaults() == {"high": 4}
+    assert grpo.but(advantage="Dr_GRPO").advantage.name == "dr-grpo"  # names are folded
+    assert [t.name for t in grpo.but(terms=("kl", "entropy(coef=0.1)")).terms] == ["kl", "entropy"]
+
+
+def test_one_part_is_enough_for_a_stage_of_several() -> None:
+    assert grpo.but(terms=entropy).terms == (entropy,)
+    assert grpo.but(terms=()).terms == ()
+    assert grpo.but(keep="zero_variance").keep[0].name == "zero-variance"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"los": cispo}, "no stage 'los'; did you mean 'loss'"),
+        ({"loss": "csipo"}, "did you mean 'cispo'"),
+        ({"loss": "cispo(hihg=4)"}, "did you mean 'high'"),
+        ({"loss": rloo}, "loss takes a part of the stage policy_loss or .* not a advantage|not an advantage"),
+        ({"loss": 3}, "not 3"),
+        ({"advantage": (rloo, rloo)}, "exactly one part, got 2"),
+        ({"loss": "cispo(4)"}, r"write it like cispo\(name=value"),
+    ],
+)
+def test_mistakes_are_told(changes: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        grpo.but(**changes)
+
+
+def test_needs_are_those_of_its_parts() -> None:
+    assert grpo.needs == {"ref_logp"}
+    assert grpo.but(terms=()).needs == set()
+    assert grpo.but(terms=entropy, advantage="gae").needs == {"entropy", "value"}
+
+
+def test_found_by_name_with_changes() -> None:
+    assert find_method("grpo(epochs=2)").epochs == 2
+    assert find_method("Dr_GRPO").name == "dr-grpo"
+    with pytest.raises(UserError, match="did you mean 'gspo'"):
+        find_method("gspoo")
+    with pytest.raises(UserError, match="did you mean 'epochs'"):
+        find_method("grpo(epoch=2)")
+
+
+def test_description_is_plain_and_whole() -> None:
+    """What a run's fingerprint is made of: every part with every parameter in force."""
+    told = grpo.describe()
+    assert told["terms"] == [{"part": "kl", "coef": 0.04, "kind": "k3"}]
+    assert told["rollout"] == [{"part": "sample", "n": 8}]
+    assert isinstance(grpo, Method) and grpo.but(epochs=3).describe() != told

@@ -1,0 +1,261 @@
+"""Plans: the order of phases, cycles, gates, roles, and that a restart does nothing twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from posttrain import recipe
+from posttrain.core.errors import UserError
+from posttrain.core.plan import Context, Copy, Cycle, Do, Gate, Phase, Plan, Stopped, alternate, plan
+from posttrain.core.registry import _PARTS, find
+from posttrain.core.types import Prompt
+from posttrain.methods.grpo import grpo
+from posttrain.methods.ppo import ppo
+from posttrain.methods.reward_model import reward_model
+from posttrain.methods.sft import sft
+from posttrain.rewards.spec import Given
+from tests.engines import tiny_run
+
+
+class Memory:
+    """A run that only remembers notes."""
+
+    def __init__(self) -> None:
+        self.notes: dict[str, Any] = {}
+
+    def write_notes(self, notes: dict[str, Any]) -> None:
+        self.notes = dict(notes)
+
+
+def nothing(context: Context) -> None:
+    pass
+
+
+def walked(*parts: Any, context: Context | None = None) -> list[str]:
+    context = context or Context(Memory(), None, {})
+    return [p.name for p in Plan("test", parts).walk(context)]
+
+
+def test_sequence_and_cycles_name_their_rounds() -> None:
+    inner = Cycle((Do("c", nothing),), times=2)
+    assert walked(Do("a", nothing), Cycle((Do("b", nothing), inner), times=2)) == [
+        "a", "b.1", "c.1.1", "c.1.2", "b.2", "c.2.1", "c.2.2",
+    ]  # fmt: skip
+
+
+def test_alternate_is_a_cycle() -> None:
+    assert walked(alternate(Do("x", nothing), Do("y", nothing), times=2)) == ["x.1", "y.1", "x.2", "y.2"]
+
+
+def test_a_cycle_ends_when_its_gate_passes() -> None:
+    context = Context(Memory(), None, {})
+    seen: list[str] = []
+    for part in Plan("test", (Cycle((Do("a", nothing),), 9, until=lambda c: c.notes["n"] >= 3), Do("b", nothing))).walk(
+        context
+    ):
+        seen.append(part.name)
+        context.notes["n"] = context.notes.get("n", 0) + 1
+    assert seen == ["a.1", "a.2", "a.3", "b"]
+
+
+def test_a_gate_stops_the_plan() -> None:
+    walk = Plan("test", (Do("a", nothing), Gate("safe", lambda c: False, "not safe"), Do("b", nothing))).walk(
+        Context(Memory(), None, {})
+    )
+    assert next(walk).name == "a"
+    with pytest.raises(Stopped, match="not safe"):
+        next(walk)
+    assert walked(Gate("safe", lambda c: True), Do("b", nothing)) == ["b"]
+
+
+def test_decisions_are_made_once() -> None:
+    """After a restart the notes know more than they did then; the answer of then counts."""
+    parts = (
+        Cycle((Do("a", nothing),), 3, until=lambda c: c.notes.get("good", False)),
+        Gate("g", lambda c: c.notes["n"] < 5),
+    )
+    first = Context(Memory(), None, {}, notes={"n": 1})
+    assert walked(*parts, context=first) == ["a.1", "a.2", "a.3"]
+    again = Context(Memory(), None, {}, notes={**first.run.notes, "good": True, "n": 9})
+    assert walked(*parts, context=again) == ["a.1", "a.2", "a.3"]
+
+
+def test_two_phases_of_one_name_are_refused() -> None:
+    with pytest.raises(UserError, match="are named 'a'"):
+        walked(Do("a", nothing), Do("a", nothing))
+
+
+def test_strange_parts_are_refused() -> None:
+    with pytest.raises(UserError, match="not str"):
+        walked("sft")
+
+
+def test_a_missing_role_is_told() -> None:
+    with pytest.raises(UserError, match="no phase has made the role 'judge' yet; there are: policy"):
+        Context(Memory(), None, {"policy": 1}).role("judge")
+
+
+def test_plans_are_found_by_name() -> None:
+    @plan(paper="arXiv:1", title="Toy")
+    def toy_plan(rounds: int = 2) -> Plan:
+        """Toy: goes round."""
+        return Plan("toy-plan", (Cycle((Do("a", nothing),), rounds),))
+
+    try:
+        part = find("toy_plan(rounds=1)", "plan")
+        assert (part.card.paper, part.card.title) == ("arXiv:1", "Toy")
+        assert [p.name for p in part().walk(Context(Memory(), None, {}))] == ["a.1"]
+        with pytest.raises(UserError, match="did you mean 'rounds'"):
+            find("toy_plan(round=1)", "plan")
+    finally:
+        del _PARTS["plan"]["toy-plan"]
+
+
+# ---- run_plan on a decoder of 20k parameters
+
+
+class Pairs(tiny_run.Count):
+    def prompt(self, index: int, split: str = "train") -> Prompt:
+        p = super().prompt(index, split)
+        other = "abcd"[(index + 1) % 4]
+        return Prompt(p.id, p.content, p.answer, {**p.info, "chosen": p.answer * 6, "rejected": other * 6})
+
+
+def env(context: Context) -> Pairs:
+    return Pairs()
+
+
+def given(context: Context) -> Given:
+    return Given()
+
+
+def whole(done: list[str]) -> Plan:
+    """SFT, a copy of it, a reward model of its own, then PPO and GRPO near the SFT policy, two rounds."""
+
+    def note(context: Context) -> None:
+        done.append(context.phase)
+        context.notes[context.phase] = float(context.role("policy").model.lm_head.weight.detach().sum())
+
+    small = {"prompts": 2}
+    rl = grpo.but(rollout=grpo.rollout.but(n=2))
+    actor_critic = ppo.but(rollout=grpo.rollout.but(n=2))
+    return Plan(
+        "tiny-plan",
+        (
+            Phase("sft", sft, 2, env, rewards=given, after=note),
+            Copy("policy", "start"),
+            Phase(
+                "rm", reward_model, 2, env, role="judge", make=lambda c: c.role("start").as_reward_model(),
+                rewards=given, changes=small,
+            ),
+            Do("look", note),
+            Cycle(
+                (
+                    Phase("ppo", actor_critic, 2, env, reference="start", changes=small),
+                    Phase("rl", rl, 2, env, reference="start", changes=small, after=note),
+                ),
+                times=2,
+            ),
+        ),
+        options={"rounds": 2},
+    )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def tiny_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recipe, "load_policy", lambda config: tiny_run.policy(config.seed))
+
+
+def weights(run: Path, phase: str) -> dict[str, torch.Tensor]:
+    from posttrain.engines.checkpoint import newest
+
+    found = newest(run / "checkpoints", phase)
+    assert found is not None
+    return found.tables
+
+
+def test_roles_and_references(tmp_path: Path) -> None:
+    """The reward model grows from the SFT policy, and round two is still held to it, not to where round one ended."""
+    done: list[str] = []
+    summary = recipe.run_plan(whole(done), tiny_run.config(name="p"), tmp_path)
+    assert done == ["sft", "look", "rl.1", "rl.2"] and summary["sft"] == summary["look"]
+    end = weights(tmp_path / "p", "sft")["weights"]
+    for phase in ("ppo.1", "rl.2"):
+        reference = weights(tmp_path / "p", phase)["reference"]
+        assert all(torch.equal(reference[k], end[k]) for k in reference)
+    moved = weights(tmp_path / "p", "rl.2")["weights"]
+    assert not any(torch.equal(moved[k], end[k]) for k in end)
+    assert "score.out.weight" in weights(tmp_path / "p", "rm")["weights"]
+    assert any(k.startswith("critic.") for k in weights(tmp_path / "p", "ppo.2")["weights"])
+    assert not any(k.startswith("critic.") for k in weights(tmp_path / "p", "rl.2")["weights"])
+
+
+def test_rounds_see_other_prompts(tmp_path: Path) -> None:
+    from posttrain.engines.run import Run
+
+    recipe.run_plan(whole([]), tiny_run.config(name="p"), tmp_path)
+    run = Run.open(tmp_path / "p")
+    first, second = ({r["prompt_id"] for r in run.store.rollouts() if r["phase"] == f"rl.{i}"} for i in (1, 2))
+    assert first and second and first != second
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.mark.parametrize("at", ["rm", "look", "ppo.1", "rl.1", "ppo.2"])
+def test_a_restart_does_nothing_twice_and_ends_the_same(
+    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut off as the part `at` has done its work but is not finished: the second run does it again and goes on."""
+    from posttrain.engines.run import Run
+
+    settings = tiny_run.config(name="p", save_every=1)
+    recipe.run_plan(whole([]), settings, tmp_path / "whole")
+    finish = Run.finish
+
+    def cut(self: Run, phase: str) -> None:
+        if phase == at:
+            raise Interrupted
+        finish(self, phase)
+
+    done: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "finish", cut)
+        with pytest.raises(Interrupted):
+            recipe.run_plan(whole(done), settings, tmp_path / "cut")
+    before = list(done)
+    summary = recipe.run_plan(whole(done), settings, tmp_path / "cut")
+    twice = {at} & {"look", "rl.1"}  # its report is written again, word for word
+    assert done[len(before) :] == [d for d in ("sft", "look", "rl.1", "rl.2") if d not in before or d in twice]
+    assert summary == Run.open(tmp_path / "whole" / "p").read_summary()
+    for phase in ("rm", "ppo.2", "rl.2"):
+        a, b = weights(tmp_path / "whole" / "p", phase), weights(tmp_path / "cut" / "p", phase)
+        assert a.keys() == b.keys()
+        assert all(torch.equal(x, b[table][k]) for table in a for k, x in a[table].items())
+
+
+def test_a_finished_plan_is_only_read(tmp_path: Path) -> None:
+    first = recipe.run_plan(whole([]), tiny_run.config(name="p"), tmp_path)
+    done: list[str] = []
+    assert recipe.run_plan(whole(done), tiny_run.config(name="p"), tmp_path) == first and done == []
+
+
+def test_other_options_are_another_run(tmp_path: Path) -> None:
+    recipe.run_plan(Plan("p", (Do("a", nothing),), options={"n": 1}), tiny_run.config(name="p"), tmp_path)
+    with pytest.raises(UserError, match=r"options\.n was 1, is now 2"):
+        recipe.run_plan(Plan("p", (Do("a", nothing),), options={"n": 2}), tiny_run.config(name="p"), tmp_path)
+
+
+def test_a_role_nobody_makes(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="does not say how to make it"):
+        recipe.run_plan(Plan("p", (Phase("x", sft, 1, env, role="judge"),)), tiny_run.config(name="p"), tmp_path)
+
+
+def test_a_gate_that_stops_is_in_the_summary(tmp_path: Path) -> None:
+    stopped = Plan("p", (Do("a", nothing), Gate("safe", lambda c: False, "not safe"), Do("b", nothing)))
+    assert recipe.run_plan(stopped, tiny_run.config(name="p"), tmp_path)["stopped"] == "not safe"
