@@ -43,7 +43,8 @@ def trained(seed: int, prompts: list[Prompt] | None) -> dict[str, float]:
     before = accuracy(policy, ENV, TEST, HOW).accuracy
     config = Config(seed=seed, steps=STEPS, prompts=COPIES, lr=1e-4, warmup=5, sampling=HOW)
     env = ENV if prompts is None else Listed(prompts)
-    method = METHOD if prompts is None else METHOD.but(prompts=uniform.but(repeat=COPIES // len(prompts)))
+    copies = uniform.but(repeat=COPIES)  # type: ignore[attr-defined]
+    method = METHOD if prompts is None else METHOD.but(prompts=copies)
     rows = fit(policy, method, env, config, build_scorer("", ENV))
     after = accuracy(policy, ENV, TEST, HOW).accuracy
     last = sum(r["reward"] for r in rows[-3:]) / 3

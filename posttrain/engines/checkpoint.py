@@ -31,7 +31,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 Tables = dict[str, dict[str, Tensor]]
 
 
-class Damaged(Exception):  # noqa: N818 - it is a finding about a folder, and is always caught
+class Damaged(Exception):
     """A checkpoint that is not whole; the message says which file and why."""
 
 

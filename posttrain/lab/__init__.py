@@ -3,7 +3,11 @@
 from importlib import import_module
 from typing import Any
 
-_EXPORTS = {"check": "record", "claims": "claim", "compare": "compare"}  # imported on first use: evidence needs no torch
+_EXPORTS = {
+    "check": "record",
+    "claims": "claim",
+    "compare": "compare",
+}  # imported on first use: evidence needs no torch
 __all__ = [*_EXPORTS]
 
 

@@ -34,5 +34,7 @@ def interval(values_S: Sequence[float], level: float = LEVEL, resamples: int = R
 def differences(better_S: Sequence[float], worse_S: Sequence[float]) -> list[float]:
     """What the first has over the second, seed by seed: pairing removes what the seed itself contributes."""
     if len(better_S) != len(worse_S):
-        raise UserError(f"arms of {len(better_S)} and {len(worse_S)} seeds cannot be paired; run both on the same seeds")
+        raise UserError(
+            f"arms of {len(better_S)} and {len(worse_S)} seeds cannot be paired; run both on the same seeds"
+        )
     return [b - w for b, w in zip(better_S, worse_S, strict=True)]

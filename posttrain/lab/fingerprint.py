@@ -13,9 +13,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-_FOLDERS = (
-    "advantages claims decoding environments evals lab losses methods models prompts rewards rollouts weights"
-).split()  # fmt: skip
+_FOLDERS = ["advantages", "claims", "decoding", "environments", "evals", "lab", "losses", "methods", "models", "prompts", "rewards", "rollouts", "weights"]  # fmt: skip
 _FILES = ("train.py", "core/assemble.py", "core/rng.py", "engines/sampling.py")
 _REPORTS = ("claim.py", "compare.py", "evidence.py", "fingerprint.py", "methods_page.py", "record.py")  # of the lab
 _WORDS = ("title", "says", "experiment", "tried", "doc", "paper", "laws", "base", "system", "family")  # told, not used

@@ -78,15 +78,19 @@ class Worth:
 
 
 def fit(
-    policy: Any, method: Method, env: Any, config: Config, scorer: Any = None, after: Callable[[int], None] | None = None
-) -> list[dict[str, float]]:
-    """Train the policy in place as a run would; returns the figures of each step. `after` is called with each step done.
+    policy: Any, method: Method, env: Any, config: Config, scorer: Any = None,
+    after: Callable[[int], None] | None = None, decay: int = 0,
+) -> list[dict[str, float]]:  # fmt: skip
+    """Train the policy in place as a run would; returns the figures of each step. `after` is called with each step done,
+    `decay` is the number of steps over which the learning rate falls to 0 (0: it stays).
 
     Without a scorer the answers must come with their worth (demonstrations, pairs). The guard is strict: a policy whose
     sampler and trainer disagree is an error here, not a warning.
     """
     memory = Memory()
-    learner = Learner(policy, method, config.seed, config.lr, config.warmup, config.max_norm, config.micro_tokens)
+    learner = Learner(
+        policy, method, config.seed, config.lr, config.warmup, config.max_norm, config.micro_tokens, decay
+    )
     loop = Loop(
         config=config, method=method, env=env, learner=learner,
         source=Synchronous(policy, method.rollout, config.sampling, config.seed),

@@ -34,7 +34,7 @@ class TabularPolicy(nn.Module):
         self, P: int, T: int, V: int, memory: bool = True, end: int | None = None, features_PF: Tensor | None = None
     ) -> None:
         super().__init__()
-        if V > len(LETTERS):
+        if len(LETTERS) < V:
             raise UserError(f"a tabular policy has at most {len(LETTERS)} letters, got V={V}")
         self.P, self.T, self.V, self.end, self.memory = P, T, V, end, memory
         self.features_PF: Tensor
@@ -73,7 +73,8 @@ class TabularPolicy(nn.Module):
         """n answers a prompt, as a function of (seed, step, prompt id, sample index) alone."""
         row_B = torch.tensor([p.info["row"] for p in prompts]).repeat_interleave(n)
         key_B = torch.tensor([rng.key(seed, step, p.id, i) for p in prompts for i in range(n)])
-        tokens, logps = [], []
+        tokens: list[Tensor] = []
+        logps: list[Tensor] = []
         for t in range(self.T):
             before_B = tokens[-1] if tokens else None
             token_B, logp_B = draw(self._logits_at(row_B, t, before_B), key_B, t, how)

@@ -1,0 +1,79 @@
+"""METHODS.md from the cards: every method, plan, claim and part with its paper, file and evidence.
+
+python -m posttrain.lab.methods_page          write it
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from posttrain.core.evidence import evidence, in_words
+from posttrain.core.registry import STAGES, Card, parts
+from posttrain.lab.evidence import RESULTS
+
+PAGE = Path(__file__).parent.parent.parent / "METHODS.md"
+_HEADINGS = {
+    "plan": "Plans", "method": "Methods", "claim": "Claims", "prompts": "Prompts", "rollout": "Rollouts", "reward": "Rewards",
+    "shaping": "Reward shaping", "keep": "Filters", "advantage": "Advantages", "policy_loss": "Policy losses",
+    "preference_loss": "Preference losses", "supervised_loss": "Supervised losses", "reward_model_loss": "Reward-model losses",
+    "term": "Terms", "aggregate": "Aggregation", "optimiser": "Optimisers", "reference": "References", "decoding": "Decoding",
+    "eval": "Evals", "environment": "Environments",
+}  # fmt: skip
+_FIRST = ("plan", "method", "claim")
+
+
+def page() -> str:
+    """The whole page."""
+    out = [
+        "# Methods", "",
+        "Made from the cards by `make methods`; a test keeps it true. Evidence: `formula` (a table derived by hand passes),",
+        "`learns` (a tiny policy improves), `claim` (the paper's effect in a small controlled experiment: shown, not shown, or stale",
+        "when the code has changed since), `scale` (a run with a real model). `posttrain show <id>` prints a whole algorithm.", "",
+    ]  # fmt: skip
+    for stage in (*_FIRST, *(s for s in STAGES if s not in _FIRST)):
+        found = parts(stage)
+        if found:
+            out += [f"## {_HEADINGS[stage]}", "", *_table(stage, [p.card for p in found]), ""]
+    return "\n".join(out)
+
+
+def _table(stage: str, cards: list[Card]) -> list[str]:
+    if stage == "claim":
+        return ["| id | says | result | file |", "|---|---|---|---|", *map(_claim_row, cards)]
+    head = ["| id | idea | paper | evidence | file |", "|---|---|---|---|---|"]
+    return head + [_row(card) for card in cards]
+
+
+def _row(card: Card) -> str:
+    idea = card.doc.split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
+    return f"| `{card.name}` | {idea} | {_paper(card)} | {in_words(evidence(card))} | [{_short(card)}]({card.file}) |"
+
+
+def _claim_row(card: Card) -> str:
+    path = RESULTS / f"{card.system}.json"
+    made = json.loads(path.read_text()) if path.is_file() else None
+    level = evidence(card)["claim"]
+    told = level if made is None else f"{level}: " + "; ".join(_check(c) for c in made["checks"])
+    says = card.doc.split("\n\n")[0].replace("|", "\\|")
+    return f"| `{card.name}` | {says} ({_paper(card)}) | {told} | [{_short(card)}]({card.file}) |"
+
+
+def _check(c: dict[str, object]) -> str:
+    mark = "" if c["shown"] else "**not shown** "
+    return f"{mark}{c['name']} {c['difference']:+.3g} [{c['low']:+.3g}, {c['high']:+.3g}]"
+
+
+def _paper(card: Card) -> str:
+    if card.paper.startswith("arXiv:"):
+        return f"[{card.paper}](https://arxiv.org/abs/{card.paper.removeprefix('arXiv:')})"
+    return card.paper
+
+
+def _short(card: Card) -> str:
+    return card.file.removeprefix("posttrain/")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
+    print(f"wrote {PAGE.name}")

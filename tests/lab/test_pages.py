@@ -1,0 +1,31 @@
+"""METHODS.md says what the cards say; recorded results exist for every claim and belong to the code as it is."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from posttrain.lab.claim import claims, file_of
+from posttrain.lab.evidence import RESULTS
+from posttrain.lab.fingerprint import fingerprint
+from posttrain.lab.methods_page import PAGE, page
+
+CLAIMS = {c.id: c for c in claims()}
+
+
+@pytest.mark.skipif(not PAGE.exists(), reason="the page lives in the repository, not in the wheel")
+def test_the_page_is_up_to_date():
+    assert PAGE.read_text() == page(), "run `make methods`"
+
+
+@pytest.mark.parametrize("id", CLAIMS)
+def test_every_claim_has_a_fresh_result(id):
+    made = json.loads((RESULTS / f"{id}.json").read_text())
+    assert made["verdict"] in ("shown", "not shown")
+    assert made["fingerprint"] == fingerprint(file_of(CLAIMS[id])), f"run `posttrain check {id}`"
+    assert made["verdict"] == ("shown" if all(c["shown"] for c in made["checks"]) else "not shown")
+    assert {c["name"] for c in made["checks"]} == {c.name for c in CLAIMS[id].checks}
+
+
+def test_no_result_without_a_claim():
+    assert {p.stem for p in Path(RESULTS).glob("*.json")} <= set(CLAIMS)
