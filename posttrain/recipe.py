@@ -165,6 +165,7 @@ def run_plan(
 
 
 def _do(part: Phase | Do | Copy, context: Context, watch: Any) -> None:
+    """One part of a plan, unless it was finished before a restart."""
     if isinstance(part, Copy):  # also after a restart: by then the role has the weights it had here
         context.roles[part.to] = context.role(part.role).clone()
         return
@@ -184,15 +185,7 @@ def _do(part: Phase | Do | Copy, context: Context, watch: Any) -> None:
     if store.finished(name):
         store.load_weights(name, policy)
         return
-    steps = part.steps(context) if callable(part.steps) else part.steps
-    seed = rng.key(context.config.seed, name) & 0x7FFFFFFF  # phases, and rounds of a cycle, see other prompts
-    config = dataclasses.replace(context.config, **({"steps": steps, "seed": seed} | part.changes))
-    env = part.env(context)
-    rewards = part.rewards(context) if part.rewards else build_scorer("", env, config.reward_timeout)
-    loop = build_loop(config, part.method, policy, env, rewards, store, phase=name)
-    loop.evaluate = None
-    if part.reference and loop.learner.reference is not None:
-        loop.learner.reference.start(context.role(part.reference))
+    loop = _phase_loop(part, policy, context)
     if watch:
         loop.watch = watch.step
         watch.phase(loop)
@@ -203,6 +196,24 @@ def _do(part: Phase | Do | Copy, context: Context, watch: Any) -> None:
         store.write_notes(context.notes)
     store.finish(name)
     torch.set_grad_enabled(True)
+
+
+def _phase_loop(part: Phase, policy: Any, context: Context) -> Loop:
+    """The loop of a phase: the run's settings, changed as the phase says."""
+    name = part.name
+    steps = part.steps(context) if callable(part.steps) else part.steps
+    seed = rng.key(context.config.seed, name) & 0x7FFFFFFF  # phases, and rounds of a cycle, see other prompts
+    config = dataclasses.replace(context.config, **({"steps": steps, "seed": seed} | part.changes))
+    env = part.env(context)
+    rewards = part.rewards(context) if part.rewards else build_scorer("", env, config.reward_timeout)
+    method = part.method
+    if config.n is not None and "n" in method.rollout.defaults():
+        method = method.but(rollout=method.rollout.but(n=config.n))
+    loop = build_loop(config, method, policy, env, rewards, context.run, phase=name)
+    loop.evaluate = None
+    if part.reference and loop.learner.reference is not None:
+        loop.learner.reference.start(context.role(part.reference))
+    return loop
 
 
 __all__ = ["Sampling", "build_loop", "run", "run_plan"]

@@ -215,7 +215,9 @@ def test_a_raise_masks_and_is_told_with_its_line():
 
 
 @pytest.mark.parametrize(
-    "value", [None, float("nan"), float("inf"), "1.0", [1.0], {}, (1,), object(), 1 + 2j, torch.ones(2)], ids=repr
+    "value",
+    [None, float("nan"), float("inf"), "1.0", [1.0], {}, (1,), object(), 1 + 2j, torch.ones(2)],
+    ids=lambda x: type(x).__name__,
 )
 def test_what_is_not_a_number_masks(value):
     rewards, report = scored(lambda prompt, text: value, "4", "5")

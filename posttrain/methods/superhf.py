@@ -1,0 +1,14 @@
+"""SuperHF: RAFT held near the start by a KL term: imitate the best of 16 fresh answers, pay for leaving the reference."""
+
+from posttrain.core.method import method
+from posttrain.losses.terms.kl import kl
+from posttrain.methods.raft import raft
+from posttrain.rollouts.sample import sample
+
+superhf = method(
+    raft.but(
+        name="superhf", title="SuperHF", paper="arXiv:2310.16763", doc=__doc__,
+        rollout=sample.but(n=16), terms=(kl.but(coef=0.35, kind="k2"),),  # k2: the gradient of KL(pi || reference)
+    ),
+    __file__,
+)  # fmt: skip
