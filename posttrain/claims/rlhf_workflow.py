@@ -39,7 +39,7 @@ def world(seed: int) -> tuple[TabularPolicy, Tensor, RewardModel]:
     theme_P = torch.randn(P, 1, generator=rng.torch_generator("workflow", seed))
     blank = TabularPolicy(P, T, V, features_PF=torch.cat([torch.ones(P, 1), theme_P], 1))
     start, taste = blank.clone().randomise(0.4, "workflow start", seed), blank.as_reward_model()
-    taste.score.data.copy_(blank.clone().randomise(1.0, "workflow taste", seed).table)
+    taste.score.data.copy_(blank.clone().randomise(1.0, "workflow taste", seed).table)  # type: ignore[union-attr]
     p_PN, worth_PN = answer_logp(start).exp(), worth_of_all(taste)
     worth_PN -= (p_PN * worth_PN).sum(-1, keepdim=True)
     worth_PN /= (p_PN * worth_PN**2).sum(-1).mean().sqrt()
@@ -57,7 +57,7 @@ def worth_of_all(taste: TabularPolicy) -> Tensor:
     """The score of every answer to every prompt (P, N)."""
     tokens_NT, _ = all_answers(taste)
     state_NT = torch.cat([torch.full_like(tokens_NT[:, :1], V), tokens_NT[:, :-1]], 1)
-    table_PTWV = torch.einsum("pf,f...->p...", taste.features_PF, taste.score.detach())
+    table_PTWV = torch.einsum("pf,f...->p...", taste.features_PF, taste.score.detach())  # type: ignore[union-attr]
     return table_PTWV[:, torch.arange(T), state_NT, tokens_NT].sum(-1)
 
 

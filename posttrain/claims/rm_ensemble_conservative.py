@@ -131,7 +131,7 @@ def single(seed: int) -> dict[str, float]:
     """One reward model alone: the mean over every member as the one (best of n), over the first two (PPO)."""
     w = world(seed)
     alone = [
-        lambda scores_KB, k=k: combine(scores_KB[k : k + 1], "mean", tuple(x[k : k + 1] for x in w.stats))
+        lambda scores_KB, k=k: combine(scores_KB[k : k + 1], "mean", tuple(x[k : k + 1] for x in w.stats))  # type: ignore[arg-type]
         for k in range(MEMBERS)
     ]
     curves = [best_of_n(w, reward) for reward in alone], [by_ppo(seed, w, reward, 0.0) for reward in alone[:2]]
@@ -140,7 +140,7 @@ def single(seed: int) -> dict[str, float]:
 
 
 def figures(bon: list[Point], rl: list[Point]) -> dict[str, float]:
-    out = {}
+    out = {}  # type: ignore[var-annotated]
     for name, curve in (("bon", bon), ("ppo", rl)):
         seen = overoptimisation(curve)
         out |= {f"{name}_gold": seen["gold_last"], f"{name}_lost": seen["lost"], f"{name}_proxy": curve[-1].proxy}

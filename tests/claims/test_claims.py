@@ -1,0 +1,47 @@
+"""What every claim file must be: short, able to fail, recorded with numbers that say what its verdict says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from posttrain.lab.claim import Claim, claims, file_of
+from posttrain.lab.evidence import RESULTS
+from posttrain.lab.experiment import find_out
+from posttrain.lab.fingerprint import ROOT
+
+CLAIMS = claims()
+
+
+@pytest.mark.parametrize("c", CLAIMS, ids=lambda c: c.id)
+def test_a_claim_is_one_short_file_that_names_its_paper(c: Claim) -> None:
+    path = ROOT / file_of(c)
+    assert path.stem == c.id.replace("-", "_")
+    assert len(path.read_text().splitlines()) <= 200
+    assert c.paper and c.says and c.experiment and c.family and c.tried
+
+
+@pytest.mark.parametrize("c", CLAIMS, ids=lambda c: c.id)
+def test_the_verdict_follows_from_the_recorded_numbers(c: Claim) -> None:
+    """Every finding once more, from the values of each arm and seed alone."""
+    made = json.loads((Path(RESULTS) / f"{c.id}.json").read_text())
+    values = {arm: {m: x["values"] for m, x in metrics.items()} for arm, metrics in made["arms"].items()}
+    assert made["seeds"] == list(c.seeds) and made["tried"] == c.tried
+    for check, told in zip(c.checks, made["checks"], strict=True):
+        again = find_out(check, values)
+        assert told["shown"] == again.shown
+        assert told["difference"] == pytest.approx(again.difference, abs=1e-4)
+        assert (told["low"], told["high"]) == (pytest.approx(again.low, abs=1e-4), pytest.approx(again.high, abs=1e-4))
+
+
+@pytest.mark.parametrize("c", CLAIMS, ids=lambda c: c.id)
+def test_with_the_arms_swapped_it_would_not_be_shown(c: Claim) -> None:
+    """A check that passes either way round checks nothing; 'not worse than' may, where the arms are alike."""
+    made = json.loads((Path(RESULTS) / f"{c.id}.json").read_text())
+    values = {arm: {m: x["values"] for m, x in metrics.items()} for arm, metrics in made["arms"].items()}
+    for check in c.checks:
+        if isinstance(check.worse, str) and check.margin >= 0:
+            turned = type(check)(check.name, check.metric, check.worse, check.better, check.margin, check.lower)
+            assert not (find_out(check, values).shown and find_out(turned, values).shown)
