@@ -52,7 +52,9 @@ def test_noise_alone_is_not_shown() -> None:
 
 def test_not_worse_than_a_margin_below_zero() -> None:
     assert experiment(a_claim(Check("not worse by 0.2", "kl", "new", "old", margin=-0.2), new=-0.1, old=0.0)).shown
-    assert not experiment(a_claim(Check("not worse by 0.05", "kl", "new", "old", margin=-0.05), new=-0.1, old=0.0)).shown
+    assert not experiment(
+        a_claim(Check("not worse by 0.05", "kl", "new", "old", margin=-0.05), new=-0.1, old=0.0)
+    ).shown
 
 
 def test_lower_is_better_when_said_so_and_arms_may_face_a_number() -> None:

@@ -60,7 +60,9 @@ def test_a_run_repeats_itself() -> None:
 
 def test_after_is_called_with_each_step() -> None:
     seen: list[int] = []
-    rows = fit(TabularPolicy(2, 3, 3), grpo, numbered(2), Config(steps=3, prompts=2, lr=0.1), Worth(count_a), seen.append)
+    rows = fit(
+        TabularPolicy(2, 3, 3), grpo, numbered(2), Config(steps=3, prompts=2, lr=0.1), Worth(count_a), seen.append
+    )
     assert seen == [0, 1, 2] and len(rows) == 3 and all("reward" in r for r in rows)
 
 

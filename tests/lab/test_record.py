@@ -19,7 +19,9 @@ def coin() -> Claim:
     """A claim of this file: heads beats tails by 1, and by too little for its second check."""
     arms = {"heads": lambda seed: {"x": seed + 1.0}, "tails": lambda seed: {"x": float(seed)}}
     checks = (Check("heads", "x", "heads", "tails"), Check("by far", "x", "heads", "tails", margin=2.0))
-    made = claim(Claim("a-coin", "A coin", "", "heads beats tails", "two arms", arms, checks, (0, 1, 2), "toys"), __file__)
+    made = claim(
+        Claim("a-coin", "A coin", "", "heads beats tails", "two arms", arms, checks, (0, 1, 2), "toys"), __file__
+    )
     yield made
     del _PARTS["claim"]["a-coin"]
 
