@@ -23,9 +23,9 @@ def _level(verdict: str, file: str, mark: str) -> str:
     return verdict if (ROOT / file).is_file() and fingerprint(file) == mark else "stale"
 
 
-def read_record(id: str, folder: Path = RESULTS) -> dict[str, Any] | None:
+def read_record(id: str) -> dict[str, Any] | None:
     """The recorded result of a claim, or None where there is none."""
-    path = folder / f"{id}.json"
+    path = RESULTS / f"{id}.json"
     return json.loads(path.read_text()) if path.is_file() else None
 
 

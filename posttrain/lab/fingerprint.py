@@ -37,7 +37,7 @@ def reached(file: str) -> list[Place]:
     todo: list[Place] = [(file, ""), *_VERDICT]
     while todo:
         place = todo.pop()
-        if place not in found and _counts(place[0]):
+        if place not in found and (place[0] == file or _counts(place[0])):
             found.add(place)
             todo += _named(*place)
     return sorted(found)
