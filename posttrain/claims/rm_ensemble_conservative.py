@@ -153,8 +153,8 @@ claim(
         title="RM ensembles (WCO/UWO)",
         paper="arXiv:2310.02743",
         family="reward-model",
-        says="Optimising the worst case of an ensemble, or its mean less its variance, loses less of the true reward than one "
-        "reward model does, under best-of-n and under PPO, and ends higher.",
+        says="Optimising the worst case of an ensemble, or its mean less its variance, ends higher than one reward model under "
+        "best-of-n and PPO, and under best-of-n the worst case removes most of the fall.",
         experiment="Answers of 8 letters; 5 reward models of the same 300 noisy pairs (25% flipped) that differ by seed. Best of "
         "n to 512 and 40 steps of PPO without KL against: one model, the mean, the minimum (WCO), mean less 0.5 (PPO: 0.1) "
         "variances (UWO). Gold in standard deviations; lost = gold at its peak less gold at the end.",
@@ -172,8 +172,10 @@ claim(
             Check("PPO: uncertainty weighted ends higher", "ppo_gold", "uncertainty weighted", "single"),
         ),
         seeds=tuple(range(6)),
-        tried="The task was shaped on other seeds so that one model is over-optimised at all: babble is rare in the labelled "
-        "pairs and common at the end of a search.",
+        tried="Shaped on seeds 100-105 so that one model is over-optimised at all: the base now and then loops on a meaningless "
+        "letter, and the labelled pairs, written cooler, hardly show it. PPO hardly over-optimises even here (one model loses "
+        "0.015), so only its end is checked; the plain mean of the ensemble does as well as the conservative ways under PPO. With an "
+        "error that all members share, no ensemble helps. The paper's 'small KL at no cost' is not tested.",
     ),
     __file__,
 )
