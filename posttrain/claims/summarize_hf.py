@@ -25,8 +25,8 @@ from posttrain.rewards.models.reward_model import RewardModel
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 from posttrain.rollouts.sample import sample
 
-FACTS, SAID, THEMES = 10, 3, 4  # a post has 10 facts, a summary tells 3; 4 numbers say what a post is about
-TRAIN, TEST, PAIRS = 256, 64, 300
+FACTS, SAID, THEMES = 10, 3, 10  # a post has 10 facts, a summary tells 3; 10 numbers say what a post is about
+TRAIN, TEST, PAIRS = 256, 64, 800
 LEAD = 0.5  # how much less each later fact of a post tempts those who write references
 ANSWERS = 16  # a test post
 BETA, STEPS = 0.3, 100
@@ -78,7 +78,7 @@ class Posts:
 
 @cache
 def prepared(seed: int) -> tuple[Posts, TabularPolicy, RewardModel]:
-    """The posts, the supervised policy, and the reward model of 300 comparisons of its summaries, references at 0."""
+    """The posts, the supervised policy, and the reward model of 800 comparisons of its summaries, references at 0."""
     world = Posts(seed)
     policy = world.blank()
     fit(policy, sft, world.train(), settings(seed, 60, prompts=64))
@@ -120,7 +120,7 @@ claim(
         says="SFT, a reward model of comparisons, then PPO with a KL price: people prefer the result to the references "
         "and to a much larger supervised model; optimising ROUGE is worse; without the price the reward model's score "
         "rises on while preference falls.",
-        experiment="Summaries of 3 out of 10 facts, references by writers who favour the lead, 300 noisy comparisons. "
+        experiment="Summaries of 3 out of 10 facts, references by writers who favour the lead, 800 noisy comparisons. "
         "A policy by SFT, by PPO on the reward model (beta 0.3 and 0), by PPO on overlap with the reference; and the "
         "writers themselves, the limit of any larger SFT. Held-out posts; people's true taste decides who wins.",
         arms={
@@ -138,12 +138,12 @@ claim(
             Check("no KL: score up", "proxy", "PPO without KL", "PPO on the reward model", margin=0.05),
             Check("no KL: preference down", "win_rate", "PPO on the reward model", "PPO without KL", margin=0.02),
         ),
-        seeds=tuple(range(20, 28)),
-        tried="Third design; margins stayed. The first (a policy without memory of the last fact, 500 comparisons, beta 0.2) on "
-        "seeds 0 to 5 and the second (memory, 400) on seeds 10 to 17 showed all but the last check, which gave +0.041 "
-        "[+0.002, +0.080] and +0.053 [+0.014, +0.101] against 0.02. Each change was made on seeds 100 to 147 and recorded "
-        "on seeds it had not seen. Tuned there: beta from 0 to 1 for the reward model, 0 to 0.3 for overlap, which does "
-        "best without a price; 200 to 2,000 comparisons (the more, the less the price matters). The critic starts at 0.",
+        seeds=tuple(range(30, 42)),
+        tried="Fourth design; margins stayed. Three before it showed all but the last check: a policy without memory of the "
+        "last fact (500 comparisons, seeds 0 to 5: +0.041 [+0.002, +0.080] against 0.02), with it (400, seeds 10 to 17: "
+        "+0.053 [+0.014, +0.101]; 300, seeds 20 to 27: +0.040 [-0.016, +0.094]). Worlds of 4 themes differ too much for 8 "
+        "seeds, so now 10 themes and 12 seeds, chosen on seeds 100 to 161 and recorded on unseen ones. Tuned there: beta 0 "
+        "to 1 for the reward model, 0 to 0.3 for overlap (0 is best); 200 to 2,000 comparisons. The critic starts at 0.",
     ),
     __file__,
 )
