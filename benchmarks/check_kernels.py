@@ -1,6 +1,6 @@
 """The GPU engine against plain sampling in fp32: the same answers and log-probabilities, kernels against their twins.
 
-python benchmarks/check_kernels.py
+python -m benchmarks.check_kernels.py
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from posttrain.core import rng
-from posttrain.engines.native import kernels
+from posttrain.engines.native import attention, products
 from posttrain.engines.native.engine import Engine
 from posttrain.engines.sampling import Sampling, generate
 from posttrain.models.decoder import Decoder
@@ -38,9 +38,41 @@ def main() -> None:
             same = [torch.equal(a.tokens, b.tokens) for a, b in pairs]
             gap = max(float((a.logp_T - b.logp_T).abs().max()) for (a, b), s in zip(pairs, same, strict=True) if s)
             print(shape.model_type, how, f"{sum(same)} of {len(same)} equal, log-probability gap {gap:.1e}", flush=True)
-    q, k, v = (torch.randn(s, device="cuda") for s in ((7, 6, 64), (7, 2, 200, 64), (7, 2, 200, 64)))
-    length = torch.tensor([0, 1, 63, 64, 65, 130, 199], device="cuda")
-    print("attend", float((kernels.attend(q, k, v, length) - kernels.attend_plain(q, k, v, length)).abs().max()))
+    twins()
+
+
+def twins() -> None:
+    """Each kernel beside its plain twin in fp32, with spans short enough to be joined."""
+    attention.SPAN = 128
+    S, H, KV, D, C, F = 7, 6, 2, 64, 96, 150
+    gen = torch.Generator("cuda").manual_seed(0)
+    q, x, y = (torch.randn(*s, device="cuda", generator=gen) for s in ((S, H, D), (S, C), (S, F)))
+    k, v = (torch.randn(40, KV, 64, D, device="cuda", generator=gen) for _ in range(2))
+    table = (torch.randperm(39, device="cuda", generator=gen)[: S * 5].view(S, 5) + 1).to(torch.int32)
+    table[4:, :2] = table[
+        3, :2
+    ]  # the last four share a head of 100 places in two pages; three of them read it together
+    length = torch.tensor([0, 1, 63, 164, 100, 191, 255], device="cuda")
+    head = torch.tensor([0, 1, 0, 100, 100, 100, 100], device="cuda")
+    crews = attention.Crews.blank(S, 5, torch.device("cuda"))
+    crews.members[1, :3], crews.table[1, :2] = torch.tensor([4, 6, 5], dtype=torch.int32), table[3, :2]
+    crews.common[4:] = 100
+    want = attention.attend_plain(q, k, v, table, head, length)
+    gaps = {}
+    for attention.SPAN in (2, 8):
+        gaps[f"alone {attention.SPAN}"] = attention.attend(q, k, v, table, head, length) - want
+        gaps[f"crews {attention.SPAN}"] = attention.attend(q, k, v, table, head, length, crews) - want
+    N = (H + 2 * KV) * D
+    qkv, bias = (torch.randn(*s, device="cuda", generator=gen) for s in ((S, N), (N,)))
+    angle = torch.rand(300, D // 2, device="cuda", generator=gen)
+    turn = products.Turn(bias, (angle[0].repeat(2), angle[1].repeat(2)), (angle.cos(), angle.sin()), 1e-5)
+    where = products.Where(table, head, length, torch.tensor([0, 1, 2, 5, 6, 4, 3], device="cuda"))
+    ours, theirs = (k.clone(), v.clone()), (k.clone(), v.clone())
+    gaps["place"] = products.place(qkv, x, *ours, where, turn) - products.place_plain(qkv, x, *theirs, where, turn)
+    gaps["keys"], gaps["values"] = ours[0] - theirs[0], ours[1] - theirs[1]
+    gaps["gate"] = products.gate(y, x, None, 1e-5) - products.gate_plain(y, x, None, 1e-5)
+    for name, gap in gaps.items():
+        print(f"{name:8} {float(gap.abs().max()):.1e}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,34 @@
 """Where a decode step's time goes: kernels of one captured step, by total time.
 
-python benchmarks/profile_step.py --shape SmolLM2-135M --answers 256
+python -m benchmarks.profile_step.py --shape SmolLM2-135M --answers 256
 """
 
 from __future__ import annotations
 
 import argparse
+import cProfile
+import pstats
 from collections import defaultdict
 
 import torch
-from rollout import PROMPT, SHAPES, scaled
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.rollout import PROMPT, SHAPES, scaled
 from posttrain.core import rng
-from posttrain.engines.native.engine import Engine
+from posttrain.engines.native.engine import STRIDE, Engine
+from posttrain.engines.native.jobs import Job
 from posttrain.engines.sampling import Sampling
 from posttrain.models.decoder import Decoder
+
+
+def whole_call(engine: Engine, answers: int) -> None:
+    """Where the host spends a call of 8 answers a prompt (waiting for the device shows as .cpu)."""
+    contexts = [torch.randint(0, 1000, (PROMPT,)) for _ in range(answers // 8)]
+    keys = [[rng.key(p, i) for i in range(8)] for p in range(len(contexts))]
+    engine.generate(contexts, keys, Sampling(256), [])
+    seen = cProfile.Profile()
+    seen.runcall(engine.generate, contexts, keys, Sampling(256), [])
+    pstats.Stats(seen).sort_stats("cumulative").print_stats("posttrain|method 'cpu'|method 'tolist'", 24)
 
 
 def main() -> None:
@@ -26,22 +39,26 @@ def main() -> None:
     with torch.device("cuda"):
         model = scaled(Decoder(SHAPES[args.shape])).to(torch.bfloat16).eval()
     engine = Engine(model)
+    whole_call(engine, args.answers)
     contexts = [torch.randint(0, 1000, (PROMPT,)) for _ in range(args.answers // 8)]
-    keys = [[rng.key(0, p, i) for i in range(8)] for p in range(len(contexts))]
-    engine.generate(contexts, keys, Sampling(256), [])
+    engine.open(args.answers, PROMPT + 256, 256, [])
+    engine.waiting.extend(
+        Job(c, rng.key(p, i), Sampling(256), group=p) for p, c in enumerate(contexts) for i in range(8)
+    )
+    for _ in range(8):  # half of each answer
+        engine.turn()
     slots = engine.slots
-    assert slots is not None and slots.graph is not None
-    slots.filled.fill_(256)
-    steps = 20
+    assert slots is not None
+    steps = STRIDE
+    engine._grow(2 * steps)
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
-    slots.run(steps)
+    slots.run(engine.size, "plain", steps)
     end.record()
     torch.cuda.synchronize()
     print(f"{start.elapsed_time(end) / steps:.3f} ms a step")
-    slots.filled.fill_(256)
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
-        slots.run(steps)
+        slots.run(engine.size, "plain", steps)
         torch.cuda.synchronize()
     total: dict[str, list[float]] = defaultdict(list)
     for event in seen.events():
@@ -49,7 +66,7 @@ def main() -> None:
     print(
         f"{sum(len(v) for v in total.values()) / steps:.0f} kernels, {sum(map(sum, total.values())) / steps / 1000:.3f} ms busy a step"
     )
-    for name, times in sorted(total.items(), key=lambda kv: -sum(kv[1]))[:16]:
+    for name, times in sorted(total.items(), key=lambda kv: -sum(kv[1]))[:11]:
         print(f"{sum(times) / steps:8.1f} us  {len(times) / steps:5.1f} x {sum(times) / len(times):6.2f} us  {name}")
 
 

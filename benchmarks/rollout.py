@@ -1,6 +1,6 @@
 """Rollout throughput of the native engine on one GPU: random weights of well-known shapes, prefill and transfer counted.
 
-    python benchmarks/rollout.py --out benchmarks/results/rollout.json
+    python -m benchmarks.rollout --out benchmarks/results/rollout.json
 
 tokens/s is new tokens over the wall time of one call that returns token ids and log-probabilities on the host. The floor is
 the time to read the weights once and every slot's keys and values once a step at 4.3 TB/s.
@@ -61,26 +61,76 @@ def scaled(model: Decoder) -> Decoder:
     return model
 
 
-def measure(name: str, rows: int, device: str) -> dict[str, Any]:
+def built(name: str) -> Decoder:
     torch.manual_seed(0)
-    with torch.device(device):
-        model = scaled(Decoder(SHAPES[name])).to(torch.bfloat16).eval()
-    engine = Engine(model)
-    contexts = [torch.randint(0, SHAPES[name].vocab_size, (PROMPT,)) for _ in range(rows // 8)]
+    with torch.device("cuda"):
+        return scaled(Decoder(SHAPES[name])).to(torch.bfloat16).eval()
+
+
+def best_of(
+    engine: Engine, contexts: list[torch.Tensor], n: int, limits: list[list[int]] | None = None
+) -> tuple[float, Any]:
+    """Tokens/s of the best of three calls (fresh random identities), and the last answers."""
+    most = max(max(row) for row in limits) if limits else NEW
+    engine.generate(contexts, [[rng.key(-1, p, i) for i in range(n)] for p in range(len(contexts))], Sampling(most), [],
+                    limits=[[min(32, x) for x in row] for row in limits] if limits else None)  # fmt: skip
+    best = 0.0
+    for repeat in range(3):
+        keys = [[rng.key(repeat, p, i) for i in range(n)] for p in range(len(contexts))]
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        made = engine.generate(contexts, keys, Sampling(most), [], limits=limits)
+        seconds = time.perf_counter() - began
+        best = max(best, sum(len(s.tokens) for g in made for s in g) / seconds)
+    return best, made
+
+
+def prompts(name: str, count: int, length: int = PROMPT) -> list[torch.Tensor]:
+    return [torch.randint(0, SHAPES[name].vocab_size, (length,)) for _ in range(count)]
+
+
+def measure(name: str, rows: int) -> dict[str, Any]:
+    """Groups of 8 answers a prompt, as in a GRPO step; and every answer with a prompt of its own."""
+    model = built(name)
+    engine, contexts = Engine(model), prompts(name, rows // 8)
     began = time.perf_counter()
     engine.generate(contexts, [[rng.key(0, p, i) for i in range(8)] for p in range(len(contexts))], Sampling(16), [])
     first = time.perf_counter() - began
-    best = 0.0
-    for repeat in range(3):
-        keys = [[rng.key(repeat, p, i) for i in range(8)] for p in range(len(contexts))]
+    speed, made = best_of(engine, contexts, 8)
+    alone, _ = best_of(engine, prompts(name, rows), 1)
+    return {"tokens_s": speed, "distinct_prompts_tokens_s": alone, "first_call_s": first, "floor": floor(SHAPES[name], rows),
+            "mismatch": mismatch(model, contexts, made), "peak_gib": torch.cuda.max_memory_allocated() / 2**30}  # fmt: skip
+
+
+def unequal(name: str, slots: int, answers: int) -> dict[str, Any]:
+    """Answers of log-normal length (mean 256, at most 2,048) against answers of 256, in as many slots, as many tokens."""
+    engine, contexts = Engine(built(name), most=slots), prompts(name, answers // 8)
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.exp(torch.randn(len(contexts), 8, generator=generator) * 0.8)
+    lengths = (drawn * 256 / drawn.mean()).round().clamp(1, 2048).long()
+    even, _ = best_of(engine, contexts, 8, [[256] * 8] * len(contexts))
+    uneven, _ = best_of(engine, contexts, 8, lengths.tolist())
+    return {
+        "even": even,
+        "uneven": uneven,
+        "ratio": uneven / even,
+        "mean_length": float(lengths.float().mean()),
+        "longest": int(lengths.max()),
+    }
+
+
+def shared_prefill(name: str) -> dict[str, float]:
+    """Seconds to the first token of 64 prompts of 1,024 tokens, with one answer each and with sixteen."""
+    engine, contexts = Engine(built(name)), prompts(name, 64, 1024)
+    out = {}
+    for n in (1, 16, 1, 16, 1, 16):
+        keys = [[rng.key(p, i) for i in range(n)] for p in range(64)]
+        before = engine.read
         torch.cuda.synchronize()
         began = time.perf_counter()
-        made = engine.generate(contexts, keys, Sampling(NEW), [])
-        seconds = time.perf_counter() - began
-        best = max(best, sum(len(s.tokens) for g in made for s in g) / seconds)
-    gap = mismatch(model, contexts, made)
-    return {"tokens_s": best, "first_call_s": first, "floor": floor(SHAPES[name], rows), "mismatch": gap,
-            "peak_gib": torch.cuda.max_memory_allocated() / 2**30}  # fmt: skip
+        engine.generate(contexts, keys, Sampling(1), [])
+        out[f"seconds_{n}"], out[f"read_{n}"] = time.perf_counter() - began, engine.read - before
+    return out
 
 
 @torch.no_grad()
@@ -100,20 +150,37 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     about = {"hardware": torch.cuda.get_device_name(), "versions": f"torch {torch.__version__}, Python {platform.python_version()}",
-             "command": "python benchmarks/rollout.py", "date": time.strftime("%Y-%m-%d")}  # fmt: skip
-    rows = []
-    for (name, count), (bar, peer) in BARS.items():
-        got = measure(name, count, "cuda")
-        value = got["tokens_s"]
-        met = value >= bar if bar > 1 else value >= bar * got["floor"]
-        rows.append({"name": f"rollout {name}, {count} answers", "value": value, "unit": "tokens/s", "peer": "vLLM 0.24 with logprobs",
-                     "peer_value": peer, "ratio": value / peer if peer else None,
-                     "bar": f"{bar:,.0f} tokens/s" if bar > 1 else f"{bar:.0%} of the floor {got['floor']:,.0f}", "met": met,
-                     **got, **about})  # fmt: skip
-        print(f"{rows[-1]['name']:36} {value:>10,.0f} tokens/s  {value / got['floor']:.0%} of floor  mismatch {got['mismatch']:.4f} "
-              f"first call {got['first_call_s']:.1f} s  met {met}", flush=True)  # fmt: skip
+             "command": "python -m benchmarks.rollout", "date": time.strftime("%Y-%m-%d")}  # fmt: skip
+    rows: list[dict[str, Any]] = []
+
+    def note(name: str, value: float, unit: str, bar: str, met: bool, peer: float | None = None, **more: Any) -> None:
+        rows.append({"name": name, "value": value, "unit": unit, "peer": "vLLM 0.24 with logprobs" if peer else None,
+                     "peer_value": peer, "ratio": value / peer if peer else None, "bar": bar, "met": met, **more, **about})  # fmt: skip
+        print(f"{name:44} {value:>10,.3g} {unit:9} bar {bar:28} met {met}  {more}", flush=True)
         if args.out:
             args.out.write_text(json.dumps(rows, indent=1) + "\n")
+
+    for (name, count), (bar, peer) in BARS.items():
+        got = measure(name, count)
+        value = got["tokens_s"]
+        met = value >= bar if bar > 1 else value >= bar * got["floor"]
+        said = f"{bar:,.0f} tokens/s" if bar > 1 else f"{bar:.0%} of {got['floor']:,.0f}"
+        note(
+            f"rollout {name}, {count} answers",
+            value,
+            "tokens/s",
+            said,
+            met,
+            peer,
+            share_of_floor=value / got["floor"],
+            **got,
+        )
+        torch.cuda.empty_cache()
+    got = unequal("SmolLM2-135M", 256, 2048)
+    note("unequal lengths, 2,048 answers in 256 slots", got["ratio"], "of equal", "0.7", got["ratio"] >= 0.7, **got)
+    pre = shared_prefill("SmolLM2-135M")
+    ratio = pre["read_16"] / pre["read_1"]
+    note("prefill of 64 x 16 answers / of 64 x 1, tokens read", ratio, "x", "1", ratio <= 1, **pre)
 
 
 if __name__ == "__main__":

@@ -68,8 +68,14 @@ class Attention(nn.Module):
         v = self.v_proj(x).view(B, T, self.kv_heads, self.head_dim).transpose(1, 2)
         if layer is not None:
             k, v = layer.write(k, v)
+        shared = self.heads != self.kv_heads
+        if (
+            shared and mask is not None and q.is_cuda
+        ):  # with a mask the fast kernels want a key head for every query head
+            k, v = (x.repeat_interleave(self.heads // self.kv_heads, 1) for x in (k, v))
+            shared = False
         out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=mask is None and T > 1, enable_gqa=self.heads != self.kv_heads
+            q, k, v, attn_mask=mask, is_causal=mask is None and T > 1, enable_gqa=shared
         )
         return self.o_proj(out.transpose(1, 2).reshape(B, T, -1))
 

@@ -6,9 +6,12 @@ import pytest
 import torch
 
 from posttrain.core import rng
-from posttrain.engines.native.choose import choose
+from posttrain.core.errors import UserError
+from posttrain.engines.native.attention import attend_plain
 from posttrain.engines.native.engine import Engine
-from posttrain.engines.native.kernels import attend_plain, gate_plain, mass_plain
+from posttrain.engines.native.jobs import Job
+from posttrain.engines.native.pick import Books, mass_plain, pick
+from posttrain.engines.native.products import gate_plain
 from posttrain.engines.sampling import Sampling, generate
 from posttrain.models.decoder import Decoder
 from posttrain.models.shape import DecoderConfig
@@ -44,13 +47,109 @@ def test_same_answers_as_plain_sampling(name, how):
         torch.testing.assert_close(a.logp_T, b.logp_T, atol=1e-4, rtol=0)
 
 
-def test_fewer_slots_than_answers_changes_nothing():
+def texts(made):
+    return [s.tokens.tolist() for g in made for s in g]
+
+
+@pytest.mark.parametrize("room", [0, 40])  # a page a slot, as without a GPU; pages of 64, as with one
+def test_fewer_slots_than_answers_changes_nothing(room):
     model = made("llama")
-    want = Engine(model).generate(CONTEXTS, KEYS, Sampling(12), [1])
-    small = Engine(model, most=3)
+    want = generate(model, CONTEXTS, KEYS, Sampling(12), [1])
+    small = Engine(model, most=3, room=room)
     got = small.generate(CONTEXTS, KEYS, Sampling(12), [1])
     assert small.slots.count == 3
-    assert [s.tokens.tolist() for g in got for s in g] == [s.tokens.tolist() for g in want for s in g]
+    assert texts(got) == texts(want)
+
+
+LONG = [torch.arange(n) % 50 + 2 for n in (130, 64, 65, 3)]
+MANY = [[rng.key(p, i) for i in range(5)] for p in range(4)]
+
+
+def test_pages_shared_by_a_group_and_given_back():
+    model = made("llama")
+    want = generate(model, LONG, MANY, Sampling(90), [1])
+    engine = Engine(model, most=6, room=200)
+    assert texts(engine.generate(LONG, MANY, Sampling(90), [1])) == texts(want)
+    assert engine.read == sum(len(c) - 1 for c in LONG)  # a prompt is read once, whatever the slots
+    assert len(engine.slots.pages.free) == 199 and engine.preempted == 0
+
+
+def test_too_few_pages_preempt_and_change_nothing():
+    model = made("llama")
+    want = generate(model, LONG, MANY, Sampling(90), [1])
+    engine = Engine(model, room=12)  # one answer to the first prompt fills four
+    assert texts(engine.generate(LONG, MANY, Sampling(90), [1])) == texts(want)
+    assert engine.preempted > 0 and len(engine.slots.pages.free) == 11
+
+
+def test_no_room_for_one_answer_is_a_sentence():
+    with pytest.raises(UserError, match="max_tokens"):
+        Engine(made("llama"), room=3).generate(LONG, MANY, Sampling(90), [])
+
+
+def test_a_known_beginning_is_not_read_again():
+    model = made("llama")
+    engine = Engine(model, room=60, remember=True)
+    (first,) = engine.generate(LONG[:1], [[7]], Sampling(90), [])
+    read = engine.read
+    longer = torch.cat((LONG[0], first[0].tokens, torch.tensor([5, 6, 7])))  # the next turn of the same conversation
+    again = engine.generate([longer], [[8]], Sampling(20), [])
+    assert engine.read - read == len(longer) - 1 - 192  # three pages of 64 were there
+    assert texts(again) == texts(generate(model, [longer], [[8]], Sampling(20), []))
+    with torch.no_grad():
+        model.model.norm.weight.mul_(1.1)
+    fresh = engine.generate([longer], [[8]], Sampling(20), [])
+    assert texts(fresh) == texts(generate(model, [longer], [[8]], Sampling(20), []))
+
+
+def test_limits_of_each_answer_and_mixed_settings():
+    model = made("llama")
+    limits = [[3, 1, 7, 12, 5][: len(k)] for k in KEYS]
+    got = Engine(model).generate(CONTEXTS, KEYS, Sampling(12), [], limits=limits)
+    assert [[len(s.tokens) for s in g] for g in got] == limits
+    whole = generate(model, CONTEXTS, KEYS, Sampling(12), [])
+    for a, b in zip(chain(*got), chain(*whole), strict=True):
+        assert a.tokens.tolist() == b.tokens.tolist()[: len(a.tokens)] and not a.stopped
+    engine, ways = (
+        Engine(model),
+        (Sampling(12), Sampling(12, temperature=0.0), Sampling(12, top_p=0.5), Sampling(12, min_p=0.2)),
+    )
+    engine.open(4, 30, 12, [1])
+    jobs = [Job(CONTEXTS[1], 5, how) for how in ways]
+    engine.waiting.extend(jobs)
+    while engine.busy:
+        engine.turn()
+    for job, how in zip(jobs, ways, strict=True):
+        assert job.tokens.tolist() == generate(model, CONTEXTS[1:2], [[5]], how, [1])[0][0].tokens.tolist()
+
+
+def test_a_stop_string_ends_an_answer():
+    model = made("llama")
+    whole = generate(model, CONTEXTS, KEYS, Sampling(12), [])
+
+    def completes(tokens):  # "a token over 40" as a stop string
+        over = (tokens > 40).nonzero()
+        return int(over[0]) + 1 if len(over) else 0
+
+    got = Engine(model, most=4).generate(CONTEXTS, KEYS, Sampling(12), [], completes)
+    for a, b in zip(chain(*got), chain(*whole), strict=True):
+        n = completes(b.tokens)
+        assert a.tokens.tolist() == b.tokens.tolist()[: n or 12] and a.stopped == bool(n)
+
+
+def test_an_interrupted_call_leaves_nothing_behind():
+    model = made("llama")
+    engine = Engine(model, room=60)
+
+    def completes(tokens):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        engine.generate(LONG, MANY, Sampling(90), [], completes)
+    assert not engine.busy and len(engine.slots.pages.free) == 59
+    assert texts(engine.generate(CONTEXTS, KEYS, Sampling(12), [1])) == texts(
+        generate(model, CONTEXTS, KEYS, Sampling(12), [1])
+    )
 
 
 def test_new_weights_are_seen_at_once():
@@ -66,32 +165,43 @@ def test_new_weights_are_seen_at_once():
     assert [s.tokens.tolist() for g in again for s in g] != [s.tokens.tolist() for g in before for s in g]
 
 
-def test_choose_draws_the_softmax():
+def drawn(logits: torch.Tensor, keys: torch.Tensor, position: int) -> Books:
+    books = Books.blank(len(logits), 4, torch.device("cpu"))
+    books.key.copy_(keys)
+    books.made.fill_(position)
+    books.limit.fill_(4)
+    books.alive.fill_(True)
+    pick(logits, books, torch.tensor([-1]), "plain")
+    return books
+
+
+def test_pick_draws_the_softmax():
     logits = torch.tensor([0.0, 1.0, 2.0, -1.0]).repeat(20000, 1)
-    token, logp = choose(logits, torch.arange(20000) * 7919, torch.tensor(0), torch.tensor(1.0), Sampling())
+    books = drawn(logits, torch.arange(20000) * 7919, 0)
     want = torch.softmax(logits[0], -1)
-    share = torch.bincount(token, minlength=4) / len(token)
+    share = torch.bincount(books.token, minlength=4) / 20000
     assert (share - want).abs().max() < 4 * (0.25 / 20000) ** 0.5  # four standard errors at most
-    torch.testing.assert_close(logp, torch.log(want)[token])
+    torch.testing.assert_close(books.logp[:, 0], torch.log(want)[books.token])
+    assert books.made.eq(1).all() and books.filled.eq(1).all() and torch.equal(books.tokens[:, 0], books.token)
 
 
 def test_two_levels_reach_every_block_and_never_an_impossible_token():
     logits = torch.full((4000, 2500), -torch.inf)
     logits[:, [3, 1023, 1024, 2499]] = 0.0  # a quarter each, in all three blocks of 1024
-    token, _ = choose(logits, torch.arange(4000), torch.tensor(1), torch.tensor(1.0), Sampling())
-    assert set(token.tolist()) == {3, 1023, 1024, 2499}
+    assert set(drawn(logits, torch.arange(4000), 1).token.tolist()) == {3, 1023, 1024, 2499}
 
 
 def test_twins_by_hand():
-    # keys 0 and 1 at places 0 and 1, the rest out of sight: weights are softmax(0, 1/sqrt(4) * 2) = softmax(0, 1)
+    # keys 0 and 1 at places 0 and 1 of page 2, the rest out of sight: weights are softmax(0, 1/sqrt(4) * 2) = softmax(0, 1)
     q = torch.full((1, 1, 4), 0.5)
-    keys = torch.zeros(1, 1, 3, 4)
-    keys[0, 0, 1] = 1.0
-    values = torch.tensor([0.0, 1.0, 9.0]).view(1, 1, 3, 1).expand(1, 1, 3, 4)
-    out = attend_plain(q, keys, values, torch.tensor([1]))
+    keys = torch.zeros(4, 1, 3, 4)
+    keys[2, 0, 1] = 1.0
+    values = torch.full((4, 1, 3, 4), 7.0)
+    values[2, 0] = torch.tensor([0.0, 1.0, 9.0]).view(3, 1)
+    out = attend_plain(q, keys, values, torch.tensor([[2, 1]], dtype=torch.int32), torch.tensor([0]), torch.tensor([1]))
     torch.testing.assert_close(out, torch.full((1, 1, 4), torch.sigmoid(torch.tensor(1.0)).item()))
     # rms of (3, 3) is 3: [3, 6] / 3 = [1, 2], so the gate is silu(1) * 2
     got = gate_plain(torch.tensor([[3.0, 6.0]]), torch.tensor([[3.0, 3.0]]), None, 0.0)
     torch.testing.assert_close(got, torch.tensor([[1.0 / (1 + 2.718281828**-1) * 2]]))
     z = torch.zeros(1, 1500)  # 1024 zeros, then 476
-    torch.testing.assert_close(mass_plain(z, torch.tensor(1.0)), torch.log(torch.tensor([[1024.0, 476.0]])))
+    torch.testing.assert_close(mass_plain(z, torch.ones(1)), torch.log(torch.tensor([[1024.0, 476.0]])))

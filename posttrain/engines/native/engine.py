@@ -1,200 +1,298 @@
-"""The rollout engine: a fixed number of slots, refilled as answers end, driven by one captured graph on a GPU.
+"""The rollout engine: slots refilled as answers end, prompts read once for all their answers, memory in pages.
 
-A prompt is read once for all its answers and its keys and values are copied into their slots. A step reads one token a slot,
-chooses the next on the device, notes token and log-probability, and retires slots that ended; the host looks only every few
-steps. Without a GPU the same code runs step by step.
+A turn admits waiting jobs, sees that every running one has room, runs a few steps without looking, and collects what has
+ended. When pages run out the youngest job gives its own back and waits; it goes on later as if nothing had happened,
+because every draw belongs to (key, position). Without a GPU the same code runs step by step.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from posttrain.engines.native.choose import choose
+from posttrain.core.errors import UserError
+from posttrain.engines.native.admission import Admission
+from posttrain.engines.native.attention import CREW, CREW_PLACES
 from posttrain.engines.native.fused import Fused
+from posttrain.engines.native.jobs import Job, Seats
+from posttrain.engines.native.pages import PAGE, OutOfPages, Pages
+from posttrain.engines.native.slots import STOPS, Slots
 from posttrain.engines.sampling import Sample, Sampling
 from posttrain.models.decoder import Decoder
 
 STRIDE = 16  # steps between two looks of the host
-PREFILL_TOKENS = 65_536  # prompts are read in pieces of about this many tokens
-
-
-@dataclass(frozen=True)
-class Job:
-    """One answer to make: which prompt, which of its answers, and its random identity."""
-
-    prompt: int
-    sample: int
-    key: int
-
-
-class Slots:
-    """The device's memory of answers in progress, and the step that moves them all on by one token."""
-
-    def __init__(self, fused: Fused, count: int, length: int, how: Sampling, stop_ids: Sequence[int]) -> None:
-        self.fused, self.count, self.length, self.how = fused, count, length, how
-        weight = fused.model.lm_head.weight
-        self.device = weight.device
-        shape = (count, fused.kv_heads, length, fused.head_dim)
-        layers = range(len(fused.layers))
-        self.keys = [torch.zeros(shape, dtype=weight.dtype, device=self.device) for _ in layers]
-        self.values = [torch.zeros(shape, dtype=weight.dtype, device=self.device) for _ in layers]
-        self.token, self.filled, self.made, self.key = (
-            torch.zeros(count, dtype=torch.long, device=self.device) for _ in range(4)
-        )
-        self.alive = torch.zeros(count, dtype=torch.bool, device=self.device)
-        self.stopped = torch.zeros_like(self.alive)
-        self.tokens = torch.zeros(count, how.max_tokens + 1, dtype=torch.long, device=self.device)
-        self.logp = torch.zeros(count, how.max_tokens + 1, device=self.device)
-        self.cold = torch.tensor(1.0 / (how.temperature or 1.0), device=self.device)
-        self.stops = torch.tensor(list(stop_ids), device=self.device)
-        self.graph: torch.cuda.CUDAGraph | None = None
-
-    def step(self) -> None:
-        """One token for every slot; slots that are not alive compute too, and nothing of theirs is kept."""
-        used = self.length if self.device.type == "cuda" else int(self.filled.max()) + 1
-        keys, values = self.keys, self.values
-        if used < self.length:
-            keys, values = [k[:, :, :used] for k in keys], [v[:, :, :used] for v in values]
-        logits = self.fused.step(self.token, self.filled, keys, values)
-        token, logp = choose(logits, self.key, self.made, self.cold, self.how)
-        column = torch.where(self.alive, self.made, self.how.max_tokens).unsqueeze(-1)  # the last column is for nobody
-        self.tokens.scatter_(1, column, token.unsqueeze(-1))
-        self.logp.scatter_(1, column, logp.unsqueeze(-1))
-        self.token.copy_(torch.where(self.alive, token, self.token))
-        self.filled += self.alive
-        self.made += self.alive
-        ended = torch.isin(token, self.stops) & self.alive
-        self.stopped |= ended
-        self.alive &= ~ended & (self.made < self.how.max_tokens)
-
-    def capture(self) -> None:
-        """Record the step once, so that the host launches one graph instead of hundreds of kernels."""
-        state = (self.token, self.filled, self.made, self.alive, self.stopped)
-        kept = [x.clone() for x in state]
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                self.step()
-        torch.cuda.current_stream().wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.step()
-        for x, was in zip(state, kept, strict=True):
-            x.copy_(was)
-
-    def run(self, steps: int) -> None:
-        if self.device.type == "cuda" and self.graph is None:
-            self.capture()
-        for _ in range(steps):
-            if self.graph is not None:
-                self.graph.replay()
-            else:
-                self.step()
+SHARE = 0.5  # of the free memory, at most, for keys and values: the trainer needs the rest
 
 
 class Engine:
-    """Rollouts from a decoder; its slots and captured graph are kept between calls."""
+    """Rollouts from a decoder. Memory and captured graphs are kept between calls; weights are read live.
 
-    def __init__(self, model: Decoder, most: int = 0) -> None:
-        self.model = model
-        self.most = most or (1024 if model.lm_head.weight.is_cuda else 256)  # slots, if memory allows
-        self.fused: Fused | None = None
+    `most` answers run at a time; `room` is the number of pages where the caller knows better than the card's free memory;
+    `remember` keeps the pages of ended answers, so that a text that begins like one is not read again.
+    """
+
+    def __init__(self, model: Decoder, most: int = 0, room: int = 0, remember: bool = False) -> None:
+        self.model, self.room, self.remember = model, room, remember
+        self.cuda = model.lm_head.weight.is_cuda
+        self.most = most or (1024 if self.cuda else 256)
         self.slots: Slots | None = None
+        self.waiting: deque[Job] = deque()
+        self.seats = Seats(0)
+        self.size = 0  # slots that are stepped
+        self.way = ""  # of choosing tokens, as long as the same jobs run
+        self.preempted = self.read = 0
+
+    # ---- a whole call
 
     @torch.no_grad()
     def generate(
-        self, contexts: Sequence[Tensor], keys: Sequence[Sequence[int]], how: Sampling, stop_ids: Sequence[int]
-    ) -> list[list[Sample]]:
+        self, contexts: Sequence[Tensor], keys: Sequence[Sequence[int]], how: Sampling, stop_ids: Sequence[int],
+        completes: Callable[[Tensor], int] | None = None, limits: Sequence[Sequence[int]] | None = None,
+    ) -> list[list[Sample]]:  # fmt: skip
         """For each context, one answer a key; the same answers as `engines.sampling.generate`."""
-        if not contexts:
-            return []
-        queue = deque(Job(p, i, key) for p, row in enumerate(keys) for i, key in enumerate(row))
-        slots = self._slots(contexts, len(queue), how, stop_ids)
-        out: list[list[Sample | None]] = [[None] * len(row) for row in keys]
-        owner: list[Job | None] = [None] * slots.count
-        free = list(range(slots.count))
-        while queue or len(free) < slots.count:
-            if queue and free:
-                taken = [(free.pop(), queue.popleft()) for _ in range(min(len(free), len(queue)))]
-                self._fill(slots, contexts, taken)
-                for slot, job in taken:
-                    owner[slot] = job
-            slots.run(STRIDE if slots.graph is not None or slots.device.type == "cuda" else 1)
-            free += self._harvest(slots, owner, out)
-        return out  # type: ignore[return-value]
+        groups = []
+        for g, (context, row) in enumerate(zip(contexts, keys, strict=True)):
+            most = [how.max_tokens] * len(row) if limits is None else limits[g]
+            hows = [how if n == how.max_tokens else replace(how, max_tokens=n) for n in most]
+            groups.append([Job(context, key, h, completes, g) for key, h in zip(row, hows, strict=True)])
+        jobs = [job for group in groups for job in group]
+        if not jobs:
+            return [[] for _ in groups]
+        self.open(len(jobs), max(len(j.context) + j.how.max_tokens for j in jobs), how.max_tokens, stop_ids)
+        try:
+            self.waiting.extend(jobs)
+            while self.busy:
+                self.turn()
+        except BaseException:
+            self._there().pages.forget()  # some of what is known may not have been read
+            raise
+        finally:
+            self.clear()
+        return [[job.sample() for job in group] for group in groups]
 
-    def _slots(self, contexts: Sequence[Tensor], jobs: int, how: Sampling, stop_ids: Sequence[int]) -> Slots:
-        """Memory for the answers: as many slots as there are answers, or as the device has room for."""
-        length = -(-(max(len(c) for c in contexts) + how.max_tokens + 1) // 64) * 64
-        old, wanted = self.slots, min(jobs, self.most)
-        asked = (how, list(stop_ids))
-        same = old is not None and (old.how, old.stops.tolist()) == asked
-        if (
-            old is not None
-            and self.fused is not None
-            and same
-            and old.length >= length
-            and wanted <= old.count <= 2 * wanted
-        ):
-            self.fused.refresh()
-            return old
-        self.slots = None  # its memory goes before the new one is measured
-        self.fused = Fused(self.model, length)
-        c, weight = self.model.config, self.model.lm_head.weight
-        room = 2 * c.num_layers * c.num_kv_heads * c.head_dim * length * weight.element_size()
-        if weight.is_cuda:
-            free, _ = torch.cuda.mem_get_info()
-            wanted = max(1, min(wanted, int(0.7 * free / room)))
-        self.slots = Slots(self.fused, wanted, length, how, stop_ids)
+    # ---- piece by piece: for servers, agents and trees
+
+    def open(self, jobs: int, length: int, width: int, stop_ids: Sequence[int]) -> None:
+        """Have slots for this many answers of this length at a time, and the live weights."""
+        if len(stop_ids) > STOPS:
+            raise UserError(f"{len(stop_ids)} stop tokens; at most {STOPS} are supported")
+        count, length = self._bucket(min(jobs, self.most)), -(-(length + 1) // PAGE) * PAGE
+        s = self.slots
+        if s is None or s.length < length or s.width < width or s.count < count:  # it only ever grows
+            old = (s.count, s.length, s.width) if s else (0, 0, 0)
+            s = self.slots = None  # its memory goes before the new one is measured
+            s = self.slots = self._make(max(count, old[0]), max(length, old[1]), max(width, old[2]))
+            self.seats = Seats(s.count)
+            self.admission = Admission(s, self.seats, self.remember)
+        elif s.fused.refresh():
+            s.pages.forget()
+        s.stops.fill_(-1)
+        s.stops[: len(stop_ids)] = torch.tensor(list(stop_ids), dtype=torch.long)
+        self.size = 0
+
+    def _make(self, count: int, length: int, width: int) -> Slots:
+        size = PAGE if self.cuda or self.room else length
+        wanted = 1 + count * (-(-length // size) + (size < length))
+        if self.cuda and not self.room:
+            torch.cuda.empty_cache()
+            wanted = min(wanted, max(2, int(SHARE * torch.cuda.mem_get_info()[0] / Pages.bytes_each(self.model, size))))
+        pages = Pages(self.model, self.room or wanted, size)
+        return Slots(Fused(self.model, length), pages, count, length, width)
+
+    def _bucket(self, n: int) -> int:
+        """The number of slots to step for n jobs: few different ones where each is a captured graph."""
+        return max(16, 1 << (n - 1).bit_length()) if self.cuda else n
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.waiting) or bool(self.seats.taken.any())
+
+    @torch.no_grad()
+    def turn(self) -> list[Job]:
+        """Admit, make room, run a few steps, collect; returns the jobs that have ended."""
+        s = self._there()
+        steps = STRIDE if self.cuda else 1
+        if self.waiting and not self.seats.taken.all():
+            self._admit(steps)
+        self._grow(steps)
+        self._gather()
+        if self.seats.taken.any():
+            s.run(self.size, self.way or self._ways(), steps)
+            if self.cuda:
+                self._grow(2 * steps, spare=True)  # for the next turn, while this one runs
+        return self._collect()
+
+    def _ways(self) -> str:
+        """How the next tokens are chosen: plainly, the likeliest, or with cuts, whichever serves every job that runs."""
+        hows = {self.seats.job(i).how for i in self.seats.running()}
+        if all(h.temperature == 0 for h in hows):
+            self.way = "greedy"
+        else:
+            plain = all(h.temperature and not h.top_k and h.top_p == 1 and not h.min_p for h in hows)
+            self.way = "plain" if plain else "cut"
+        return self.way
+
+    def clear(self) -> None:
+        """Forget every job: nothing of an interrupted call is left behind."""
+        self.waiting.clear()
+        s = self._there()
+        self._leave(self.seats.running())
+        self.admission.drop(set())
+        s.crew_up([])
+        s.books.alive.zero_()
+        s.books.filled.zero_()
+
+    def _there(self) -> Slots:
+        assert self.slots is not None, "open() comes first"
         return self.slots
 
-    def _fill(self, slots: Slots, contexts: Sequence[Tensor], taken: list[tuple[int, Job]]) -> None:
-        """Read the prompts of these jobs (all but the last token, which the step reads) and copy them into the slots."""
-        prompts = sorted({job.prompt for _, job in taken}, key=lambda p: len(contexts[p]))
-        longest = max(len(contexts[p]) for p in prompts)
-        per_call = max(1, PREFILL_TOKENS // longest)
-        for start in range(0, len(prompts), per_call):
-            part = {p: row for row, p in enumerate(prompts[start : start + per_call])}
-            mine = [(slot, job) for slot, job in taken if job.prompt in part]
-            self._read(slots, contexts, part, mine)
-        at = torch.tensor([slot for slot, _ in taken], device=slots.device)
-        length = torch.tensor([len(contexts[job.prompt]) - 1 for _, job in taken], device=slots.device)
-        slots.token[at] = torch.tensor([int(contexts[job.prompt][-1]) for _, job in taken], device=slots.device)
-        slots.key[at] = torch.tensor([job.key for _, job in taken], dtype=torch.int64, device=slots.device)
-        slots.filled[at], slots.made[at], slots.alive[at], slots.stopped[at] = length, 0, True, False
+    # ---- seats
 
-    def _read(
-        self, slots: Slots, contexts: Sequence[Tensor], part: dict[int, int], mine: list[tuple[int, Job]]
-    ) -> None:
-        lengths = torch.tensor([max(len(contexts[p]) - 1, 1) for p in part])
-        padded = torch.zeros(len(part), int(lengths.max()), dtype=torch.long)
-        for p, row in part.items():
-            padded[row, : len(contexts[p]) - 1] = contexts[p][:-1]
-        _, cache = self.model.prefill(padded.to(slots.device), lengths.to(slots.device), padded.shape[1])
-        at = torch.tensor([slot for slot, _ in mine], device=slots.device)
-        rows = torch.tensor([part[job.prompt] for _, job in mine], device=slots.device)
-        for mine_k, mine_v, k, v in zip(slots.keys, slots.values, cache.keys, cache.values, strict=True):
-            mine_k[at, :, : padded.shape[1]] = k[rows]
-            mine_v[at, :, : padded.shape[1]] = v[rows]
+    def _admit(self, steps: int) -> None:
+        s = self._there()
+        new = self.admission.admit(self.waiting, steps)
+        if not new and not self.seats.taken.any() and self.admission.heads:
+            self.admission.drop(set())  # contexts kept for those who wait are in the way of the first of them
+            new = self.admission.admit(self.waiting, steps)
+        if not new and not self.seats.taken.any():
+            raise UserError(
+                f"an answer of up to {s.length} tokens does not fit into the {s.pages.count * s.pages.size:,} places that "
+                "the device has room for; use a shorter max_tokens, a smaller model or bfloat16"
+            )
+        if new:
+            self.size = max(self.size, self._bucket(max(new) + 1))
+            self.read, self.way = self.admission.read, ""
+            s.seat(new, [self.seats.job(seat) for seat in new])
+            self._crew_up()
 
-    def _harvest(self, slots: Slots, owner: list[Job | None], out: list[list[Sample | None]]) -> list[int]:
-        """Answers that have ended, off the device; returns the slots that are free again."""
-        alive = slots.alive.tolist()
-        ended = [s for s, job in enumerate(owner) if job is not None and not alive[s]]
+    def _crew_up(self) -> None:
+        """Jobs that share a long head read it together."""
+        alike: dict[int, list[int]] = {}
+        for seat in np.flatnonzero(self.seats.taken & (self.seats.begin >= CREW_PLACES)).tolist():
+            job = self.seats.job(seat)
+            if job.head >= CREW_PLACES:
+                alike.setdefault(job.pages[0], []).append(seat)
+        crews = []
+        for seats in alike.values():
+            for crew in (seats[i : i + CREW] for i in range(0, len(seats), CREW)):
+                if len(crew) > 1:
+                    job = self.seats.job(crew[0])
+                    crews.append((crew, job.pages[: self._there().pages.needed(job.head)], job.head))
+        self._there().crew_up(crews)
+
+    def _leave(self, seats: list[int]) -> None:
+        s = self._there()
+        for seat in seats:
+            job = self.seats.job(seat)
+            if not s.fixed:
+                s.pages.drop(job.pages)
+            job.pages = []
+            self.seats.leave(seat)
+        self.way = ""
+        s.vacate(seats)
+
+    def _gather(self) -> None:
+        """Once nobody waits, move the last jobs together and step fewer slots."""
+        running = self.seats.running()
+        if self.waiting or not running:
+            return
+        size = self._bucket(len(running))
+        if size > (self.size // 2 if self.cuda else 0.8 * self.size):
+            return
+        far = [i for i in running if i >= size]
+        near = [i for i in self.seats.free() if i < size][: len(far)]
+        if far:
+            s = self._there()
+            s.move(far, near)
+            self.seats.move(far, near)
+            if s.fixed:
+                for seat in near:
+                    self.seats.job(seat).pages = [seat + 1]
+            self._crew_up()
+        self.size = size
+
+    # ---- room
+
+    def _grow(self, steps: int, spare: bool = False) -> None:
+        """Pages for the next steps of every running job; where there are none left, the youngest gives up its own
+        (unless it is only to spare time later).
+        """
+        s, seats = self._there(), self.seats
+        if s.fixed:
+            return
+        short = seats.taken & (np.minimum(seats.places + steps + 1, seats.most) > seats.room)
+        changed = []
+        for seat in sorted(np.flatnonzero(short).tolist(), key=lambda i: seats.job(i).order):
+            job = seats.jobs[seat]
+            while job is not None and seats.jobs[seat] is job:  # until it has its pages, or has given them up
+                try:
+                    want = min(int(seats.places[seat]) + steps + 1, int(seats.most[seat]))
+                    job.pages += s.pages.take(s.pages.needed(want - int(seats.room[seat])))
+                    seats.widen(seat, s.pages.size)
+                    changed.append(seat)
+                    break
+                except OutOfPages:
+                    if spare:
+                        break
+                    if self.admission.heads:
+                        self.admission.drop(set())
+                    else:
+                        self._preempt()
+        s.write_table([(seat, seats.job(seat).pages) for seat in changed if seats.taken[seat]])
+
+    def _preempt(self) -> None:
+        running = self.seats.running()
+        if len(running) == 1:
+            raise UserError(
+                "the device has no room for one answer of this length; use a shorter max_tokens or a smaller model"
+            )
+        seat = max(running, key=lambda i: self.seats.job(i).order)
+        job, b = self.seats.job(seat), self._there().books
+        made = int(b.made[seat])
+        job.tokens, job.logp = b.tokens[seat, :made].cpu().clone(), b.logp[seat, :made].cpu().clone()
+        self._leave([seat])
+        self.waiting.appendleft(job)
+        self.preempted += 1
+
+    # ---- what has ended
+
+    def _collect(self) -> list[Job]:
+        """Look at the books; take answers that have ended off the device and give their slots back."""
+        s, b, seats = self._there(), self._there().books, self.seats
+        alive, made = torch.stack((b.alive.long(), b.made)).cpu().numpy()
+        seats.places = np.where(seats.taken, seats.begin + made, 0)
+        ended = np.flatnonzero(seats.taken & (alive == 0)).tolist()
+        watched = [i for i in seats.running() if seats.job(i).completes is not None and alive[i]]
+        ended += [seat for seat in watched if self._completed(seat, int(made[seat]))]
         if not ended:
             return []
-        at = torch.tensor(ended, device=slots.device)
-        tokens, logp = slots.tokens[at].cpu(), slots.logp[at].cpu()
-        made, stopped = slots.made[at].tolist(), slots.stopped[at].tolist()
-        for i, s in enumerate(ended):
-            job = owner[s]
-            assert job is not None
-            out[job.prompt][job.sample] = Sample(tokens[i, : made[i]].clone(), logp[i, : made[i]].clone(), stopped[i])
-            owner[s] = None
-        return ended
+        at = torch.tensor(ended, device=s.device)
+        tokens, logp, stopped = b.tokens[at].cpu(), b.logp[at].cpu(), b.stopped[at].tolist()
+        out = []
+        for row, seat in enumerate(ended):
+            job = seats.job(seat)
+            if job.completes is not None and not job.done:
+                self._completed(seat, int(made[seat]))
+            n = len(job.tokens) if job.done else int(made[seat])  # a stop string may have ended it some tokens ago
+            job.tokens, job.logp = tokens[row, :n].clone(), logp[row, :n].clone()
+            job.stopped, job.done = bool(stopped[row]) or job.done, True
+            if self.remember and not s.fixed:
+                s.pages.note(job.text[:-1], job.pages)
+            out.append(job)
+        self._leave(ended)
+        return out
+
+    def _completed(self, seat: int, made: int) -> bool:
+        """Whether a stop string is complete; the answer is cut after the token that completes it."""
+        job = self.seats.job(seat)
+        assert job.completes is not None
+        so_far = self._there().books.tokens[seat, :made].cpu()
+        n = job.completes(so_far)
+        if n:
+            job.tokens, job.done = so_far[:n], True
+        return bool(n)

@@ -1,10 +1,12 @@
-"""The trainer's weights laid out for decoding: q, k and v in one product, gate and up in another.
+"""The trainer's weights laid out for decoding: q, k and v in one product, gate and up in another, norms folded in.
 
-The copies are refreshed from the live parameters before every round of rollouts, so there is nothing else to keep in step.
+The copies are refreshed from the live parameters whenever those have changed, so there is nothing else to keep in step.
+Adapters (LoRA) are added into these copies, never into the weights that are trained.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from posttrain.engines.native.kernels import Turn, attend, gate, place
+from posttrain.engines.native.attention import Crews, attend
+from posttrain.engines.native.pages import Pages
+from posttrain.engines.native.products import Turn, Where, add_product, gate, place
 from posttrain.models.decoder import Decoder
 
 
@@ -29,38 +33,71 @@ class FusedLayer:
     down: Tensor
     down_bias: Tensor | None
 
+    def copies(self) -> Iterator[Tensor | None]:
+        """What is a copy (or may be) of the model's own tensors."""
+        yield from (self.qkv, self.turn.bias, self.gate_up, self.gate_up_bias, self.out, self.down)
+
 
 class Fused:
-    """A decoder for one token a slot."""
+    """A decoder for one token a slot, and for reading the prompts of slots."""
 
     def __init__(self, model: Decoder, length: int) -> None:
         self.model, c = model, model.config
-        self.eps, self.kv_heads, self.head_dim = c.rms_eps, c.num_kv_heads, c.head_dim
+        self.eps = c.rms_eps
         angle = torch.arange(length, device=model.inv_freq.device)[:, None].float() * model.inv_freq
         self.rope = (angle.cos().contiguous(), angle.sin().contiguous())
         self.layers = [self._fuse(block) for block in model.model.layers]
+        self.seen = self._signature()
+
+    def _signature(self) -> list[tuple[int, int]]:
+        return [(p.data_ptr(), p._version) for p in self.model.parameters()]
 
     @torch.no_grad()
-    def refresh(self) -> None:
-        """Copy the live weights in place, so that captured graphs keep reading the right addresses."""
+    def refresh(self) -> bool:
+        """Copy the live weights in place if they have changed (captured graphs keep reading these addresses)."""
+        now = self._signature()
+        if now == self.seen:
+            return False
         for mine, block in zip(self.layers, self.model.model.layers, strict=True):
-            fresh = self._fuse(block)
-            for old, new in (
-                (mine.qkv, fresh.qkv), (mine.turn.bias, fresh.turn.bias),
-                (mine.gate_up, fresh.gate_up), (mine.gate_up_bias, fresh.gate_up_bias),
-            ):  # fmt: skip
-                if old is not None and new is not None:
+            for old, new in zip(mine.copies(), self._fuse(block).copies(), strict=True):
+                if old is not None and new is not None and old.data_ptr() != new.data_ptr():
                     old.copy_(new)
+        self.seen = now
+        return True
 
-    def step(self, token_S: Tensor, length_S: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
+    def step(self, token_S: Tensor, pages: Pages, where: Where, crews: Crews | None = None) -> Tensor:
         """Read one token a slot at its place; returns the logits (S, V)."""
         x = self.model.model.embed_tokens.weight[token_S]
-        for layer, k, v in zip(self.layers, keys, values, strict=True):
-            q = place(x @ layer.qkv.T, x, k, v, length_S, layer.turn)
-            x = _add_product(x, attend(q, k, v, length_S).flatten(1), layer.out, layer.out_bias)
-            y = gate(x @ layer.gate_up.T, x, layer.gate_up_bias, self.eps)
-            x = _add_product(x, y, layer.down, layer.down_bias)
+        for i, layer in enumerate(self.layers):
+            k, v = pages.keys[i], pages.values[i]
+            q = place(x @ layer.qkv.T, x, k, v, where, layer.turn)
+            x = self._rest(layer, x, attend(q, k, v, where.table, where.head, where.length, crews).flatten(1))
         return self.model.logits(F.rms_norm(x, (x.shape[-1],), self.model.model.norm.weight, self.eps))
+
+    def _rest(self, layer: FusedLayer, x: Tensor, seen: Tensor) -> Tensor:
+        """What a layer does after attention."""
+        x = add_product(x, seen, layer.out, layer.out_bias)
+        y = gate(x @ layer.gate_up.T, x, layer.gate_up_bias, self.eps)
+        return add_product(x, y, layer.down, layer.down_bias)
+
+    def read(self, tokens_PL: Tensor, past_P: Tensor, count_P: Tensor, pages: Pages, table_PM: Tensor) -> None:
+        """Read count new tokens of each text (right-padded) after the past ones that its pages hold already."""
+        (P, L), past = tokens_PL.shape, int(past_P.max())
+        used = int((past_P + count_P).max())
+        positions_PL = past_P.unsqueeze(-1) + torch.arange(L, device=tokens_PL.device)
+        real_PL = positions_PL < (past_P + count_P).unsqueeze(-1)
+        row_PL = torch.where(real_PL, torch.arange(P, device=tokens_PL.device).unsqueeze(-1), P)
+        at_N = positions_PL.clamp_max(table_PM.shape[1] * pages.size - 1).flatten()
+        nobody = torch.zeros_like(table_PM[:1])  # padding goes to the page that belongs to nobody
+        where = Where(torch.cat((table_PM, nobody)), torch.zeros_like(at_N), at_N, row_PL.flatten())
+        table_PM = table_PM[:, : pages.needed(used)]
+        mask = None if not past else (torch.arange(used, device=at_N.device) <= positions_PL.unsqueeze(-1)).unsqueeze(1)
+        x = self.model.model.embed_tokens.weight[tokens_PL.flatten()]
+        for i, layer in enumerate(self.layers):
+            k, v = pages.keys[i], pages.values[i]
+            q = place(x @ layer.qkv.T, x, k, v, where, layer.turn)
+            if i + 1 < len(self.layers):  # of the last layer only keys and values are wanted
+                x = self._rest(layer, x, look_back(q.unflatten(0, (P, L)), k, v, table_PM, used, mask).flatten(0, 1))
 
     def _fuse(self, block: Any) -> FusedLayer:
         a, m = block.self_attn, block.mlp
@@ -69,23 +106,35 @@ class Fused:
         return FusedLayer(
             _joined(qkv) * block.input_layernorm.weight.data,
             Turn(_biases(qkv), norms, self.rope, self.eps),
-            a.o_proj.weight.data,
+            _weight(a.o_proj),
             None if a.o_proj.bias is None else a.o_proj.bias.data,
             _joined(up) * block.post_attention_layernorm.weight.data,
             _biases(up),
-            m.down_proj.weight.data,
+            _weight(m.down_proj),
             None if m.down_proj.bias is None else m.down_proj.bias.data,
         )
 
 
+def look_back(q_PLHD: Tensor, keys: Tensor, values: Tensor, table_PM: Tensor, used: int, mask: Tensor | None) -> Tensor:
+    """Causal attention of many tokens a text over its pages; returns (P, L, H D)."""
+    q = q_PLHD.transpose(1, 2)
+    k, v = (x[table_PM.long()].transpose(1, 2).flatten(2, 3)[:, :, :used] for x in (keys, values))
+    shared = q.shape[1] != k.shape[1]
+    if mask is not None and shared and q.is_cuda:  # with a mask the fast kernels want a key head for every query head
+        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+        shared = False
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=shared)
+    return out.transpose(1, 2).flatten(2)
+
+
+def _weight(linear: Any) -> Tensor:
+    """A layer's matrix with its adapter added, the matrix itself where it has none."""
+    return linear.merged() if hasattr(linear, "merged") else linear.weight.data
+
+
 def _joined(linears: list[Any]) -> Tensor:
-    return torch.cat([layer.weight.data for layer in linears])
+    return torch.cat([_weight(layer) for layer in linears])
 
 
 def _biases(linears: list[Any]) -> Tensor | None:
     return None if linears[0].bias is None else torch.cat([layer.bias.data for layer in linears])
-
-
-def _add_product(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    x.addmm_(y, weight.T)  # in place: the residual stream is this step's own, and a copy of it would be a kernel more
-    return x if bias is None else x.add_(bias)

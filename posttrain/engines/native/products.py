@@ -1,0 +1,176 @@
+"""What follows the large products of a decode step, each as one Triton kernel beside the plain-torch twin that means the same.
+
+The products themselves are torch's: measured against tiles of our own with all of this fused in, cuBLAS and a small kernel
+after it are as fast for small shapes and twice as fast for large ones (docs/engine.md). The weight of the norm before a
+product is folded into its matrix; 1 / rms is a number a row, so it is applied here, after.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # CPU builds of torch come without it
+    triton = None
+
+
+@dataclass
+class Turn:
+    """What `place` needs besides the product: biases, the norms of queries and keys (or None), the rotary table, eps."""
+
+    bias: Tensor | None
+    norms: tuple[Tensor, Tensor] | None
+    rope: tuple[Tensor, Tensor]
+    eps: float
+
+
+@dataclass
+class Where:
+    """Where each row's keys and values go: its table of pages, its place in the text, how many places come before its own."""
+
+    table: Tensor  # (tables, M)
+    head: Tensor
+    length: Tensor
+    row: Tensor | None = None  # which table is whose; None: row s has table s
+
+
+def place(qkv_SN: Tensor, x_SC: Tensor, keys: Tensor, values: Tensor, where: Where, turn: Turn) -> Tensor:
+    """Scale by 1 / rms(x), turn q and k to each row's place, write k and v into its page; returns q as (S, H, D)."""
+    if triton is None or not qkv_SN.is_cuda:
+        return place_plain(qkv_SN, x_SC, keys, values, where, turn)
+    (S, C), (_, kv_heads, page, D) = x_SC.shape, keys.shape
+    heads = qkv_SN.shape[1] // D - 2 * kv_heads
+    q_SHD = torch.empty(S, heads, D, dtype=qkv_SN.dtype, device=qkv_SN.device)
+    cos, sin = turn.rope
+    qn, kn = turn.norms or (cos, cos)
+    _place[(S,)](
+        qkv_SN, x_SC, q_SHD, keys, values, where.table, where.head, where.length,
+        where.length if where.row is None else where.row, cos, sin, qn, kn, qkv_SN if turn.bias is None else turn.bias,
+        turn.eps, heads, kv_heads, C, where.table.shape[1],
+        WIDE=triton.next_power_of_2(C), ALL=triton.next_power_of_2(heads + 2 * kv_heads), PAGE=page, HALF=D // 2,
+        ROWS=where.row is not None, NORM=turn.norms is not None, BIAS=turn.bias is not None, num_warps=4,
+    )  # fmt: skip
+    return q_SHD
+
+
+def place_plain(qkv_SN: Tensor, x_SC: Tensor, keys: Tensor, values: Tensor, where: Where, turn: Turn) -> Tensor:
+    S, (_, kv_heads, page, D) = len(x_SC), keys.shape
+    heads = qkv_SN.shape[1] // D - 2 * kv_heads
+    qkv_SN = qkv_SN.float() * inverse_rms(x_SC, turn.eps)
+    if turn.bias is not None:
+        qkv_SN = qkv_SN + turn.bias.float()
+    q, k, v = qkv_SN.view(S, -1, D).split((heads, kv_heads, kv_heads), 1)
+    if turn.norms is not None:
+        q, k = (F.rms_norm(y, (D,), w.float(), turn.eps) for y, w in zip((q, k), turn.norms, strict=True))
+    cos, sin = (table[where.length].unsqueeze(1) for table in turn.rope)
+    own_S = where.length - where.head
+    table_SM = where.table if where.row is None else where.table[where.row]
+    page_S = table_SM.gather(1, (-(-where.head // page) + own_S // page).unsqueeze(-1)).squeeze(-1).long()
+    keys[page_S, :, own_S % page] = _turned(k, cos, sin).to(keys.dtype)
+    values[page_S, :, own_S % page] = v.to(values.dtype)
+    return _turned(q, cos, sin).to(x_SC.dtype)
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    a, b = x.chunk(2, -1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+
+def inverse_rms(x_SC: Tensor, eps: float) -> Tensor:
+    return torch.rsqrt(x_SC.float().pow(2).mean(-1, keepdim=True) + eps)
+
+
+def gate(y_SF2: Tensor, x_SC: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    """silu(a) * b for [a, b] = y / rms(x) + bias; y is the product of x with the matrices of gate and up."""
+    if triton is None or not y_SF2.is_cuda:
+        return gate_plain(y_SF2, x_SC, bias, eps)
+    (S, F2), C = y_SF2.shape, x_SC.shape[1]
+    out = torch.empty(S, F2 // 2, dtype=y_SF2.dtype, device=y_SF2.device)
+    block = min(triton.next_power_of_2(F2 // 2), 4096)
+    _gate[(S, triton.cdiv(F2 // 2, block))](
+        y_SF2, x_SC, out, y_SF2 if bias is None else bias, eps, F2 // 2, C,
+        WIDE=triton.next_power_of_2(C), BLOCK=block, BIAS=bias is not None, num_warps=8 if block > 1024 else 4,
+    )  # fmt: skip
+    return out
+
+
+def gate_plain(y_SF2: Tensor, x_SC: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    y_SF2 = y_SF2.float() * inverse_rms(x_SC, eps)
+    a, b = (y_SF2 if bias is None else y_SF2 + bias.float()).chunk(2, -1)
+    return (F.silu(a) * b).to(x_SC.dtype)
+
+
+def add_product(x_SC: Tensor, y_SK: Tensor, weight_CK: Tensor, bias: Tensor | None) -> Tensor:
+    """x + y W^T + bias, in place: the residual stream is the step's own, and a copy of it would be a kernel more."""
+    x_SC.addmm_(y_SK, weight_CK.T)
+    return x_SC if bias is None else x_SC.add_(bias)
+
+
+if triton is not None:
+
+    @triton.jit
+    def _inverse_rms(x, s, C, eps, WIDE: tl.constexpr):
+        i = tl.arange(0, WIDE)
+        row = tl.load(x + s * C + i, mask=i < C, other=0.0).to(tl.float32)
+        return tl.rsqrt(tl.sum(row * row, 0) / C + eps)
+
+    @triton.jit
+    def _place(qkv, x, q, keys, values, table, heads, lengths, rows, cos, sin, qn, kn, bias, eps, H, KV, C, M,
+               WIDE: tl.constexpr, ALL: tl.constexpr, PAGE: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr,
+               NORM: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
+        D: tl.constexpr = 2 * HALF
+        s = tl.program_id(0).to(tl.int64)
+        h, i = tl.arange(0, ALL), tl.arange(0, HALF)
+        real = (h < H + 2 * KV)[:, None]
+        from_ = h[:, None] * D + i[None, :]
+        at, head = tl.load(lengths + s), tl.load(heads + s)
+        own = at - head
+        mine = s
+        if ROWS:
+            mine = tl.load(rows + s)
+        page = tl.load(table + mine * M + tl.cdiv(head, PAGE) + own // PAGE).to(tl.int64)
+        row = qkv + s * (H + 2 * KV) * D
+        a = tl.load(row + from_, mask=real, other=0.0).to(tl.float32)
+        b = tl.load(row + from_ + HALF, mask=real, other=0.0).to(tl.float32)
+        scale = _inverse_rms(x, s, C, eps, WIDE)
+        a, b = a * scale, b * scale
+        if BIAS:
+            a += tl.load(bias + from_, mask=real, other=0.0).to(tl.float32)
+            b += tl.load(bias + from_ + HALF, mask=real, other=0.0).to(tl.float32)
+        turning = (h < H + KV)[:, None]
+        if NORM:
+            r = tl.rsqrt((tl.sum(a * a, 1) + tl.sum(b * b, 1)) / D + eps)[:, None]
+            queries = (h < H)[:, None]
+            wa = tl.where(queries, tl.load(qn + i)[None, :], tl.load(kn + i)[None, :]).to(tl.float32)
+            wb = tl.where(queries, tl.load(qn + HALF + i)[None, :], tl.load(kn + HALF + i)[None, :]).to(tl.float32)
+            a, b = tl.where(turning, a * r * wa, a), tl.where(turning, b * r * wb, b)
+        c, t = tl.load(cos + at * HALF + i)[None, :], tl.load(sin + at * HALF + i)[None, :]
+        a, b = tl.where(turning, a * c - b * t, a), tl.where(turning, b * c + a * t, b)
+        queries = (h < H)[:, None]
+        tl.store(q + s * H * D + from_, a.to(q.dtype.element_ty), mask=queries)
+        tl.store(q + s * H * D + from_ + HALF, b.to(q.dtype.element_ty), mask=queries)
+        to = (((page * KV + (h - H) % KV) * PAGE + own % PAGE) * D)[:, None] + i[None, :]
+        is_k, is_v = ((h >= H) & (h < H + KV))[:, None], ((h >= H + KV) & (h < H + 2 * KV))[:, None]
+        tl.store(keys + to, a.to(q.dtype.element_ty), mask=is_k)
+        tl.store(keys + to + HALF, b.to(q.dtype.element_ty), mask=is_k)
+        tl.store(values + to, a.to(q.dtype.element_ty), mask=is_v)
+        tl.store(values + to + HALF, b.to(q.dtype.element_ty), mask=is_v)
+
+    @triton.jit
+    def _gate(y, x, out, bias, eps, F, C, WIDE: tl.constexpr, BLOCK: tl.constexpr, BIAS: tl.constexpr):
+        s = tl.program_id(0).to(tl.int64)
+        i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        inside = i < F
+        scale = _inverse_rms(x, s, C, eps, WIDE)
+        a = tl.load(y + s * 2 * F + i, mask=inside, other=0.0).to(tl.float32) * scale
+        b = tl.load(y + s * 2 * F + F + i, mask=inside, other=0.0).to(tl.float32) * scale
+        if BIAS:
+            a += tl.load(bias + i, mask=inside, other=0.0).to(tl.float32)
+            b += tl.load(bias + F + i, mask=inside, other=0.0).to(tl.float32)
+        tl.store(out + s * F + i, (a * tl.sigmoid(a) * b).to(out.dtype.element_ty), mask=inside)
