@@ -18,7 +18,7 @@ from posttrain.core.plan import Context, Copy, Do, Phase, Plan, Stopped
 from posttrain.engines.guard import Guard
 from posttrain.engines.run import Run
 from posttrain.engines.sampling import Sampling
-from posttrain.evals.accuracy import Score, accuracy
+from posttrain.evals.accuracy import Score, accuracy, mean_reward, score_of
 from posttrain.evals.ranking import ranking
 from posttrain.models.load import load_model
 from posttrain.rewards.spec import Given, build_scorer
@@ -40,13 +40,13 @@ def run(
         method = method.but(rollout=method.rollout.but(n=config.n))
     config = dataclasses.replace(config, name=config.name or f"{method.name}-{config.task.replace('/', '-')}")
     env = environment(config, method)
+    scorer = scorer_of(config, method, env)
     policy = load_policy(config)
     if method.loss.card.stage == "reward_model_loss":
         policy = policy.as_reward_model()
     with Run(Path(runs) / config.name, to_dict(config) | {"parts": method.describe()}, fresh=fresh) as store:
-        written = method.rollout.name in ("demonstrations", "pairs")
-        scorer = Given() if written else build_scorer(config.reward, env, config.reward_timeout)
         loop = build_loop(config, method, policy, env, scorer, store)
+        loop.role = "reward_model" if method.loss.card.stage == "reward_model_loss" else "policy"
         return _measured(loop, watch)
 
 
@@ -59,11 +59,33 @@ def environment(config: Config, method: Method) -> Any:
     return task(config.task, level=config.level, think=config.think, data=config.data or None)
 
 
-def measure(policy: Any, env: Any, config: Config, method: Method) -> Score:
-    """On held-out problems: accuracy, or for written pairs how often the preferred answer is ranked higher."""
+def scorer_of(config: Config, method: Method, env: Any) -> Any:
+    """What says how good answers are; those that somebody else wrote come with their worth."""
+    if method.rollout.name in ("demonstrations", "pairs"):
+        return Given()
+    if not config.reward and not getattr(env, "graded", True):
+        raise UserError(
+            f"{env.name} has no gold answers, so it cannot grade itself; say what is good with --reward NAME "
+            "(posttrain list --stage reward), or with a function of yours: --reward mine.py:function"
+        )
+    return build_scorer(config.reward, env, config.reward_timeout)
+
+
+def measure(policy: Any, env: Any, config: Config, method: Method, scorer: Any) -> Score:
+    """On held-out problems: accuracy; for written pairs, how often the preferred answer is ranked higher; for prompts
+    without gold answers, the run's own reward."""
     if method.rollout.name == "pairs":
         return ranking(policy, env.test[: config.eval_problems])
-    return accuracy(policy, env, config.eval_problems, config.sampling)
+    if isinstance(scorer, Given) and not getattr(env, "graded", True):
+        return score_of([], "reward")  # demonstrations alone: nothing says what an answer of its own is worth
+    if getattr(env, "graded", True):
+        return accuracy(policy, env, config.eval_problems, config.sampling)
+    return mean_reward(policy, env, config.eval_problems, config.sampling, scorer)
+
+
+def held_out(found: Score) -> dict[str, float]:
+    """As the figure of a step; a step has a reward of its own, so the held-out one has another name."""
+    return {"accuracy" if found.name == "accuracy" else f"held_out_{found.name}": found.accuracy}
 
 
 def load_policy(config: Config) -> Any:
@@ -94,7 +116,7 @@ def build_loop(
         phase=phase,
         keep=[p.live() for p in method.keep],
         shaping=[p.live() for p in method.shaping],
-        evaluate=lambda p: {"accuracy": measure(p, env, config, method).accuracy},
+        evaluate=lambda p: held_out(measure(p, env, config, method, scorer)),
         guard=Guard(),
     )
 
@@ -111,12 +133,12 @@ def suggested_lr(policy: Any, method: Method) -> float:
 
 def _measured(loop: Loop, watch: Any) -> dict[str, Any]:
     config, policy = loop.config, loop.learner.policy
-    before = measure(policy, loop.env, config, loop.method)
+    before = measure(policy, loop.env, config, loop.method, loop.scorer)
     if watch:
         loop.watch = watch.step
         watch.begin(loop, before)
     train(loop)
-    after = measure(policy, loop.env, config, loop.method)
+    after = measure(policy, loop.env, config, loop.method, loop.scorer)
     summary = summarise(loop, before, after)
     loop.run.write_summary(summary)
     loop.run.finish(loop.phase)
@@ -134,8 +156,8 @@ def summarise(loop: Loop, before: Score, after: Score) -> dict[str, Any]:
         "method": loop.method.name,
         "model": loop.config.model,
         "seed": loop.config.seed,
-        "accuracy_before": before.accuracy,
-        "accuracy_after": after.accuracy,
+        f"{before.name}_before": before.accuracy,
+        f"{after.name}_after": after.accuracy,
         "seconds": round(seconds, 2),
         "steps": loop.config.steps,
         "tokens": int(sum(v for _, v in rows)),
@@ -210,7 +232,7 @@ def _phase_loop(part: Phase, policy: Any, context: Context) -> Loop:
     if config.n is not None and "n" in method.rollout.defaults():
         method = method.but(rollout=method.rollout.but(n=config.n))
     loop = build_loop(config, method, policy, env, rewards, context.run, phase=name)
-    loop.evaluate = None
+    loop.evaluate, loop.role = None, part.role
     if part.reference and loop.learner.reference is not None:
         loop.learner.reference.start(context.role(part.reference))
     return loop

@@ -106,7 +106,9 @@ claim(
         arms={
             "SuperHF": lambda seed: train(seed, superhf, 0.1),
             "SuperHF without KL": lambda seed: train(seed, superhf.but(terms=()), 0.1),
-            "PPO": lambda seed: train(seed, ppo.but(rollout=sample.but(n=16), shaping=kl_in_reward.but(coef=0.8)), 0.05),
+            "PPO": lambda seed: train(
+                seed, ppo.but(rollout=sample.but(n=16), shaping=kl_in_reward.but(coef=0.8)), 0.05
+            ),
         },
         checks=(
             Check("more reward than PPO", "proxy", "SuperHF", "PPO", margin=0.3),

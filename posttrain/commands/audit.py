@@ -50,10 +50,10 @@ def main(args: argparse.Namespace) -> int:
 def reward_of(spec: str, env: Any, timeout: float) -> Any:
     """One reward as the part it is; a sum as a function of (prompt, text)."""
     from posttrain.core.registry import find
-    from posttrain.rewards.spec import build_scorer, split_sum
+    from posttrain.rewards.spec import build_scorer, named, split_sum
 
     if len(split_sum(spec)) == 1 and "*" not in spec.partition("(")[0]:
-        return find(spec, "reward")
+        return named(spec, env)[1] if ".py:" in spec else find(spec, "reward")
     scorer = build_scorer(spec, env, timeout)
 
     def weighted(prompt: Any, text: str) -> float:

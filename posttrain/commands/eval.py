@@ -45,6 +45,8 @@ def main(args: argparse.Namespace) -> int:
         raise UserError(f"at temperature 0 all {args.n} answers are the same; use --n 1 or a temperature above 0")
     policy.temperature = how.temperature or 1.0
     env = task_of(args, config)
+    if not getattr(env, "graded", True):
+        raise UserError(f"{env.name} has no gold answers, so nothing says which answers are right; use another --task")
     from posttrain.evals.accuracy import accuracy
 
     score = accuracy(policy, env, args.problems, how, args.n, args.split)

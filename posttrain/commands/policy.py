@@ -62,13 +62,30 @@ def load_run(folder: Path, phase: str | None = None, device: str = "", dtype: st
 
 
 def last_phase(run: Any) -> str:
-    """The newest phase whose checkpoint is of the policy; one with a score head is of a reward model."""
+    """The newest phase that trained something which answers; where several roles do and the last to be trained is not
+    the policy, nobody can tell which one is meant."""
+    from posttrain.engines.checkpoint import listing
+
+    trained = [phase for phase in run.store.phases() if listing(run.checkpoints, phase)]
+    if not trained:
+        raise UserError(f"{run.folder} has no checkpoint yet; let it run for save_every steps, or use --model")
+    roles = {phase: role for phase in trained if (role := answering_role(run, phase))}
+    if not roles:
+        raise UserError(f"{run.folder} holds a reward model, which answers nothing; use a run that trains a policy")
+    last = list(roles)[-1]
+    ends = {role: phase for phase, role in roles.items()}  # the newest phase of each role
+    if len(ends) > 1 and roles[last] != "policy":
+        told = ", ".join(f"--phase {phase} (the {role})" for role, phase in ends.items())
+        raise UserError(f"{run.folder} trained several roles that answer; say which is meant: {told}")
+    return last
+
+
+def answering_role(run: Any, phase: str) -> str:
+    """The role that a phase trained, "" where that does not answer. Older runs kept no roles: a score head tells."""
     from posttrain.engines.checkpoint import newest
 
-    for phase in reversed(run.store.phases()):
-        ck = newest(run.checkpoints, phase)
-        if ck is not None and not any(k.startswith("score.") for k in ck.tables["weights"]):
-            return phase
-    if any(newest(run.checkpoints, phase) for phase in run.store.phases()):
-        raise UserError(f"{run.folder} holds a reward model, which answers nothing; use a run that trains a policy")
-    raise UserError(f"{run.folder} has no checkpoint yet; let it run for save_every steps, or use --model")
+    if phase in run.store.roles():
+        role, answers = run.store.roles()[phase]
+        return role if answers else ""
+    ck = newest(run.checkpoints, phase)
+    return "policy" if ck is not None and not any(k.startswith("score.") for k in ck.tables["weights"]) else ""

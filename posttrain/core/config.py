@@ -32,7 +32,7 @@ class Config:
     layout: str = "shared"  # shared prompts, packed or padded rows; changes speed, never the gradient
     device: str = ""  # cuda where there is one, else cpu
     dtype: str = "float32"
-    reward: str = ""  # a reward by name, or several: "numeric + 0.2*format"; empty: the task grades itself
+    reward: str = ""  # by name, or mine.py:function, or a sum: "numeric + 0.2*format"; empty: the task grades itself
     reward_timeout: float = 10.0
     eval_every: int = 0  # steps between evaluations; 0: before and after only
     eval_problems: int = 200

@@ -28,6 +28,7 @@ class Loop:
     run: Any
     evaluate: Any = None  # step -> metrics, or None
     phase: str = "train"
+    role: str = "policy"  # what is trained: a plan also trains reward models, verifiers, opponents
     keep: list[Any] = field(default_factory=list)
     shaping: list[Any] = field(default_factory=list)
     watch: Any = None  # called with (step, metrics) after every step: the display

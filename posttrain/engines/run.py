@@ -101,6 +101,7 @@ class Run:
                 part.load_state_dict(ck.state["parts"][name])
             prune(self.checkpoints, ck.phase, ck.step, loop.config.keep_checkpoints)  # a kill may have come before it
         self.store.forget(loop.phase, first)
+        self.store.begin(loop.phase, loop.role, answers=getattr(loop.learner.policy, "score", None) is None)
         return first
 
     def log(self, phase: str, step: int, metrics: dict[str, float], groups: list[Group], seconds: float) -> None:

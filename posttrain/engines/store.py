@@ -23,6 +23,7 @@ from posttrain.engines.checkpoint import disk_error, free_space
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS phases (place INTEGER PRIMARY KEY, phase TEXT UNIQUE, finished INTEGER DEFAULT 0);
+CREATE TABLE IF NOT EXISTS roles (phase TEXT PRIMARY KEY, role TEXT, answers INTEGER);
 CREATE TABLE IF NOT EXISTS metrics (phase TEXT, step INTEGER, name TEXT, value REAL, PRIMARY KEY (phase, step, name));
 CREATE TABLE IF NOT EXISTS times (phase TEXT, step INTEGER, name TEXT, value REAL, PRIMARY KEY (phase, step, name));
 CREATE TABLE IF NOT EXISTS rollouts (
@@ -100,6 +101,11 @@ class Store:
             for table in TABLES:
                 self.db.execute(f"DELETE FROM {table} WHERE phase = ? AND step >= ?", (phase, step))
 
+    def begin(self, phase: str, role: str, answers: bool) -> None:
+        """Which role a phase trains, and whether that is something which answers (a reward model does not)."""
+        with self._errors(), self.db:
+            self.db.execute("INSERT OR REPLACE INTO roles VALUES (?, ?, ?)", (phase, role, int(answers)))
+
     def finish(self, phase: str) -> None:
         with self._errors(), self.db:
             self.db.execute(
@@ -125,6 +131,12 @@ class Store:
     def phases(self) -> list[str]:
         """In the order they began."""
         return [row[0] for row in self.db.execute("SELECT phase FROM phases ORDER BY place")]
+
+    def roles(self) -> dict[str, tuple[str, bool]]:
+        """phase -> (role, whether it answers); nothing of runs that were written before roles were kept."""
+        if not self.db.execute("SELECT 1 FROM sqlite_master WHERE name = 'roles'").fetchone():
+            return {}
+        return {phase: (role, bool(answers)) for phase, role, answers in self.db.execute("SELECT * FROM roles")}
 
     def metrics(self, phase: str | None = None) -> list[Row]:
         """Rows of phase, step, name, value, in the order of phases, then steps, then names."""

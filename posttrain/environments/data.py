@@ -56,6 +56,11 @@ class DataEnvironment:
     seed: int = 0
     left_out: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def graded(self) -> bool:
+        """Whether it can grade: there are gold answers, or a reward was chosen for it that may need none."""
+        return bool(self.layout.reward) or any(p.answer is not None for some in self.splits.values() for p in some)
+
     def size(self, split: str = "train") -> int:
         """How many prompts a split has."""
         if split not in SPLITS:

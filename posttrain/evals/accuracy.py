@@ -1,4 +1,4 @@
-"""Accuracy on held-out problems: the task's own grader on answers drawn as in training."""
+"""Accuracy on held-out problems: the task's own grader on answers drawn as in training; or a reward where it has none."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from posttrain.core.types import Rollout
+from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.engines.sampling import Sampling
 from posttrain.environments.base import size_of
 
@@ -15,27 +15,48 @@ EVAL_SEED = 20_000  # apart from every training seed; the same problems and draw
 
 @dataclass
 class Score:
-    """Mean grade over problems, its standard error, and the answers behind it."""
+    """Mean grade over problems, its standard error, and the answers behind it.
+
+    name is what the grade is: "accuracy", or "reward" where a task cannot grade and the run's reward stands in.
+    """
 
     accuracy: float
     error: float
     problems: int
     tokens: float
     rollouts: list[Rollout]
+    name: str = "accuracy"
 
 
 def accuracy(policy: Any, env: Any, problems: int, how: Sampling, n: int = 1, split: str = "test") -> Score:
     """n answers to each of the first `problems` held-out problems; temperature 0 in `how` makes it greedy."""
-    size = size_of(env, split) or problems
-    prompts = [env.prompt(i, split) for i in range(min(problems, size))]
-    made = policy.sample(prompts, n, how, EVAL_SEED, 0)
-    means = []
+    made = policy.sample(held_out(env, problems, split), n, how, EVAL_SEED, 0)
     for rollouts in made:
         for r in rollouts:
             r.reward = float(env.grade(r.prompt, r.text))
-        means.append(sum(r.reward or 0.0 for r in rollouts) / n)
-    mean = sum(means) / max(len(means), 1)
+    return score_of(made, "accuracy")
+
+
+def mean_reward(policy: Any, env: Any, problems: int, how: Sampling, scorer: Any) -> Score:
+    """The same by a scorer: for prompts without gold answers. What could not be scored is left out, not worth 0."""
+    prompts = held_out(env, problems, "test")
+    groups = [Group(p, made) for p, made in zip(prompts, policy.sample(prompts, 1, how, EVAL_SEED, 0), strict=True)]
+    scorer.score(groups)
+    return score_of([g.rollouts for g in groups], "reward")
+
+
+def held_out(env: Any, problems: int, split: str) -> list[Prompt]:
+    """The first problems of a split, as many as there are."""
+    size = size_of(env, split) or problems
+    return [env.prompt(i, split) for i in range(min(problems, size))]
+
+
+def score_of(made: list[list[Rollout]], name: str) -> Score:
+    """Mean and standard error over problems; sqrt(var / n), problems without a scored answer left out."""
+    scored = [[r.reward for r in rollouts if r.reward is not None and not r.failed] for rollouts in made]
+    means = [sum(rewards) / len(rewards) for rewards in scored if rewards]
+    mean = sum(means) / len(means) if means else (math.nan if made else 0.0)
     var = sum((m - mean) ** 2 for m in means) / max(len(means) - 1, 1)
     flat = [r for rollouts in made for r in rollouts]
     tokens = sum(len(r) for r in flat) / max(len(flat), 1)
-    return Score(mean, math.sqrt(var / max(len(means), 1)), len(prompts), tokens, flat)
+    return Score(mean, math.sqrt(var / max(len(means), 1)), len(made), tokens, flat, name)

@@ -75,6 +75,8 @@ def compare(
     made: dict[str, Method] = {name: find_method(name) for name in methods}
     config = replace(config or Config(), task=task, steps=steps)
     env = find_task(task, level=config.level, think=config.think, data=config.data or None)
+    if not getattr(env, "graded", True):
+        raise UserError(f"{task} has no gold answers, so accuracy cannot be compared on it; use another --task")
     before, found, curves = 0.0, {}, {}
     with one_thread():
         for name, method in made.items():

@@ -25,9 +25,9 @@ class LanguagePolicy(nn.Module):
     `critic` (values per action) and `score` (a reward model's head) are there when a method asked for them.
     """
 
-    def __init__(self, model: nn.Module, tokenizer: Any, name: str = "") -> None:
+    def __init__(self, model: nn.Module, tokenizer: Any, name: str = "", stops: Iterable[int] = ()) -> None:
         super().__init__()
-        self.model, self.tokenizer, self.name = model, tokenizer, name
+        self.model, self.tokenizer, self.name, self.stops = model, tokenizer, name, tuple(stops)
         self._native: Any = None
         self.critic: Critic | None = None
         self.score: ScalarHead | None = None
@@ -60,10 +60,9 @@ class LanguagePolicy(nn.Module):
 
     @property
     def stop_ids(self) -> list[int]:
-        """Ids that end an answer: the tokenizer's end, and the end of a turn where the template has another."""
-        ids = {self.tokenizer.eos_token_id}
+        """Ids that end an answer: the tokenizer's end, and others that the model's folder names (an end of turn)."""
         extra = getattr(self.model, "stop_ids", ())
-        return sorted(i for i in ids | set(extra) if i is not None)
+        return sorted(i for i in {self.tokenizer.eos_token_id, *self.stops, *extra} if i is not None)
 
     def written(self, prompt: Prompt, text: str) -> Rollout:
         """An answer that somebody else wrote, as a rollout: the end token is an action too."""
@@ -173,7 +172,7 @@ class LanguagePolicy(nn.Module):
 
     def clone(self) -> LanguagePolicy:
         """An independent copy (tokenizer shared, critic left behind)."""
-        other = LanguagePolicy(copy.deepcopy(self.model), self.tokenizer, self.name)
+        other = LanguagePolicy(copy.deepcopy(self.model), self.tokenizer, self.name, self.stops)
         other.score = copy.deepcopy(self.score)
         other.temperature, other.layout = self.temperature, self.layout
         return other

@@ -24,7 +24,7 @@ def load_model(spec: str = "pocket", device: str | None = None, dtype: str = "fl
         raise UserError(f"dtype is {dtype!r}; use float32 or bfloat16")
     model = load_decoder(folder, getattr(torch, dtype))
     tokenizer = load_tokenizer(folder)
-    return LanguagePolicy(model.to(device), tokenizer, spec)
+    return LanguagePolicy(model.to(device), tokenizer, spec, stop_ids(Path(folder)))
 
 
 def usable(device: str) -> str:
@@ -111,6 +111,18 @@ def read_json(file: Path) -> dict[str, Any]:
     return out
 
 
+def stop_ids(folder: Path) -> list[int]:
+    """What ends an answer besides the tokenizer's own end: eos_token_id of generation_config.json, or of config.json
+    where there is no such file (as in transformers)."""
+    file = folder / "generation_config.json"
+    file = file if file.exists() else folder / "config.json"
+    given = read_json(file).get("eos_token_id")
+    ids = given if isinstance(given, list) else [] if given is None else [given]
+    if not all(type(i) is int and i >= 0 for i in ids):
+        raise UserError(f"eos_token_id in {file} is {given!r}; expected a token id, or a list of them")
+    return ids
+
+
 def weight_files(folder: Path) -> list[Path]:
     """model.safetensors, or the shards that the index names: a folder may hold the same weights a second time."""
     index = folder / "model.safetensors.index.json"
@@ -172,4 +184,6 @@ def save_model(policy: LanguagePolicy, folder: Path) -> None:
         t = policy.tokenizer
         ids = {"eos_token_id": t.eos_token_id, "pad_token_id": t.pad_token_id, "bos_token_id": t.bos_token_id}
         (folder / "config.json").write_text(json.dumps(model.config.to_hf() | ids | {"dtype": dtype}, indent=2) + "\n")
+        stops = {"eos_token_id": policy.stop_ids} | {k: ids[k] for k in ("pad_token_id", "bos_token_id")}
+        (folder / "generation_config.json").write_text(json.dumps(stops, indent=2) + "\n")
     policy.tokenizer.save_pretrained(folder)

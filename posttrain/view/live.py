@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from posttrain.view.figures import count, duration, percent, short
-from posttrain.view.report import next_steps, report
+from posttrain.view.report import graded, next_steps, report, thing
 
 _RECENT = 10  # steps that the time left is estimated from
 _LINES = 20  # lines a run prints where there is no terminal
@@ -65,6 +65,8 @@ class Watch:
         out = [f"{self.curve} {short(m.get(self.curve, float('nan')))}"]
         if "accuracy" in m:
             out.append(f"accuracy {percent(m['accuracy'])}")
+        if "held_out_reward" in m:
+            out.append(f"held-out {short(m['held_out_reward'])}")
         if self.curve == "reward":
             out.append(f"entropy {short(m.get('entropy', m.get('surprise', float('nan'))))}")
         if "kl" in m:
@@ -79,16 +81,16 @@ class Watch:
         if not self.seen and curve:
             self.console.print("this run had ended already; --fresh does it again")
         report(self.console, before, after, summary, curve, self.curve)
-        next_steps(self.console, self.worth_typing(loop))
+        next_steps(self.console, self.worth_typing(loop, after.name == "accuracy"))
 
-    def worth_typing(self, loop: Any) -> list[tuple[str, str]]:
-        """What can be done with the run now: a reward model does not talk, and pairs are no task to be graded on."""
+    def worth_typing(self, loop: Any, gold: bool = True) -> list[tuple[str, str]]:
+        """What can be done with the run now: a reward model does not talk, pairs and bare prompts cannot be graded."""
         which = f"{shlex.quote(loop.config.name)}{self.where}"
         out = [(f"posttrain show {loop.method.name}", "read the algorithm")]
         if loop.method.loss.card.stage == "reward_model_loss":
             return out
         out.insert(0, (f"posttrain chat --run {which}", "talk to what it has become"))
-        if loop.method.rollout.name != "pairs":
+        if gold and loop.method.rollout.name != "pairs":
             task = shlex.quote(loop.config.task)
             out.insert(1, (f"posttrain eval --run {which} --task {task} --n 8", "accuracy and pass@k"))
         return [*out, (f"posttrain export {which} --to my-model", "a Hugging Face folder")]
@@ -132,7 +134,8 @@ class Lines(Watch):
             soft_wrap=True, markup=False,
         )  # fmt: skip
         if before.problems:
-            told = f"{percent(before.accuracy)} ± {100 * before.error:.1f} of {before.problems} held-out problems"
+            what = "" if before.name == "accuracy" else f"{before.name} "
+            told = f"{what}{graded(before)} of {before.problems} held-out {thing(before)}"
             self.console.print(f"before training: {told}")
 
     def phase(self, loop: Any) -> None:

@@ -35,26 +35,40 @@ def report(
 
 
 def score_table(before: Any, after: Any) -> Table:
-    """Accuracy with its standard error; the change's error is that of paired differences, for the problems are one."""
-    table = Table(title=f"{after.problems} held-out problems", title_justify="left")
+    """The mean grade with its standard error; the change's error is that of paired differences, for the problems are one."""
+    table = Table(title=f"{after.problems} held-out {thing(after)}", title_justify="left")
     for head in ("", "before", "after", "change"):
         table.add_column(head, justify="left" if not head else "right")
     gain, error = paired(before, after)
-    table.add_row(
-        "accuracy", f"{percent(before.accuracy)} ± {100 * before.error:.1f}",
-        f"{percent(after.accuracy)} ± {100 * after.error:.1f}", f"{100 * gain:+.1f} ± {100 * error:.1f}",
-    )  # fmt: skip
+    change = f"{100 * gain:+.1f} ± {100 * error:.1f}" if after.name == "accuracy" else f"{gain:+.3g} ± {error:.2g}"
+    table.add_row(after.name, graded(before), graded(after), change)
     table.add_row(
         "tokens an answer", f"{before.tokens:.1f}", f"{after.tokens:.1f}", f"{after.tokens - before.tokens:+.1f}"
     )
     done = [mean([float(r.stopped) for r in s.rollouts]) for s in (before, after)]
     table.add_row("answers that end", percent(done[0]), percent(done[1]), f"{100 * (done[1] - done[0]):+.1f}")
+    failed = [sum(math.isnan(r.reward or 0.0) for r in s.rollouts) for s in (before, after)]
+    if any(failed):
+        table.add_row("could not be scored", *map(str, failed), f"{failed[1] - failed[0]:+d}")
     return table
 
 
+def thing(score: Any) -> str:
+    """What is measured on: problems have a right answer, prompts need not."""
+    return "problems" if score.name == "accuracy" else "prompts"
+
+
+def graded(score: Any) -> str:
+    """Mean ± standard error: a share in per cent, a reward as the number it is."""
+    if score.name == "accuracy":
+        return f"{percent(score.accuracy)} ± {100 * score.error:.1f}"
+    return f"{short(score.accuracy)} ± {score.error:.2g}"
+
+
 def paired(before: Any, after: Any) -> tuple[float, float]:
-    """Mean and standard error of the problem-wise difference: sqrt(var(d) / n)."""
-    d = [(b.reward or 0.0) - (a.reward or 0.0) for a, b in zip(before.rollouts, after.rollouts)]
+    """Mean and standard error of the problem-wise difference: sqrt(var(d) / n); what could not be scored is left out."""
+    every = [(b.reward or 0.0) - (a.reward or 0.0) for a, b in zip(before.rollouts, after.rollouts)]
+    d = [x for x in every if math.isfinite(x)]
     gain = mean(d)
     var = sum((x - gain) ** 2 for x in d) / max(len(d) - 1, 1)
     return gain, math.sqrt(var / max(len(d), 1))
@@ -64,23 +78,27 @@ def samples(before: Any, after: Any, n: int = 3) -> list[Text]:
     """The same problems before and after: one won, one lost, one unchanged where there are such; then the next ones."""
     pairs = list(zip(before.rollouts, after.rollouts))
     change = [(b.reward or 0.0) - (a.reward or 0.0) for a, b in pairs]
-    kinds = [[i for i, c in enumerate(change) if sign(c) == s] for s in (1, -1, 0)]
+    kinds = [[i for i, c in enumerate(change) if math.isfinite(c) and sign(c) == s] for s in (1, -1, 0)]
     chosen = [kind[0] for kind in kinds if kind]
     chosen += [i for i in range(len(pairs)) if i not in chosen]
-    return [sample_text(*pairs[i]) for i in sorted(chosen[:n])]
+    return [sample_text(*pairs[i], after.name == "accuracy") for i in sorted(chosen[:n])]
 
 
 def sign(x: float) -> int:
     return (x > 0) - (x < 0)
 
 
-def sample_text(before: Any, after: Any) -> Text:
+def sample_text(before: Any, after: Any, marks: bool = True) -> Text:
+    """A question and its two answers, each with a mark or with its reward."""
     out = Text()
     out.append(f"\n{clip(before.prompt.last)}", style="bold")
     for word, r in (("before", before), ("after ", after)):
         good = (r.reward or 0.0) > 0.5
         out.append(f"\n  {word} ")
-        out.append("✓ " if good else "✗ ", style="green" if good else "red")
+        if marks:
+            out.append("✓ " if good else "✗ ", style="green" if good else "red")
+        else:
+            out.append(f"{short(math.nan if r.reward is None else r.reward)}  ", style="cyan")
         out.append(clip(r.text) + ("" if r.stopped else " (cut off)"))
     return out
 

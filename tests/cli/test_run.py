@@ -117,6 +117,24 @@ def test_a_data_file_of_ones_own(tmp_path: Path) -> None:
     assert json.loads(said.out)["eval_problems"] > 0
 
 
+def test_prompts_without_gold_answers_are_measured_by_the_runs_reward(tmp_path: Path) -> None:
+    file, taste = tmp_path / "asks.jsonl", tmp_path / "taste_without_gold.py"
+    file.write_text("".join(json.dumps({"prompt": f"Tell me about {i}."}) + "\n" for i in range(30)))
+    taste.write_text("def ten(prompt, text):\n    return 10.0\n")
+    argv = ["run", "grpo", *SMALL, "--runs", str(tmp_path), "--task", str(file)]
+    said = call(*argv, "--reward", f"{taste}:ten", "--eval-every", "1")
+    assert said.code == 0, said.err
+    assert "before training: reward 10.000 ± 0" in said.out and "held-out 10.000" in said.out
+    assert "accuracy" not in said.out and "posttrain eval" not in said.out  # there is nothing to grade by
+    summary = json.loads((tmp_path / "grpo-asks" / "summary.json").read_text())
+    assert summary["reward_before"] == summary["reward_after"] == 10.0 and "accuracy_after" not in summary
+    said = call(*argv, "--fresh")
+    assert said.code == 2 and "has no gold answers" in said.err and "--reward mine.py:function" in said.err
+    for argv in (["eval"], ["compare", "grpo", "rloo"]):
+        said = call(*argv, "--task", str(file))
+        assert said.code == 2 and "has no gold answers" in said.err
+
+
 def test_parts_of_ones_own(parts_file: Path, tmp_path: Path) -> None:
     argv = [*SMALL, "--runs", str(tmp_path), "--use", str(parts_file), "--json"]
     name = "mine-" + tmp_path.name.replace("_", "-")

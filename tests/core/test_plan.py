@@ -194,6 +194,59 @@ def test_roles_and_references(tmp_path: Path) -> None:
     assert not any(k.startswith("critic.") for k in weights(tmp_path / "p", "rl.2")["weights"])
 
 
+def test_chat_and_export_take_the_policy_by_its_role(tmp_path: Path) -> None:
+    """A plan keeps what each phase trained; the weights meant are those of the newest phase that answers."""
+    from posttrain.commands.policy import last_phase
+    from posttrain.engines.run import Run
+
+    recipe.run_plan(whole([]), tiny_run.config(name="p"), tmp_path)
+    with Run.open(tmp_path / "p") as run:
+        assert run.store.roles() == {
+            "sft": ("policy", True), "rm": ("judge", False), "ppo.1": ("policy", True), "rl.1": ("policy", True),
+            "ppo.2": ("policy", True), "rl.2": ("policy", True),
+        }  # fmt: skip
+        assert last_phase(run) == "rl.2"
+
+
+def rivals(*names: str) -> Plan:
+    """SFT of the policy, then roles that branch off it, then perhaps the policy again."""
+    phases = [
+        Phase(
+            n, sft, 1, env, role="policy" if n == "again" else n, rewards=given, make=lambda c: c.role("policy").clone()
+        )
+        for n in names
+    ]
+    return Plan("rivals", (Phase("sft", sft, 1, env, rewards=given), *phases))
+
+
+def test_where_several_roles_answer_the_user_says_which(tmp_path: Path) -> None:
+    from posttrain.commands.policy import last_phase
+    from posttrain.engines.run import Run
+
+    recipe.run_plan(rivals("left", "right"), tiny_run.config(name="p"), tmp_path)
+    told = r"--phase sft \(the policy\), --phase left \(the left\), --phase right \(the right\)"
+    with Run.open(tmp_path / "p") as run, pytest.raises(UserError, match=told):
+        last_phase(run)
+    recipe.run_plan(rivals("left", "again"), tiny_run.config(name="q"), tmp_path)
+    with Run.open(tmp_path / "q") as run:
+        assert last_phase(run) == "again"
+
+
+def test_runs_from_before_roles_were_kept(tmp_path: Path) -> None:
+    """Without the table a score head tells the reward model from the policy."""
+    import sqlite3
+
+    from posttrain.commands.policy import last_phase
+    from posttrain.engines.run import Run
+
+    parts = whole([]).parts[:3]  # SFT, the copy, the reward model
+    recipe.run_plan(Plan("p", parts), tiny_run.config(name="p"), tmp_path)
+    with sqlite3.connect(tmp_path / "p" / "run.sqlite") as db:
+        db.execute("DROP TABLE roles")
+    with Run.open(tmp_path / "p") as run:
+        assert run.store.roles() == {} and last_phase(run) == "sft"
+
+
 def test_rounds_see_other_prompts(tmp_path: Path) -> None:
     from posttrain.engines.run import Run
 

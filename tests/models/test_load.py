@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from posttrain.core.errors import UserError
+from posttrain.core.sampling import Sampling
 from posttrain.models.decoder import Decoder
-from posttrain.models.load import find_folder, load_decoder, load_model, load_tokenizer
+from posttrain.models.load import find_folder, load_decoder, load_model, load_tokenizer, save_model
 from tests.models import tiny
 
 
@@ -24,6 +25,48 @@ def test_a_folder_is_a_policy(folder: Path) -> None:
     policy = load_model(str(folder), "cpu")
     assert isinstance(policy.model, Decoder) and policy.stop_ids == [1]
     assert policy.decode(policy.encode(tiny.prompts("hi there 7")[0])) == "hi there 7"
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_an_answer_ends_where_the_folder_says_too(name: str, tmp_path: Path) -> None:
+    """The end of a turn is another token than the end of a text; ours and transformers' models know both."""
+    tiny.saved(tiny.ours(name) if name in tiny.OURS else tiny.theirs(name), tmp_path)
+    config = tmp_path / "generation_config.json"
+    config.write_text(json.dumps({"eos_token_id": [1, 7]}))
+    policy = load_model(str(tmp_path), "cpu")
+    assert policy.stop_ids == policy.clone().stop_ids == policy.as_reward_model().stop_ids == [1, 7]
+    config.write_text(json.dumps({"eos_token_id": 5}))
+    assert load_model(str(tmp_path), "cpu").stop_ids == [1, 5]
+
+
+def test_stop_ids_stop_answers_and_are_saved_with_the_model(folder: Path, tmp_path: Path) -> None:
+    """With every id a stop, an answer is one token long; the exported folder says the same to transformers."""
+    from transformers import GenerationConfig
+
+    every = list(range(1, tiny.V))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": every}))
+    policy = load_model(str(folder), "cpu")
+    made = [r for some in policy.sample(tiny.prompts("ab", "cd"), 4, Sampling(max_tokens=8)) for r in some]
+    ends = [r for r in made if int(r.actions[0]) != 0]
+    assert ends and all(len(r) == 1 and r.stopped for r in ends)
+    save_model(policy, tmp_path / "saved")
+    assert load_model(str(tmp_path / "saved"), "cpu").stop_ids == every
+    assert GenerationConfig.from_pretrained(tmp_path / "saved").eos_token_id == every
+
+
+def test_without_a_generation_config_the_config_names_the_stops(folder: Path) -> None:
+    """As transformers does: Llama 3 lists its stops in both."""
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"eos_token_id": [1, 9]}))
+    assert load_model(str(folder), "cpu").stop_ids == [1, 9]
+
+
+@pytest.mark.parametrize("bad", ["</s>", [1, "2"], -1, True])
+def test_stop_ids_that_are_none(folder: Path, bad: object) -> None:
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": bad}))
+    with pytest.raises(UserError, match="expected a token id, or a list of them"):
+        load_model(str(folder), "cpu")
 
 
 def test_no_config(folder: Path) -> None:

@@ -31,5 +31,19 @@ def test_bad_specs_say_what_to_write(bad):
         build_scorer(bad, ENV)
 
 
+def test_a_function_in_a_file_by_its_name(tmp_path):
+    file = tmp_path / "reward_of_mine.py"
+    file.write_text("def long(prompt, text):\n    return float(len(text))\n")
+    scorer = build_scorer(f"task + 0.5*{file}:long", ENV)
+    prompt = ENV.prompt(0)
+    right = len(prompt.answer)
+    assert scorer.weights == {"task": 1.0, "long": 0.5}
+    assert scorer.texts([prompt], [prompt.answer])[0] == [1 + 0.5 * right]
+    with pytest.raises(UserError, match=r"no function in .*reward_of_mine.py named 'lnog'; did you mean 'long'"):
+        build_scorer(f"{file}:lnog", ENV)
+    with pytest.raises(UserError, match="there is no such file"):
+        build_scorer("nowhere.py:long", ENV)
+
+
 def test_given_scores_nothing():
     assert Given().score([Group(ENV.prompt(0), [])]).n == 0

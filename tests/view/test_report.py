@@ -19,10 +19,10 @@ def answer(reward: float, text: str, i: int = 0, stopped: bool = True) -> Simple
     return SimpleNamespace(reward=reward, text=text, stopped=stopped, prompt=Prompt.text(f"p{i}", f"question {i}"))
 
 
-def score(rewards: list[float], word: str) -> SimpleNamespace:
+def score(rewards: list[float], word: str, name: str = "accuracy") -> SimpleNamespace:
     rollouts = [answer(r, f"{word} {i}", i) for i, r in enumerate(rewards)]
     mean = sum(rewards) / len(rewards)
-    return SimpleNamespace(rollouts=rollouts, accuracy=mean, error=0.1, problems=len(rewards), tokens=3.0)
+    return SimpleNamespace(rollouts=rollouts, accuracy=mean, error=0.1, problems=len(rewards), tokens=3.0, name=name)
 
 
 def console(terminal: bool = False) -> Console:
@@ -55,6 +55,28 @@ def test_report_counts_and_survives_brackets_in_answers() -> None:
     shown = text(c)
     assert "[bold]x[/nope] 0" in shown and "50.0% ± 10.0" in shown and "+50.0 ±" in shown
     assert "3 steps in 1m 01s, 1,234 tokens; 2 updates were not finite" in shown and "▁" in shown
+
+
+def test_a_reward_is_told_as_the_number_it_is() -> None:
+    """Means 3 and 5, so +2; no per cent, no ticks: nothing says which reward is a right answer."""
+    c = console()
+    report(c, score([2, 4], "a", "reward"), score([4, 6], "b", "reward"), {"seconds": 1.0, "tokens": 2}, [])
+    shown = text(c)
+    assert "2 held-out prompts" in shown and "3.000 ± 0.1" in shown and "5.000 ± 0.1" in shown and "+2 ± 0" in shown
+    assert "before 2.000  a 0" in shown and "after  4.000  b 0" in shown
+    assert "accuracy" not in shown and "✓" not in shown and "✗" not in shown
+
+
+def test_answers_that_could_not_be_scored_are_counted() -> None:
+    c = console()
+    rewards = [math.nan, 1.0, 2.0, 3.0]
+    report(c, score(rewards, "a", "reward"), score(rewards, "b", "reward"), {"seconds": 1.0, "tokens": 2}, [])
+    assert "could not be scored" in text(c) and "question 1" in text(c)  # an example that has a reward comes first
+
+
+def test_what_could_not_be_scored_is_no_change() -> None:
+    """d = nan, 1, 1: the failed one is left out, so mean 1 and error 0."""
+    assert paired(score([math.nan, 0, 1], "a"), score([0, 1, 2], "b")) == (1.0, 0.0)
 
 
 def test_long_answers_are_clipped_to_a_line() -> None:

@@ -1,0 +1,56 @@
+"""Held-out scores: the task's grade, or the run's reward where the task has no gold answers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from posttrain.core.sampling import Sampling
+from posttrain.core.types import Rollout
+from posttrain.environments.data import Layout, data
+from posttrain.evals.accuracy import accuracy, mean_reward, score_of
+from posttrain.lab.fit import Worth, numbered, row
+from posttrain.lab.tabular import TabularPolicy
+
+
+def rewarded(*rewards: float) -> list[Rollout]:
+    made = [TabularPolicy(1, 2, 2).written(row(0), "ab") for _ in rewards]
+    for r, x in zip(made, rewards, strict=True):
+        r.reward = x
+    return made
+
+
+def test_problems_without_a_scored_answer_are_left_out() -> None:
+    """Problem means 1 (of 1 and a failure) and 3: mean 2, variance 2, error sqrt(2 / 2); the third has none."""
+    found = score_of([rewarded(1.0, math.nan), rewarded(2.0, 4.0), rewarded(math.nan, math.nan)], "reward")
+    assert (found.accuracy, found.error, found.problems, found.tokens, found.name) == (2.0, 1.0, 3, 2.0, "reward")
+
+
+def test_nothing_scored_is_not_zero() -> None:
+    assert math.isnan(score_of([rewarded(math.nan)], "reward").accuracy)
+
+
+def test_a_scorer_in_place_of_a_grader() -> None:
+    """The reward is the prompt's row, 0 1 2: mean 1, variance 1, error sqrt(1 / 3)."""
+    by_row = Worth(lambda rollouts: torch.tensor([float(r.context[0]) for r in rollouts]))
+    found = mean_reward(TabularPolicy(3, 2, 2), numbered(3), 10, Sampling(), by_row)
+    assert found.accuracy == 1.0 and found.error == pytest.approx(math.sqrt(1 / 3))
+    assert found.problems == 3 and found.name == "reward"
+
+
+def test_accuracy_is_the_tasks_own_grade() -> None:
+    env = numbered(4)
+    env.grade = lambda prompt, text: float(prompt.info["row"] < 1)  # type: ignore[attr-defined]
+    found = accuracy(TabularPolicy(4, 2, 2), env, 4, Sampling(), n=2)
+    assert found.accuracy == 0.25 and found.name == "accuracy" and len(found.rollouts) == 8
+
+
+def test_a_file_grades_where_it_has_gold_answers_or_a_reward_of_its_own() -> None:
+    bare, gold = (
+        [{"prompt": f"Say {i}"} for i in range(9)],
+        [{"prompt": f"{i}+1?", "answer": str(i + 1)} for i in range(9)],
+    )
+    assert data(gold).graded and not data(bare).graded
+    assert data(bare, layout=Layout(reward="format")).graded
