@@ -8,10 +8,14 @@ from __future__ import annotations
 import torch
 
 from posttrain.core import rng
+from posttrain.core.types import Prompt, Rollout
 from posttrain.engines.native import attention, products
 from posttrain.engines.native.engine import Engine
 from posttrain.engines.sampling import Sampling, generate
+from posttrain.models import likelihood
 from posttrain.models.decoder import Decoder
+from posttrain.models.elementwise import gated
+from posttrain.models.language import LanguagePolicy
 from posttrain.models.shape import DecoderConfig
 
 SHAPES = [
@@ -39,6 +43,51 @@ def main() -> None:
             gap = max(float((a.logp_T - b.logp_T).abs().max()) for (a, b), s in zip(pairs, same, strict=True) if s)
             print(shape.model_type, how, f"{sum(same)} of {len(same)} equal, log-probability gap {gap:.1e}", flush=True)
     twins()
+    training()
+
+
+def training() -> None:
+    """The trainer's stream in bf16, and its kernels in fp32, against padded rows and plain torch in fp32."""
+    shape = DecoderConfig(5000, 192, 320, 3, 6, 2, 32, qkv_bias=True, model_type="qwen2")
+    torch.manual_seed(0)
+    policy = LanguagePolicy(Decoder(shape).cuda(), None)
+    for p in policy.parameters():
+        torch.nn.init.normal_(p, mean=float(p.dim() == 1), std=0.05)
+    rollouts = []
+    for prompt, count in ((5, 17), (5, 3), (40, 60), (1, 9)):
+        context = torch.arange(prompt) % 50
+        T = torch.ones(count, dtype=torch.bool)
+        rollouts.append(Rollout(Prompt.text("", ""), context, torch.randint(0, 5000, (count,)), torch.zeros(count), T))
+    grads, logps = {}, {}
+    for name, dtype, layout in (
+        ("fp32", torch.float32, "padded"),
+        ("stream", torch.bfloat16, "shared"),
+        ("bf16", torch.bfloat16, "padded"),
+    ):
+        other = policy.clone().to(dtype)
+        other.layout = layout
+        out = other.forward(rollouts, ("logp", "entropy"))
+        (out["logp_BT"].sum() + 0.1 * out["entropy_BT"].sum()).backward()
+        logps[name] = out["logp_BT"].detach()
+        grads[name] = torch.cat([x.grad.float().flatten() for x in other.parameters() if x.grad is not None])
+    for name in ("bf16", "stream"):
+        gap = (logps[name] - logps["fp32"]).abs().max()
+        print(
+            f"{name:8} logp {float(gap):.1e}  gradient {float((grads[name] - grads['fp32']).norm() / grads['fp32'].norm()):.1e} of its norm"
+        )
+    z, token = torch.randn(50, 5000, device="cuda"), torch.randint(0, 5000, (50,), device="cuda")
+    ours, cpu = likelihood.summed(z, token, 0.7), likelihood.summed(z.cpu(), token.cpu(), 0.7)
+    up = torch.randn(2, 50, device="cuda")
+    slope = likelihood.sloped(z.clone(), token, ours[2], ours[1], up[0], up[1], 0.7).cpu()
+    want = likelihood.sloped(z.cpu(), token.cpu(), cpu[2], cpu[1], up[0].cpu(), up[1].cpu(), 0.7)
+    print(
+        "likelihood",
+        max(float((a.cpu() - b).abs().max()) for a, b in zip(ours, cpu, strict=True)),
+        float((slope - want).abs().max()),
+    )
+    a, b, g = (torch.randn(1000, 77, device="cuda", requires_grad=True) for _ in range(3))
+    for fn in (gated, lambda x, y: torch.nn.functional.silu(x) * y):
+        print("gate", [float(x.sum()) for x in torch.autograd.grad((fn(a, b) * g.detach()).sum(), (a, b))])
 
 
 def twins() -> None:

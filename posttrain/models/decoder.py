@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
+from posttrain.models.elementwise import gated, turned
 from posttrain.models.shape import DecoderConfig, inverse_frequencies
+
+if TYPE_CHECKING:
+    from posttrain.models.stream import Stream
 
 
 class KVCache:
@@ -79,6 +84,14 @@ class Attention(nn.Module):
         )
         return self.o_proj(out.transpose(1, 2).reshape(B, T, -1))
 
+    def streamed(self, x_ND: Tensor, stream: Stream) -> Tensor:
+        """The same of tokens end to end."""
+        N, D = len(x_ND), self.head_dim
+        assert stream.rope is not None
+        q = turned(self.q_norm(self.q_proj(x_ND).view(N, -1, D)), *stream.rope)
+        k = turned(self.k_norm(self.k_proj(x_ND).view(N, -1, D)), *stream.rope)
+        return self.o_proj(stream.attend(q, k, self.v_proj(x_ND).view(N, -1, D)).flatten(1))
+
 
 @dataclass
 class Slots:
@@ -122,7 +135,7 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(c.intermediate_size, c.hidden_size, bias=c.mlp_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return self.down_proj(gated(self.gate_proj(x), self.up_proj(x)))
 
 
 class Layer(nn.Module):
@@ -138,6 +151,10 @@ class Layer(nn.Module):
     ) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), rope, mask, layer)
         return x + self.mlp(self.post_attention_layernorm(x))
+
+    def streamed(self, x_ND: Tensor, stream: Stream) -> Tensor:
+        x_ND = x_ND + self.self_attn.streamed(self.input_layernorm(x_ND), stream)
+        return x_ND + self.mlp(self.post_attention_layernorm(x_ND))
 
 
 class Trunk(nn.Module):
@@ -202,6 +219,17 @@ class Decoder(nn.Module):
         mask = torch.cat((seen_BTL, causal_TT.expand(len(rows_B), T, T)), -1).unsqueeze(1)
         h_BTD = self._layers(actions_BT, starts_B1 + torch.arange(T, device=actions_BT.device), mask, prefix)
         return h_PLD[torch.arange(len(lengths_P), device=h_PLD.device), lengths_P - 1], h_BTD
+
+    def streamed(self, stream: Stream, recompute: int = 0) -> Tensor:
+        """States of tokens end to end (N, D); the first layers compute their activations again in backward."""
+        angle_ND = stream.positions_N.unsqueeze(-1).float() * self.inv_freq
+        stream.rope = (angle_ND.cos(), angle_ND.sin())
+        x = self.model.embed_tokens(stream.tokens_N)
+        block: Any
+        for i, block in enumerate(self.model.layers):
+            again = i < recompute
+            x = checkpoint(block.streamed, x, stream, use_reentrant=False) if again else block.streamed(x, stream)
+        return self.model.norm(x)
 
     def logits(self, h: Tensor) -> Tensor:
         return self.lm_head(h)

@@ -145,7 +145,7 @@ class LanguagePolicy(nn.Module):
         real_BT = rows.real_BT
         h_ND, token_N = h_BTD[real_BT], rows.actions_BT[real_BT]
         weight_VD = getattr(self.model, "head_weight", None)
-        if weight_VD is not None and len(h_ND) * len(weight_VD) > CHUNK:
+        if weight_VD is not None and (h_ND.is_cuda or len(h_ND) * len(weight_VD) > CHUNK):
             logp_N, entropy_N = likelihood(h_ND, weight_VD, token_N, self.temperature)
         else:
             logits_NV = self.model.logits(h_ND).float() / self.temperature  # type: ignore[operator]

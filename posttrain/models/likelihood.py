@@ -1,7 +1,8 @@
 """Log-probability and entropy of chosen tokens from states and the head's weights, without a (N, V) tensor kept alive.
 
 The head, the log-softmax and the entropy run in chunks of rows; backward computes each chunk's logits again. Memory is one
-chunk of logits instead of three tensors of N x V; the price is one more product with the head.
+chunk of logits instead of three tensors of N x V; the price is one more product with the head. On a GPU each chunk is read
+once forward and rewritten once backward by a kernel; elsewhere plain torch means the same.
 """
 
 from __future__ import annotations
@@ -11,7 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # CPU builds of torch come without it
+    triton = None
+
 CHUNK = 4_000_000  # logits alive at a time: 16 MB in fp32
+CHUNK_GPU = 1 << 29  # 1 GiB in bf16: few and large products
 
 
 def likelihood(h_ND: Tensor, weight_VD: Tensor, token_N: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -30,11 +38,9 @@ class _Likelihood(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         logp_N = torch.empty(len(h_ND), device=h_ND.device)
         entropy_N, logz_N = torch.empty_like(logp_N), torch.empty_like(logp_N)
-        for rows in _chunks(len(h_ND), len(weight_VD)):
-            z = (h_ND[rows] @ weight_VD.T).float() / temperature
-            logz_N[rows] = torch.logsumexp(z, -1)
-            logp_N[rows] = z.gather(-1, token_N[rows].unsqueeze(-1)).squeeze(-1) - logz_N[rows]
-            entropy_N[rows] = logz_N[rows] - (torch.softmax(z, -1) * z).sum(-1)
+        for rows in _chunks(h_ND, weight_VD):
+            z = h_ND[rows] @ weight_VD.T
+            logp_N[rows], entropy_N[rows], logz_N[rows] = summed(z, token_N[rows], temperature)
         ctx.save_for_backward(h_ND, weight_VD, token_N, logz_N, entropy_N)
         ctx.temperature = temperature
         return logp_N, entropy_N
@@ -43,20 +49,91 @@ class _Likelihood(torch.autograd.Function):
     def backward(ctx: Any, dlogp_N: Tensor, dentropy_N: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         h_ND, weight_VD, token_N, logz_N, entropy_N = ctx.saved_tensors
         dh_ND = torch.empty_like(h_ND)
-        dweight_VD = torch.zeros_like(weight_VD, dtype=torch.float32)
-        for rows in _chunks(len(h_ND), len(weight_VD)):
-            z = (h_ND[rows] @ weight_VD.T).float() / ctx.temperature
-            logp = z - logz_N[rows].unsqueeze(-1)
-            # d/dz = -p (dlogp + dentropy (log p + H)), and + dlogp at the chosen token
-            dz = logp + entropy_N[rows].unsqueeze(-1)
-            dz = -logp.exp() * (dlogp_N[rows].unsqueeze(-1) + dentropy_N[rows].unsqueeze(-1) * dz)
-            dz.scatter_add_(-1, token_N[rows].unsqueeze(-1), dlogp_N[rows].unsqueeze(-1))
-            dz = (dz / ctx.temperature).to(h_ND.dtype)
+        dweight_VD = torch.zeros_like(weight_VD, dtype=torch.float32) if ctx.needs_input_grad[1] else None
+        for rows in _chunks(h_ND, weight_VD):
+            z = h_ND[rows] @ weight_VD.T
+            known = (token_N[rows], logz_N[rows], entropy_N[rows], dlogp_N[rows], dentropy_N[rows])
+            dz = sloped(z, *known, ctx.temperature)
             dh_ND[rows] = dz @ weight_VD
-            dweight_VD += (dz.T @ h_ND[rows]).float()
-        return dh_ND, dweight_VD.to(weight_VD.dtype), None, None
+            if dweight_VD is not None:
+                dweight_VD += dz.T @ h_ND[rows]
+        return dh_ND, None if dweight_VD is None else dweight_VD.to(weight_VD.dtype), None, None
 
 
-def _chunks(N: int, V: int) -> list[slice]:
-    size = max(1, CHUNK // V)
+def summed(z_NV: Tensor, token_N: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    """(log-probability of the token, entropy, log of the normaliser) of each row of logits, tempered."""
+    if triton is not None and z_NV.is_cuda:
+        out = torch.empty(3, len(z_NV), device=z_NV.device)
+        _summed[(len(z_NV),)](z_NV, token_N, out, len(z_NV), z_NV.shape[1], 1 / temperature, BLOCK=4096, num_warps=8)
+        return out[0], out[1], out[2]
+    z_NV = z_NV.float() / temperature
+    logz_N = torch.logsumexp(z_NV, -1)
+    logp_N = z_NV.gather(-1, token_N.unsqueeze(-1)).squeeze(-1) - logz_N
+    return logp_N, logz_N - (torch.softmax(z_NV, -1) * z_NV).sum(-1), logz_N
+
+
+def sloped(
+    z_NV: Tensor,
+    token_N: Tensor,
+    logz_N: Tensor,
+    entropy_N: Tensor,
+    dlogp_N: Tensor,
+    dentropy_N: Tensor,
+    temperature: float,
+) -> Tensor:
+    """The gradient by the logits: -p (dlogp + dentropy (log p + H)), and + dlogp at the chosen token; over temperature."""
+    if triton is not None and z_NV.is_cuda:
+        grid = (len(z_NV), triton.cdiv(z_NV.shape[1], 4096))
+        cold = 1 / temperature
+        _sloped[grid](
+            z_NV, token_N, logz_N, entropy_N, dlogp_N.contiguous(), dentropy_N.contiguous(), z_NV.shape[1], cold,
+            BLOCK=4096, num_warps=8,
+        )  # fmt: skip
+        return z_NV
+    logp = z_NV.float() / temperature - logz_N.unsqueeze(-1)
+    dz = logp + entropy_N.unsqueeze(-1)
+    dz = -logp.exp() * (dlogp_N.unsqueeze(-1) + dentropy_N.unsqueeze(-1) * dz)
+    dz.scatter_add_(-1, token_N.unsqueeze(-1), dlogp_N.unsqueeze(-1))
+    return (dz / temperature).to(z_NV.dtype)
+
+
+def _chunks(h_ND: Tensor, weight_VD: Tensor) -> list[slice]:
+    N, size = len(h_ND), max(1, (CHUNK_GPU if h_ND.is_cuda else CHUNK) // len(weight_VD))
     return [slice(at, min(at + size, N)) for at in range(0, N, size)]
+
+
+if triton is not None:
+
+    @triton.jit
+    def _summed(z, token, out, N, V, cold, BLOCK: tl.constexpr):
+        """One pass with a running maximum: sums of exp(z - top) and of exp(z - top) z."""
+        n = tl.program_id(0).to(tl.int64)
+        row = z + n * V
+        top = -float("inf")
+        total = 0.0
+        mean = 0.0
+        for start in range(0, V, BLOCK):
+            i = start + tl.arange(0, BLOCK)
+            x = tl.load(row + i, mask=i < V, other=-float("inf")).to(tl.float32) * cold
+            new = tl.maximum(top, tl.max(x, 0))
+            weight = tl.exp(x - new)
+            fade = tl.exp(top - new)
+            total = total * fade + tl.sum(weight, 0)
+            mean = mean * fade + tl.sum(tl.where(i < V, weight * x, 0.0), 0)
+            top = new
+        logz = top + tl.log(total)
+        tl.store(out + n, tl.load(row + tl.load(token + n)).to(tl.float32) * cold - logz)
+        tl.store(out + N + n, logz - mean / total)
+        tl.store(out + 2 * N + n, logz)
+
+    @triton.jit
+    def _sloped(z, token, logz, entropy, dlogp, dentropy, V, cold, BLOCK: tl.constexpr):
+        """In place: logits become their gradient."""
+        n = tl.program_id(0).to(tl.int64)
+        i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        at = z + n * V + i
+        logp = tl.load(at, mask=i < V, other=-float("inf")).to(tl.float32) * cold - tl.load(logz + n)
+        d = tl.load(dlogp + n)
+        g = -tl.exp(logp) * (d + tl.load(dentropy + n) * (logp + tl.load(entropy + n)))
+        g = tl.where(i == tl.load(token + n), g + d, g) * cold
+        tl.store(at, g.to(z.dtype.element_ty), mask=i < V)

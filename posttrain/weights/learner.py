@@ -17,6 +17,7 @@ from posttrain.core.registry import Part
 from posttrain.core.types import Batch, Rollout
 from posttrain.losses.aggregate import Totals
 from posttrain.losses.objective import objective
+from posttrain.weights.masters import Masters
 
 
 @dataclass
@@ -44,11 +45,13 @@ class Learner:
             self.reference = m.reference.live()
             self.reference.start(self.policy)
         part: Part = m.optimiser if self.lr is None else m.optimiser.but(lr=self.lr)
+        self.masters = Masters((n, p) for n, p in self.policy.named_parameters() if p.requires_grad)
         self.optimiser = part(self.named_parameters())
         self._base_lr = [g["lr"] for g in self.optimiser.param_groups]
 
     def named_parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
-        return [(n, p) for n, p in self.policy.named_parameters() if p.requires_grad]
+        """What the optimiser moves: float32 masters of half-precision weights, the weights themselves otherwise."""
+        return self.masters.named
 
     @torch.no_grad()
     def annotate(self, rollouts: list[Rollout], batch: Batch) -> Batch:
@@ -105,6 +108,7 @@ class Learner:
         for group, lr in zip(self.optimiser.param_groups, self._base_lr, strict=True):
             group["lr"] = lr * rate
         self.optimiser.step()
+        self.masters.publish()
         self.updates += 1
         return {"grad_norm": norm}
 
@@ -156,6 +160,8 @@ class Learner:
         for p, state in self.optimiser.state.items():
             for k, v in state.items():
                 out["optimiser"][f"{names[id(p)]}|{k}"] = torch.as_tensor(v)
+        if self.masters.copies:
+            out["masters"] = self.masters.tensors()
         if self.reference is not None:
             out["reference"] = _unshared(self.reference.tensors())
         return out
@@ -167,11 +173,13 @@ class Learner:
         missing, unexpected = self.policy.load_state_dict(tensors["weights"], strict=False)
         if unexpected or any(m.split(".")[-2:] != ["lm_head", "weight"] for m in missing):
             raise UserError(f"the checkpoint is of another model: missing {missing[:3]}, unexpected {unexpected[:3]}")
+        self.masters.load(tensors.get("masters", {}))
         named = dict(self.named_parameters())
+        fused = any(g.get("fused") for g in self.optimiser.param_groups)
         self.optimiser.state.clear()
         for key, value in tensors.get("optimiser", {}).items():
             name, k = key.rsplit("|", 1)
-            where = "cpu" if k == "step" else named[name].device  # torch counts steps on the CPU
+            where = "cpu" if k == "step" and not fused else named[name].device  # torch counts steps on the CPU, mostly
             self.optimiser.state[named[name]][k] = value.to(where, copy=True)
         if self.reference is not None:
             self.reference.load(tensors["reference"])

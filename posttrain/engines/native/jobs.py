@@ -11,6 +11,8 @@ from torch import Tensor
 
 from posttrain.engines.sampling import Sample, Sampling
 
+_NONE = torch.zeros(0, dtype=torch.long)  # one for all: making two tensors a job takes longer than all else about it
+
 
 @dataclass(eq=False)
 class Job:
@@ -21,8 +23,8 @@ class Job:
     how: Sampling
     completes: Callable[[Tensor], int] | None = None  # how many tokens complete a stop string, 0 if none does
     group: int = -1  # jobs of one group have the same context
-    tokens: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
-    logp: Tensor = field(default_factory=lambda: torch.zeros(0))
+    tokens: Tensor = _NONE
+    logp: Tensor = _NONE
     stopped: bool = False
     done: bool = False
     pages: list[int] = field(default_factory=list)

@@ -1,8 +1,8 @@
 """From logits to the next state of every slot in two kernels: how much probability each block of the vocabulary holds, then
 the token by inverse CDF (first the block, then the token of it), its log-probability, and the slot's books.
 
-The distribution is that of `core.rng.pick`; no (S, V) tensor of probabilities is ever written. Beside each kernel stands the
-plain-torch twin that means the same.
+The distribution is that of `core.rng.pick`, which the plain-torch twin calls; the kernels never write a (S, V) tensor of
+probabilities.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from posttrain.core import rng
@@ -61,15 +60,15 @@ class Books:
 
 def pick(logits_SV: Tensor, books: Books, stops: Tensor, way: str) -> None:
     """Choose a token a slot and move the books on by it. The way is "plain", "greedy", or "cut" (top-k, top-p, min-p)."""
-    mass_SN = mass(logits_SV, books.cold)
     given = None
     if way == "greedy":
         given = logits_SV.argmax(-1)
     elif way == "cut":
         given = rng.pick(cut(logits_SV.float() * books.cold.unsqueeze(-1), books), rng.uniform(books.key, books.made))
     if triton is None or not logits_SV.is_cuda:
-        return settle_plain(logits_SV, mass_SN, given, books, stops)
+        return settle_plain(logits_SV, given, books, stops)
     S, V = logits_SV.shape
+    mass_SN = mass(logits_SV, books.cold)
     blocks = mass_SN.shape[1]
     _settle[(S,)](
         logits_SV, mass_SN, logits_SV if given is None else given, books.cold, stops, books.token, books.filled, books.made,
@@ -96,8 +95,6 @@ def cut(z_SV: Tensor, books: Books) -> Tensor:
 
 def mass(z_SV: Tensor, cold_S: Tensor) -> Tensor:
     """logsumexp of z / temperature over blocks of the vocabulary, (S, blocks) in fp32."""
-    if triton is None or not z_SV.is_cuda:
-        return mass_plain(z_SV, cold_S)
     S, V = z_SV.shape
     blocks = triton.cdiv(V, BLOCK)
     out = torch.empty(S, blocks, device=z_SV.device)
@@ -105,18 +102,10 @@ def mass(z_SV: Tensor, cold_S: Tensor) -> Tensor:
     return out
 
 
-def mass_plain(z_SV: Tensor, cold_S: Tensor) -> Tensor:
-    z_SV = z_SV.float() * cold_S.unsqueeze(-1)
-    room = -z_SV.shape[-1] % BLOCK
-    return torch.logsumexp(F.pad(z_SV, (0, room), value=-torch.inf).unflatten(-1, (-1, BLOCK)), -1)
-
-
-def settle_plain(logits_SV: Tensor, mass_SN: Tensor, given_S: Tensor | None, books: Books, stops: Tensor) -> None:
-    logz_S = torch.logsumexp(mass_SN, -1)
-    token_S = given_S
-    if token_S is None:
-        token_S = two_levels(logits_SV, mass_SN, logz_S, rng.uniform(books.key, books.made), books.cold)
-    logp_S = logits_SV.gather(-1, token_S.unsqueeze(-1)).squeeze(-1).float() * books.cold - logz_S
+def settle_plain(logits_SV: Tensor, given_S: Tensor | None, books: Books, stops: Tensor) -> None:
+    z_SV = logits_SV.float() * books.cold.unsqueeze(-1)
+    token_S = rng.pick(z_SV, rng.uniform(books.key, books.made)) if given_S is None else given_S
+    logp_S = z_SV.gather(-1, token_S.unsqueeze(-1)).squeeze(-1) - torch.logsumexp(z_SV, -1)
     live, at = books.alive.nonzero().squeeze(-1), books.made[books.alive]
     books.tokens[live, at], books.logp[live, at] = token_S[live], logp_S[live]
     books.token.copy_(torch.where(books.alive, token_S, books.token))
@@ -125,24 +114,6 @@ def settle_plain(logits_SV: Tensor, mass_SN: Tensor, given_S: Tensor | None, boo
     ended = torch.isin(token_S, stops) & books.alive
     books.stopped |= ended
     books.alive &= ~ended & (books.made < books.limit)
-
-
-def two_levels(logits_SV: Tensor, mass_SN: Tensor, logz_S: Tensor, u_S: Tensor, cold_S: Tensor) -> Tensor:
-    """The token whose stretch of the cumulative distribution holds u: its block first, then its place in the block."""
-    share_SN = torch.exp(mass_SN - logz_S.unsqueeze(-1))
-    upto_SN = share_SN.cumsum(-1)
-    target_S1 = (u_S * upto_SN[:, -1]).unsqueeze(-1)
-    block_S1 = torch.searchsorted(upto_SN, target_S1, right=True).clamp_max(mass_SN.shape[-1] - 1)
-    before_S1 = upto_SN.gather(-1, block_S1) - share_SN.gather(-1, block_S1)
-    at_SB = block_S1 * BLOCK + torch.arange(BLOCK, device=logits_SV.device)
-    inside_SB = at_SB < logits_SV.shape[-1]
-    z_SB = logits_SV.gather(-1, at_SB.clamp_max(logits_SV.shape[-1] - 1)).float() * cold_S.unsqueeze(-1)
-    p_SB = torch.where(inside_SB, torch.exp(z_SB - logz_S.unsqueeze(-1)), 0.0)
-    cdf_SB = p_SB.cumsum(-1)
-    # rounding may leave the target a hair beyond the block's mass: the last token with any probability is meant then
-    rest_S1 = torch.minimum(target_S1 - before_S1, cdf_SB[:, -1:] * (1 - 1e-6))
-    within_S = torch.searchsorted(cdf_SB, rest_S1.clamp_min(0), right=True).squeeze(-1)
-    return (block_S1.squeeze(-1) * BLOCK + within_S).clamp_max(logits_SV.shape[-1] - 1)
 
 
 if triton is not None:

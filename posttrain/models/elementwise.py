@@ -1,0 +1,106 @@
+"""The gate of an MLP and rotary positions, forward and backward in one pass over memory each on a GPU; plain torch elsewhere.
+
+At 16k tokens these are the largest tensors of a layer: three passes over them cost as much as half of its products.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # CPU builds of torch come without it
+    triton = None
+
+
+def gated(a: Tensor, b: Tensor) -> Tensor:
+    """silu(a) * b."""
+    if triton is None or not a.is_cuda:
+        return F.silu(a) * b
+    return _Gated.apply(a.contiguous(), b.contiguous())
+
+
+class _Gated(torch.autograd.Function):
+    """With s = sigmoid(a): y = a s b;  dy/da = b s (1 + a (1 - s));  dy/db = a s."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        y = torch.empty_like(a)
+        _gate[(triton.cdiv(a.numel(), 4096),)](a, b, y, a.numel(), BLOCK=4096, num_warps=8)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        a, b = ctx.saved_tensors
+        da, db = torch.empty_like(a), torch.empty_like(b)
+        _gate_back[(triton.cdiv(a.numel(), 4096),)](a, b, dy.contiguous(), da, db, a.numel(), BLOCK=4096, num_warps=8)
+        return da, db
+
+
+def turned(x_NHD: Tensor, cos_ND: Tensor, sin_ND: Tensor) -> Tensor:
+    """Rotary positions of packed tokens, half-split layout; cos and sin are (N, D / 2) in fp32."""
+    if triton is None or not x_NHD.is_cuda:
+        a, b = x_NHD.chunk(2, -1)
+        c, s = cos_ND.unsqueeze(1).to(x_NHD.dtype), sin_ND.unsqueeze(1).to(x_NHD.dtype)
+        return torch.cat((a * c - b * s, b * c + a * s), -1)
+    return _Turned.apply(x_NHD.contiguous(), cos_ND, sin_ND)
+
+
+class _Turned(torch.autograd.Function):
+    """A rotation; its gradient is the rotation back."""
+
+    @staticmethod
+    def forward(ctx: Any, x_NHD: Tensor, cos_ND: Tensor, sin_ND: Tensor) -> Tensor:
+        ctx.save_for_backward(cos_ND, sin_ND)
+        return _rotated(x_NHD, cos_ND, sin_ND, 1.0)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        cos_ND, sin_ND = ctx.saved_tensors
+        return _rotated(dy.contiguous(), cos_ND, sin_ND, -1.0), None, None
+
+
+def _rotated(x_NHD: Tensor, cos_ND: Tensor, sin_ND: Tensor, way: float) -> Tensor:
+    N, H, D = x_NHD.shape
+    out = torch.empty_like(x_NHD)
+    wide = triton.next_power_of_2(H)
+    _turn[(N,)](x_NHD, cos_ND, sin_ND, out, way, H, WIDE=wide, HALF=D // 2, num_warps=4)
+    return out
+
+
+if triton is not None:
+
+    @triton.jit
+    def _gate(a, b, y, N, BLOCK: tl.constexpr):
+        i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        x = tl.load(a + i, mask=i < N, other=0.0).to(tl.float32)
+        z = tl.load(b + i, mask=i < N, other=0.0).to(tl.float32)
+        tl.store(y + i, (x * tl.sigmoid(x) * z).to(y.dtype.element_ty), mask=i < N)
+
+    @triton.jit
+    def _gate_back(a, b, dy, da, db, N, BLOCK: tl.constexpr):
+        i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        x = tl.load(a + i, mask=i < N, other=0.0).to(tl.float32)
+        z = tl.load(b + i, mask=i < N, other=0.0).to(tl.float32)
+        g = tl.load(dy + i, mask=i < N, other=0.0).to(tl.float32)
+        s = tl.sigmoid(x)
+        tl.store(da + i, (g * z * s * (1 + x * (1 - s))).to(da.dtype.element_ty), mask=i < N)
+        tl.store(db + i, (g * x * s).to(db.dtype.element_ty), mask=i < N)
+
+    @triton.jit
+    def _turn(x, cos, sin, out, way, H, WIDE: tl.constexpr, HALF: tl.constexpr):
+        n = tl.program_id(0).to(tl.int64)
+        h, i = tl.arange(0, WIDE), tl.arange(0, HALF)
+        at = (n * H + h)[:, None] * (2 * HALF) + i[None, :]
+        real = (h < H)[:, None]
+        a = tl.load(x + at, mask=real, other=0.0).to(tl.float32)
+        b = tl.load(x + at + HALF, mask=real, other=0.0).to(tl.float32)
+        c, s = tl.load(cos + n * HALF + i)[None, :], way * tl.load(sin + n * HALF + i)[None, :]
+        tl.store(out + at, (a * c - b * s).to(out.dtype.element_ty), mask=real)
+        tl.store(out + at + HALF, (b * c + a * s).to(out.dtype.element_ty), mask=real)

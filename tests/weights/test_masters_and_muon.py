@@ -1,0 +1,72 @@
+"""bf16 weights learn what bf16 cannot hold; Muon's update has singular values about 1."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from posttrain.weights.masters import Masters
+from posttrain.weights.optimisers import adamw, muon, orthogonal
+
+
+def test_steps_below_the_rounding_of_bf16_add_up():
+    p = nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+    masters = Masters([("p", p)])
+    optimiser = torch.optim.SGD([m for _, m in masters.named], lr=1.0)
+    for _ in range(1000):  # each step moves by 1e-5; bf16 near 1 knows steps of 2^-8 = 0.0039
+        optimiser.zero_grad()
+        (1e-5 * p.float()).sum().backward()
+        optimiser.step()
+        masters.publish()
+    torch.testing.assert_close(masters.named[0][1].detach(), torch.full((3,), 0.99), atol=1e-4, rtol=0)
+    assert p.dtype == torch.bfloat16 and torch.equal(p.detach(), torch.full((3,), 0.99).bfloat16())
+
+
+def test_pieces_are_summed_in_float32():
+    p = nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
+    masters = Masters([("p", p)])
+    for g in (1.0, 2.0**-9, 2.0**-9):  # in bf16 the small ones would vanish beside 1
+        (g * p).sum().backward()
+    assert p.grad is None and masters.named[0][1].grad.item() == 1 + 2.0**-8
+
+
+def test_float32_needs_no_copy_and_a_checkpoint_brings_masters_back():
+    q = nn.Parameter(torch.ones(2))
+    assert Masters([("q", q)]).named[0][1] is q
+    p = nn.Parameter(torch.zeros(2, dtype=torch.bfloat16))
+    masters = Masters([("p", p), ("q", q)])
+    assert set(masters.tensors()) == {"p"}
+    masters.load({"p": torch.tensor([0.1, 0.2])})
+    assert torch.equal(p.detach(), torch.tensor([0.1, 0.2]).bfloat16())
+
+
+def test_orthogonal_has_singular_values_about_one():
+    for shape in ((8, 5), (5, 8)):
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+        s = torch.linalg.svdvals(orthogonal(x))
+        assert 0.5 < s.min() and s.max() < 1.3  # five rounds bring them near 1, not to it
+        u, _, v = torch.linalg.svd(x, full_matrices=False)
+        assert (orthogonal(x) * (u @ v)).sum() > 0.9 * orthogonal(x).norm() * (u @ v).norm()
+
+
+def test_muon_moves_matrices_and_leaves_vectors_to_adam():
+    w, b = nn.Parameter(torch.zeros(4, 6)), nn.Parameter(torch.zeros(4))
+    optimiser = muon([("layer.weight", w), ("layer.bias", b)], lr=0.1)
+    g = torch.Generator().manual_seed(0)
+    w.grad, b.grad = torch.randn(4, 6, generator=g), torch.tensor([3.0, -2.0, 1.0, 0.5])
+    optimiser.step()
+    want = -0.1 * 0.2 * 6**0.5 * orthogonal(1.95 * w.grad)  # first step: momentum m = g, Nesterov g + 0.95 m
+    torch.testing.assert_close(w.detach(), want)
+    torch.testing.assert_close(
+        b.detach(), -0.1 * torch.sign(b.grad), atol=1e-5, rtol=0
+    )  # Adam's first step is the sign
+
+
+def test_adam_of_muon_is_torchs():
+    p, q = (nn.Parameter(torch.tensor([1.0, -2.0])) for _ in range(2))
+    ours, theirs = muon([("norm", p)], lr=0.01), adamw([("norm", q)], lr=0.01)
+    for step in range(4):
+        for x, o in ((p, ours), (q, theirs)):
+            x.grad = torch.tensor([0.3 * step - 0.5, 1.0])
+            o.step()
+    torch.testing.assert_close(p.detach(), q.detach(), atol=1e-6, rtol=1e-6)
