@@ -21,6 +21,7 @@ from posttrain.engines.sampling import Sampling
 from posttrain.evals.accuracy import Score, accuracy, mean_reward, score_of
 from posttrain.evals.ranking import ranking
 from posttrain.models.load import load_model
+from posttrain.models.lora import add_lora
 from posttrain.rewards.spec import Given, build_scorer
 from posttrain.rollouts.source import Synchronous
 from posttrain.train import train
@@ -92,7 +93,7 @@ def load_policy(config: Config) -> Any:
     policy = load_model(config.model, config.device or None, config.dtype)
     policy.temperature = config.sampling.temperature or 1.0
     policy.layout = config.layout
-    return policy
+    return add_lora(policy, config.lora, seed=config.seed) if config.lora else policy
 
 
 def build_loop(
@@ -128,6 +129,8 @@ def suggested_lr(policy: Any, method: Method) -> float:
     """
     millions = sum(p.numel() for p in policy.parameters()) / 1e6
     base = 3e-4 / max(1.0, millions) ** 0.75
+    if any(n.endswith("lora_a") for n, _ in policy.named_parameters()):
+        base *= 10  # adapters start at no difference and have few directions to move in
     return base / 3 if method.loss.card.stage == "preference_loss" else base
 
 

@@ -19,7 +19,7 @@ def policy_options(parser: Parser) -> None:
     group.add_argument("--phase", metavar="NAME", help="of a run with several phases, the one that made the weights")
     group.add_argument("--runs", default="runs", metavar="DIR", help="where runs are kept [runs]")
     group.add_argument("--device", default="", metavar="TEXT", help="cuda where there is one, else cpu")
-    group.add_argument("--dtype", metavar="TEXT", help="float32 or bfloat16 [float32, or the run's]")
+    group.add_argument("--dtype", metavar="TEXT", help="float32 or bfloat16 [the run's; bfloat16 on a GPU, else float32]")
 
 
 def load(args: argparse.Namespace) -> tuple[Any, Config]:
@@ -32,7 +32,7 @@ def load(args: argparse.Namespace) -> tuple[Any, Config]:
         raise UserError("--phase is of a run; add --run NAME")
     from posttrain.recipe import load_policy
 
-    config = Config(model=args.model or "pocket", device=args.device, dtype=args.dtype or "float32")
+    config = Config(model=args.model or "pocket", device=args.device, dtype=args.dtype or "")
     return load_policy(config), config
 
 

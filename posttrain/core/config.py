@@ -31,7 +31,8 @@ class Config:
     micro_tokens: int = 16384  # padded tokens of one forward pass; changes memory, never the gradient
     layout: str = "shared"  # shared prompts, packed or padded rows; changes speed, never the gradient
     device: str = ""  # cuda where there is one, else cpu
-    dtype: str = "float32"
+    dtype: str = ""  # bfloat16 (with float32 masters) on a GPU, else float32
+    lora: int = 0  # rank of adapters to train instead of the weights; 0: the weights
     reward: str = ""  # by name, or mine.py:function, or a sum: "numeric + 0.2*format"; empty: the task grades itself
     reward_timeout: float = 10.0
     eval_every: int = 0  # steps between evaluations; 0: before and after only
@@ -48,6 +49,8 @@ class Config:
                 raise UserError(f"{key} is {getattr(self, key)}; it must be at least 1")
         if self.n is not None and self.n < 1:
             raise UserError(f"n is {self.n}; a prompt needs at least 1 answer")
+        if self.lora < 0:
+            raise UserError(f"lora is {self.lora}; a rank is at least 1, and 0 trains the weights themselves")
         if self.schedule not in ("constant", "linear"):
             raise UserError(f"schedule is {self.schedule!r}; use 'constant' or 'linear'")
         if self.layout not in ("shared", "packed", "padded"):

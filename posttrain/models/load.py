@@ -11,15 +11,17 @@ import torch
 from posttrain.core.errors import UserError, nearest
 from posttrain.models.decoder import Decoder, DecoderConfig
 from posttrain.models.language import LanguagePolicy
+from posttrain.models.lora import merged_state
 
 POCKET = Path(__file__).parent / "pocket"
 NAMED = ("pocket", "smollm2")
 
 
-def load_model(spec: str = "pocket", device: str | None = None, dtype: str = "float32") -> LanguagePolicy:
+def load_model(spec: str = "pocket", device: str | None = None, dtype: str = "") -> LanguagePolicy:
     """A policy from a name, a folder or a hub id; missing weights say in one sentence what to install or pass."""
     folder = find_folder(spec)
     device = usable(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    dtype = dtype or ("bfloat16" if device.startswith("cuda") else "float32")
     if not isinstance(getattr(torch, dtype, None), torch.dtype):
         raise UserError(f"dtype is {dtype!r}; use float32 or bfloat16")
     model = load_decoder(folder, getattr(torch, dtype))
@@ -176,7 +178,7 @@ def save_model(policy: LanguagePolicy, folder: Path) -> None:
     if not isinstance(model, Decoder):
         model.save(folder)  # type: ignore[operator]
     else:
-        state = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
+        state = {k: v.detach().cpu().contiguous() for k, v in merged_state(model).items()}
         if model.config.tied:
             state.pop("lm_head.weight")
         save_file(state, folder / "model.safetensors", metadata={"format": "pt"})

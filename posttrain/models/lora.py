@@ -1,0 +1,73 @@
+"""LoRA: the weights stay, and each matrix learns a difference of low rank beside it.
+
+y = W x + (alpha / rank) B A x, B = 0 at first. The rollout engine adds the product into its own copy of the weights, never into W,
+so that sampling costs what it costs without; `posttrain export` writes the sum.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from posttrain.core import rng
+from posttrain.core.errors import UserError
+
+TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+class LoRALinear(nn.Linear):
+    """A linear layer with its own weights frozen and an adapter beside them."""
+
+    lora_a: nn.Parameter
+    lora_b: nn.Parameter
+    scale: float
+
+    @staticmethod
+    def around(linear: nn.Linear, rank: int, alpha: float, *identity: object) -> LoRALinear:
+        """The same layer with an adapter whose first matrix is drawn by identity."""
+        with torch.device("meta"):
+            out = LoRALinear(linear.in_features, linear.out_features, linear.bias is not None)
+        out.weight, out.bias = linear.weight, linear.bias
+        like = {"device": linear.weight.device, "dtype": linear.weight.dtype}
+        a = torch.randn(rank, linear.in_features, generator=rng.torch_generator("lora", *identity))
+        out.lora_a = nn.Parameter((a / linear.in_features**0.5).to(**like))
+        out.lora_b = nn.Parameter(torch.zeros(linear.out_features, rank, **like))
+        out.scale = alpha / rank
+        return out
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias) + self.scale * F.linear(F.linear(x, self.lora_a), self.lora_b)
+
+    def merged(self) -> Tensor:
+        """The matrix that does the same without an adapter."""
+        return (
+            (self.weight.float() + self.scale * (self.lora_b.float() @ self.lora_a.float()))
+            .to(self.weight.dtype)
+            .detach()
+        )
+
+
+def add_lora(policy: Any, rank: int, alpha: float | None = None, seed: int = 0) -> Any:
+    """Freeze the policy and give every projection an adapter; alpha is twice the rank unless given."""
+    policy.requires_grad_(False)
+    found = 0
+    for path, module in list(policy.model.named_modules()):
+        for name, child in list(module.named_children()):
+            if name in TARGETS and type(child) is nn.Linear:
+                setattr(module, name, LoRALinear.around(child, rank, alpha or 2 * rank, seed, f"{path}.{name}"))
+                found += 1
+    if not found:
+        raise UserError(f"the model has no layer named {', '.join(TARGETS[:3])}... for --lora; train it whole")
+    return policy
+
+
+def merged_state(model: nn.Module) -> dict[str, Tensor]:
+    """The state of the model with every adapter added to its matrix, under the names that it has without adapters."""
+    state = {k: v for k, v in model.state_dict().items() if not k.endswith((".lora_a", ".lora_b"))}
+    for path, module in model.named_modules():
+        if isinstance(module, LoRALinear):
+            state[f"{path}.weight"] = module.merged()
+    return state
