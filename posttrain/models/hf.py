@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from posttrain.core.errors import UserError
+from posttrain.models.lora import merged_state
 
 
 class HFCache:
@@ -125,4 +126,4 @@ class HFDecoder(nn.Module):
         return self
 
     def save(self, folder: Path) -> None:
-        self.inner.save_pretrained(folder)
+        self.inner.save_pretrained(folder, state_dict=merged_state(self.inner))

@@ -53,10 +53,11 @@ class Admission:
                 texts.append(text)
             if source:
                 copies.append((source, job.pages[0]))
-            self.seats.sit(seat, job, self.slots.pages.size)
+            self.seats.sit(seat, job)
             new.append(seat)
         if not new:
             return new
+        self.seats.settle(new, self.slots.pages.size)
         if texts and not self.slots.fixed and not self.remember:
             texts += self._ahead(waiting, PREFILL - sum(len(t.tokens) for t in texts))
         self._read(texts)

@@ -59,7 +59,8 @@ class Engine:
         for g, (context, row) in enumerate(zip(contexts, keys, strict=True)):
             most = [how.max_tokens] * len(row) if limits is None else limits[g]
             hows = [how if n == how.max_tokens else replace(how, max_tokens=n) for n in most]
-            groups.append([Job(context, key, h, completes, g) for key, h in zip(row, hows, strict=True)])
+            tail = int(context[-1])
+            groups.append([Job(context, key, h, completes, g, tail) for key, h in zip(row, hows, strict=True)])
         jobs = [job for group in groups for job in group]
         if not jobs:
             return [[] for _ in groups]
@@ -279,7 +280,7 @@ class Engine:
             if job.completes is not None and not job.done:
                 self._completed(seat, int(made[seat]))
             n = len(job.tokens) if job.done else int(made[seat])  # a stop string may have ended it some tokens ago
-            job.tokens, job.logp = tokens[row, :n].clone(), logp[row, :n].clone()
+            job.tokens, job.logp = tokens[row, :n], logp[row, :n]  # of this look's own copy
             job.stopped, job.done = bool(stopped[row]) or job.done, True
             if self.remember and not s.fixed:
                 s.pages.note(job.text[:-1], job.pages)

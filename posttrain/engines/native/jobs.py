@@ -23,6 +23,7 @@ class Job:
     how: Sampling
     completes: Callable[[Tensor], int] | None = None  # how many tokens complete a stop string, 0 if none does
     group: int = -1  # jobs of one group have the same context
+    tail: int = -1  # the context's last token, where the caller has it at hand for a whole group
     tokens: Tensor = _NONE
     logp: Tensor = _NONE
     stopped: bool = False
@@ -42,7 +43,10 @@ class Job:
 
     @property
     def last(self) -> int:
-        return int(self.tokens[-1] if len(self.tokens) else self.context[-1])
+        """The token that the next step reads."""
+        if len(self.tokens):
+            return int(self.tokens[-1])
+        return self.tail if self.tail >= 0 else int(self.context[-1])
 
     @property
     def fresh(self) -> bool:
@@ -64,16 +68,21 @@ class Seats:
         self.most = np.zeros(count, dtype=np.int64)  # that may ever be in use
         self.room = np.zeros(count, dtype=np.int64)  # that there are
 
-    def sit(self, seat: int, job: Job, page: int) -> None:
+    def sit(self, seat: int, job: Job) -> None:
+        """Seat a job; `settle` then writes the arrays for all who are new."""
         self.jobs[seat], self.taken[seat] = job, True
-        self.begin[seat], self.places[seat] = len(job.context) - 1, job.length - 1
-        self.most[seat] = len(job.context) + job.how.max_tokens
-        self.widen(seat, page)
+
+    def settle(self, seats: list[int], page: int) -> None:
+        jobs = [self.job(seat) for seat in seats]
+        begin = np.array([len(j.context) - 1 for j in jobs])
+        self.begin[seats] = begin
+        self.places[seats] = begin + [len(j.tokens) for j in jobs]
+        self.most[seats] = begin + 1 + [j.how.max_tokens for j in jobs]
+        self.room[seats] = [room(j, page) for j in jobs]
 
     def widen(self, seat: int, page: int) -> None:
-        """Its pages have changed: those of its head have the head's places, the others all that a page has."""
-        job = self.job(seat)
-        self.room[seat] = job.head + (len(job.pages) - -(-job.head // page)) * page
+        """Its pages have changed."""
+        self.room[seat] = room(self.job(seat), page)
 
     def leave(self, seat: int) -> None:
         self.jobs[seat], self.taken[seat] = None, False
@@ -95,3 +104,8 @@ class Seats:
 
     def free(self) -> list[int]:
         return np.flatnonzero(~self.taken).tolist()
+
+
+def room(job: Job, page: int) -> int:
+    """Places that a job has: those of its head, and all that its other pages hold."""
+    return job.head + (len(job.pages) - -(-job.head // page)) * page
