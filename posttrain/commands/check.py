@@ -1,6 +1,7 @@
 """examples:
   posttrain check dpo
   posttrain check --family preference
+  posttrain check --outdated
 Each claim is the smallest experiment that could refute it here. The result is written to posttrain/claims/results,
 shown or not; exit code 1 if one is not shown.
 """
@@ -20,6 +21,9 @@ def options(parser: Parser) -> None:
     parser.add_argument("ids", nargs="*", metavar="CLAIM", help="claims by id: see posttrain list --stage claim")
     parser.add_argument("--family", metavar="NAME", help="all claims of a family")
     parser.add_argument("--all", action="store_true", help="every claim there is")
+    parser.add_argument(
+        "--outdated", action="store_true", help="of those, the ones whose code or ground has changed since"
+    )
     parser.add_argument("--no-write", action="store_true", help="do not record the result")
     parser.add_argument("--json", action="store_true", help="the records as JSON and nothing else")
     use_option(parser)
@@ -27,16 +31,16 @@ def options(parser: Parser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     load_parts(args.use)
-    if not args.ids and not args.family and not args.all:
+    if not (args.ids or args.family or args.all or args.outdated):
         raise UserError("say which claims: ids, --family NAME or --all; posttrain list --stage claim shows them")
     from posttrain.lab import check
     from posttrain.lab.record import table
 
     tell = None if args.json else lambda line: print(line, file=sys.stderr)
-    records = check(args.ids, args.family, write=not args.no_write, tell=tell)
+    records = check(args.ids, args.family, write=not args.no_write, tell=tell, outdated=args.outdated)
     if args.json:
         print(json.dumps(records))
     else:
         print("\n".join(table(made) for made in records))
-        print(f"\nnext: posttrain show {records[0]['id']}" if records else "\nno claims")
+        print(f"\nnext: posttrain find {records[0]['id']}" if records else "\nnothing to do")
     return 0 if all(made["verdict"] == "shown" for made in records) else 1

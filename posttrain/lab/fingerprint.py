@@ -1,8 +1,12 @@
 """A hash of the code an experiment ran, so that a result knows when it has gone stale. Imports no torch.
 
-It covers the claim's file and every definition of posttrain that this leads to, in the folders where numbers are made:
+It covers the claim's file and every definition of posttrain that this leads to, in the folders where ideas are written:
 a function, class or constant that is named there, what that names in turn, and so on. Other definitions of the same
 files, comments, docstrings, titles and formatting do not count; a changed constant does.
+
+The ground (the loop, the learner, models, engines) does not count: it is held by property tests (layouts and pieces give
+one gradient, sampler and trainer agree, a resumed run is the same run), and hundreds of experiments cannot be repeated
+whenever it becomes faster. A result records the ground's hash too; `posttrain check --outdated` repeats those it differs for.
 """
 
 from __future__ import annotations
@@ -13,8 +17,17 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-_FOLDERS = ["advantages", "claims", "decoding", "environments", "evals", "lab", "losses", "methods", "models", "prompts", "rewards", "rollouts", "weights"]  # fmt: skip
-_FILES = ("train.py", "core/assemble.py", "core/rng.py", "engines/sampling.py")
+_FOLDERS = ["advantages", "claims", "decoding", "environments", "evals", "lab", "losses", "methods", "prompts", "rewards", "rollouts", "weights"]  # fmt: skip
+_GROUND = (
+    "core",
+    "engines",
+    "models",
+    "train.py",
+    "weights/learner.py",
+    "weights/masters.py",
+    "lab/fit.py",
+    "losses/objective.py",
+)
 _REPORTS = ("claim.py", "compare.py", "evidence.py", "fingerprint.py", "methods_page.py", "record.py")  # of the lab
 _WORDS = ("title", "says", "experiment", "tried", "doc", "paper", "laws", "base", "system", "family")  # told, not used
 
@@ -24,30 +37,44 @@ _VERDICT = [("posttrain/lab/experiment.py", "find_out"), ("posttrain/lab/experim
 
 
 def fingerprint(file: str) -> str:
-    """Hash of the claim in `file` (relative to the project) and of what it leads to."""
+    """Hash of the claim in `file` (relative to the project) and of the ideas it leads to."""
+    return _hash(reached(file))
+
+
+def ground(file: str) -> str:
+    """Hash of the ground that the claim runs on."""
+    return _hash([place for place in reached(file, whole=True) if _is_ground(place[0])])
+
+
+def _hash(places: list[Place]) -> str:
     digest = hashlib.sha256()
-    for path, name in reached(file):
+    for path, name in places:
         digest.update(f"{path}:{name} {' '.join(map(_dump, _nodes(path, name)))}\n".encode())
     return digest.hexdigest()[:16]
 
 
-def reached(file: str) -> list[Place]:
-    """Every definition that can change the numbers, in a fixed order."""
+def reached(file: str, whole: bool = False) -> list[Place]:
+    """Every definition that is part of the idea or its experiment, and where asked of the ground, in a fixed order."""
     found: set[Place] = set()
     todo: list[Place] = [(file, ""), *_VERDICT]
     while todo:
         place = todo.pop()
-        if place not in found and (place[0] == file or _counts(place[0])):
+        if place not in found and (place[0] == file or _counts(place[0]) or (whole and _is_ground(place[0]))):
             found.add(place)
             todo += _named(*place)
     return sorted(found)
 
 
+def _is_ground(path: str) -> bool:
+    inside = path.removeprefix("posttrain/")
+    return inside in _GROUND or inside.partition("/")[0] in _GROUND
+
+
 def _counts(path: str) -> bool:
     folder, _, name = path.removeprefix("posttrain/").partition("/")
-    if folder == "lab":
-        return name not in _REPORTS
-    return folder in _FOLDERS or path.removeprefix("posttrain/") in _FILES
+    if _is_ground(path) or (folder == "lab" and name in _REPORTS):
+        return False
+    return folder in _FOLDERS
 
 
 @cache

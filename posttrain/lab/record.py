@@ -13,32 +13,43 @@ from typing import Any
 from posttrain.core.errors import UserError
 from posttrain.core.registry import find
 from posttrain.lab.claim import Claim, claims, file_of
-from posttrain.lab.evidence import RESULTS
+from posttrain.lab.evidence import RESULTS, read_record
 from posttrain.lab.experiment import Result, experiment
-from posttrain.lab.fingerprint import fingerprint
+from posttrain.lab.fingerprint import fingerprint, ground
 
 Tell = Callable[[str], None]
 
 
 def check(
     ids: Sequence[str] = (), family: str | None = None, write: bool = True, folder: Path = RESULTS,
-    tell: Tell | None = None,
+    tell: Tell | None = None, outdated: bool = False,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Run the claims of these ids (or of a family, or all) and write one result file each; returns the records."""
+    """Run the claims of these ids (or of a family, or all) and write one result file each; returns the records.
+
+    outdated: only those without a result of the code as it is, ideas and ground.
+    """
     if ids and family:
         raise UserError(f"give claim ids or a family, not both: got {', '.join(ids)} and {family!r}")
     chosen: list[Claim] = [find(id, "claim").fn() for id in ids] if ids else claims(family)
+    if outdated:
+        chosen = [c for c in chosen if is_outdated(c)]
     records = []
     for c in chosen:
-        before = fingerprint(file_of(c))
-        made = record(c, experiment(c, tell=tell), before)
+        before = (fingerprint(file_of(c)), ground(file_of(c)))
+        made = record(c, experiment(c, tell=tell), *before)
         if write:
             write_record(made, folder)
         records.append(made)
     return records
 
 
-def record(c: Claim, result: Result, mark: str) -> dict[str, Any]:
+def is_outdated(c: Claim) -> bool:
+    """No result, or one of other code."""
+    made = read_record(c.id) or {}
+    return (made.get("fingerprint"), made.get("ground")) != (fingerprint(file_of(c)), ground(file_of(c)))
+
+
+def record(c: Claim, result: Result, mark: str, under: str = "") -> dict[str, Any]:
     """Plain values: what `claims/results/<id>.json` holds."""
     return {
         "id": c.id,
@@ -54,6 +65,7 @@ def record(c: Claim, result: Result, mark: str) -> dict[str, Any]:
         "seeds": result.seeds,
         "seconds": round(result.seconds, 1),
         "fingerprint": mark,
+        "ground": under,
         "versions": _versions(),
         "tried": c.tried,
     }

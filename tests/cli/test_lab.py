@@ -30,7 +30,7 @@ def lab(monkeypatch: pytest.MonkeyPatch, name: str, answer: Any) -> list[tuple[t
 def test_check_tells_and_returns_the_verdict(monkeypatch: pytest.MonkeyPatch, verdict: str, code: int) -> None:
     asked = lab(monkeypatch, "check", [RECORD | {"verdict": verdict}])
     said = call("check", "dpo", "--no-write")
-    assert said.code == code and f"dpo: {verdict} (2 seeds" in said.out and "next: posttrain show dpo" in said.out
+    assert said.code == code and f"dpo: {verdict} (2 seeds" in said.out and "next: posttrain find dpo" in said.out
     (args, kwargs) = asked[0]
     assert args == (["dpo"], None) and kwargs["write"] is False
 
