@@ -31,7 +31,7 @@ class LoRALinear(nn.Linear):
         with torch.device("meta"):
             out = LoRALinear(linear.in_features, linear.out_features, linear.bias is not None)
         out.weight, out.bias = linear.weight, linear.bias
-        like = {"device": linear.weight.device, "dtype": linear.weight.dtype}
+        like: dict[str, Any] = {"device": linear.weight.device, "dtype": linear.weight.dtype}
         a = torch.randn(rank, linear.in_features, generator=rng.torch_generator("lora", *identity))
         out.lora_a = nn.Parameter((a / linear.in_features**0.5).to(**like))
         out.lora_b = nn.Parameter(torch.zeros(linear.out_features, rank, **like))
