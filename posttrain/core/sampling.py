@@ -9,13 +9,14 @@ from posttrain.core.errors import UserError
 
 @dataclass(frozen=True)
 class Sampling:
-    """How an answer is drawn. Log-probabilities are of the tempered, untruncated distribution."""
+    """How an answer is drawn. Log-probabilities are of the tempered, untruncated distribution, which is the one trained."""
 
     max_tokens: int = 64  # the longest answer
     temperature: float = 1.0  # 0 takes the likeliest token
     top_k: int = 0  # only the k likeliest tokens; 0: off
     top_p: float = 1.0  # only the likeliest tokens of this total probability
     min_p: float = 0.0  # only tokens at least this likely beside the likeliest
+    raw_logp: bool = False  # log-probabilities at temperature 1 instead, whatever the temperature
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:

@@ -87,13 +87,14 @@ def _decode(
 
 def draw(logits_BV: Tensor, key_B: Tensor, position: int, how: Sampling) -> tuple[Tensor, Tensor]:
     """One token a row and its log-probability."""
-    logits_BV = logits_BV.float() / (how.temperature or 1.0)
-    logz_B = torch.logsumexp(logits_BV, -1)
+    raw_BV = logits_BV.float()
+    logits_BV = raw_BV / (how.temperature or 1.0)
     if how.temperature == 0:
         token_B = logits_BV.argmax(-1)
     else:
         token_B = rng.pick(truncate(logits_BV, how), rng.uniform(key_B, position))
-    return token_B, logits_BV.gather(-1, token_B.unsqueeze(-1)).squeeze(-1) - logz_B
+    told_BV = raw_BV if how.raw_logp else logits_BV
+    return token_B, told_BV.gather(-1, token_B.unsqueeze(-1)).squeeze(-1) - torch.logsumexp(told_BV, -1)
 
 
 def truncate(logits_BV: Tensor, how: Sampling) -> Tensor:

@@ -110,17 +110,28 @@ def test_limits_of_each_answer_and_mixed_settings():
     whole = generate(model, CONTEXTS, KEYS, Sampling(12), [])
     for a, b in zip(chain(*got), chain(*whole), strict=True):
         assert a.tokens.tolist() == b.tokens.tolist()[: len(a.tokens)] and not a.stopped
-    engine, ways = (
-        Engine(model),
-        (Sampling(12), Sampling(12, temperature=0.0), Sampling(12, top_p=0.5), Sampling(12, min_p=0.2)),
-    )
+    engine = Engine(model)
+    cut = Sampling(12, 0.7, min_p=0.2, raw_logp=True)
+    ways = (Sampling(12), Sampling(12, temperature=0.0), Sampling(12, top_p=0.5), cut)
     engine.open(4, 30, 12, [1])
     jobs = [Job(CONTEXTS[1], 5, how) for how in ways]
     engine.waiting.extend(jobs)
     while engine.busy:
         engine.turn()
     for job, how in zip(jobs, ways, strict=True):
-        assert job.tokens.tolist() == generate(model, CONTEXTS[1:2], [[5]], how, [1])[0][0].tokens.tolist()
+        want = generate(model, CONTEXTS[1:2], [[5]], how, [1])[0][0]
+        assert job.tokens.tolist() == want.tokens.tolist()
+        torch.testing.assert_close(job.logp, want.logp_T, atol=1e-4, rtol=0)
+
+
+def test_raw_log_probabilities_are_those_at_temperature_one():
+    model = made("llama")
+    tempered, raw = (generate(model, CONTEXTS, KEYS, Sampling(12, 0.5, raw_logp=r), [1])[1][0] for r in (False, True))
+    text = torch.cat((CONTEXTS[1], raw.tokens))
+    logits = model.logits(model.hidden(text[None]))[0, len(CONTEXTS[1]) - 1 : -1]
+    for got, heat in ((tempered, 2.0), (raw, 1.0)):
+        want = torch.log_softmax(heat * logits, -1).gather(-1, raw.tokens[:, None]).squeeze(-1)
+        torch.testing.assert_close(got.logp_T, want.detach(), atol=1e-5, rtol=1e-5)
 
 
 def test_a_stop_string_ends_an_answer():

@@ -136,6 +136,7 @@ class Engine:
         else:
             plain = all(h.temperature and not h.top_k and h.top_p == 1 and not h.min_p for h in hows)
             self.way = "plain" if plain else "cut"
+        self.way += " raw" if any(h.raw_logp for h in hows) else ""
         return self.way
 
     def clear(self) -> None:

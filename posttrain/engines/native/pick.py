@@ -36,6 +36,7 @@ class Books:
     top_k: Tensor
     alive: Tensor
     stopped: Tensor  # ended by a stop token
+    raw: Tensor  # log-probabilities at temperature 1
     cold: Tensor  # 1 / temperature
     top_p: Tensor
     min_p: Tensor
@@ -45,7 +46,7 @@ class Books:
     @staticmethod
     def blank(count: int, width: int, device: torch.device) -> Books:
         whole = [torch.zeros(count, dtype=torch.long, device=device) for _ in range(7)]
-        flags = [torch.zeros(count, dtype=torch.bool, device=device) for _ in range(2)]
+        flags = [torch.zeros(count, dtype=torch.bool, device=device) for _ in range(3)]
         reals = [torch.ones(count, device=device) for _ in range(3)]
         tokens = torch.zeros(count, width, dtype=torch.long, device=device)
         every = [*whole, *flags, *reals, tokens, torch.zeros(count, width, device=device)]
@@ -59,8 +60,10 @@ class Books:
 
 
 def pick(logits_SV: Tensor, books: Books, stops: Tensor, way: str) -> None:
-    """Choose a token a slot and move the books on by it. The way is "plain", "greedy", or "cut" (top-k, top-p, min-p)."""
-    given = None
+    """Choose a token a slot and move the books on by it. The way is "plain", "greedy", or "cut" (top-k, top-p, min-p);
+    with " raw" after it where some slot wants its log-probabilities at temperature 1.
+    """
+    given, (way, _, raw) = None, way.partition(" ")
     if way == "greedy":
         given = logits_SV.argmax(-1)
     elif way == "cut":
@@ -69,9 +72,10 @@ def pick(logits_SV: Tensor, books: Books, stops: Tensor, way: str) -> None:
         return settle_plain(logits_SV, given, books, stops)
     S, V = logits_SV.shape
     mass_SN = mass(logits_SV, books.cold)
+    told_SN = mass(logits_SV, torch.where(books.raw, 1.0, books.cold)) if raw else mass_SN
     blocks = mass_SN.shape[1]
     _settle[(S,)](
-        logits_SV, mass_SN, logits_SV if given is None else given, books.cold, stops, books.token, books.filled, books.made,
+        logits_SV, mass_SN, told_SN, logits_SV if given is None else given, books.cold, books.raw, stops, books.token, books.filled, books.made,
         books.limit, books.key, books.alive, books.stopped, books.tokens, books.logp, V, blocks, books.tokens.stride(0),
         BLOCKS=triton.next_power_of_2(blocks), BLOCK=BLOCK, STOPS=len(stops), GIVEN=given is not None, num_warps=4,
     )  # fmt: skip
@@ -105,7 +109,8 @@ def mass(z_SV: Tensor, cold_S: Tensor) -> Tensor:
 def settle_plain(logits_SV: Tensor, given_S: Tensor | None, books: Books, stops: Tensor) -> None:
     z_SV = logits_SV.float() * books.cold.unsqueeze(-1)
     token_S = rng.pick(z_SV, rng.uniform(books.key, books.made)) if given_S is None else given_S
-    logp_S = z_SV.gather(-1, token_S.unsqueeze(-1)).squeeze(-1) - torch.logsumexp(z_SV, -1)
+    told_SV = torch.where(books.raw.unsqueeze(-1), logits_SV.float(), z_SV)
+    logp_S = told_SV.gather(-1, token_S.unsqueeze(-1)).squeeze(-1) - torch.logsumexp(told_SV, -1)
     live, at = books.alive.nonzero().squeeze(-1), books.made[books.alive]
     books.tokens[live, at], books.logp[live, at] = token_S[live], logp_S[live]
     books.token.copy_(torch.where(books.alive, token_S, books.token))
@@ -140,7 +145,7 @@ if triton is not None:
         return (z >> 40).to(tl.float32) * (1.0 / 16777216.0)
 
     @triton.jit
-    def _settle(logits, mass, given, cold, stops, token, filled, made, limit, key, alive, stopped, tokens, logp, V, NB, W,
+    def _settle(logits, mass, told, given, cold, raw, stops, token, filled, made, limit, key, alive, stopped, tokens, logp, V, NB, W,
                 BLOCKS: tl.constexpr, BLOCK: tl.constexpr, STOPS: tl.constexpr, GIVEN: tl.constexpr):  # fmt: skip
         s = tl.program_id(0).to(tl.int64)
         if tl.load(alive + s) != 0:
@@ -164,7 +169,11 @@ if triton is not None:
                 within = tl.sum((tl.cumsum(p, 0) <= rest).to(tl.int32), 0)
                 chosen = (block * BLOCK + tl.minimum(within, tl.max(tl.where(p > 0, j, 0), 0))).to(tl.int64)
             tl.store(tokens + s * W + count, chosen)
-            tl.store(logp + s * W + count, tl.load(row + chosen).to(tl.float32) * heat - top - tl.log(total))
+            t = tl.load(told + s * NB + n, mask=n < NB, other=float("-inf"))
+            most = tl.max(t, 0)
+            heat = tl.where(tl.load(raw + s) != 0, 1.0, heat)
+            logz = most + tl.log(tl.sum(tl.exp(t - most), 0))
+            tl.store(logp + s * W + count, tl.load(row + chosen).to(tl.float32) * heat - logz)
             tl.store(token + s, chosen)
             tl.store(filled + s, tl.load(filled + s) + 1)
             tl.store(made + s, count + 1)

@@ -105,6 +105,7 @@ class Slots:
         for to, values in zip(into, columns, strict=True):
             to[at] = values
         b.alive[at], b.stopped[at] = True, False
+        b.raw[at] = torch.tensor([j.how.raw_logp for j in jobs], device=self.device)
         for seat, job in zip(seats, jobs, strict=True):
             if not job.fresh:
                 b.tokens[seat, : len(job.tokens)] = job.tokens.to(self.device)
