@@ -45,11 +45,12 @@ def main() -> None:
     engine.waiting.extend(
         Job(c, rng.key(p, i), Sampling(256), group=p) for p, c in enumerate(contexts) for i in range(8)
     )
-    for _ in range(8):  # half of each answer
+    for _ in range(17):  # half of each answer
         engine.turn()
     slots = engine.slots
     assert slots is not None
-    steps = STRIDE
+    engine._collect(engine.pending)  # type: ignore[arg-type]
+    engine.pending, steps = None, 2 * STRIDE
     engine._grow(2 * steps)
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()

@@ -82,6 +82,22 @@ def test_too_few_pages_preempt_and_change_nothing():
     assert engine.preempted > 0 and len(engine.slots.pages.free) == 11
 
 
+@pytest.mark.parametrize("room", [0, 13, 60])
+@pytest.mark.parametrize("most", [3, 50])
+def test_looking_behind_the_device_changes_nothing(room, most):
+    """Several steps between looks, the host a look behind: ended slots are stepped on, and nothing of it is kept."""
+    model = made("llama")
+    limits = [[7 * i + 3 * p + 1 for i in range(5)] for p in range(4)]
+    want = Engine(model).generate(LONG, MANY, Sampling(90), [1], limits=limits)
+    engine = Engine(model, most=most, room=room, stride=4)
+    for _ in range(2):
+        got = engine.generate(LONG, MANY, Sampling(90), [1], limits=limits)
+        assert texts(got) == texts(want) and not engine.busy
+        assert [s.stopped for g in got for s in g] == [s.stopped for g in want for s in g]
+        if room:
+            assert len(engine.slots.pages.free) == room - 1
+
+
 def test_no_room_for_one_answer_is_a_sentence():
     with pytest.raises(UserError, match="max_tokens"):
         Engine(made("llama"), room=3).generate(LONG, MANY, Sampling(90), [])

@@ -6,9 +6,11 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from posttrain.engines.native.attention import CREW, CREW_PLACES
 from posttrain.engines.native.jobs import Job, Seats
 from posttrain.engines.native.pages import OutOfPages
 from posttrain.engines.native.slots import Slots
@@ -71,6 +73,21 @@ class Admission:
         """Let go of the contexts of other groups."""
         for group in self.heads.keys() - wanted:
             self.slots.pages.drop(self.heads.pop(group))
+
+    def crew_up(self) -> None:
+        """Jobs that share a long head read it together."""
+        alike: dict[int, list[int]] = {}
+        for seat in np.flatnonzero(self.seats.taken & (self.seats.begin >= CREW_PLACES)).tolist():
+            job = self.seats.job(seat)
+            if job.head >= CREW_PLACES:
+                alike.setdefault(job.pages[0], []).append(seat)
+        crews = []
+        for seats in alike.values():
+            for crew in (seats[i : i + CREW] for i in range(0, len(seats), CREW)):
+                if len(crew) > 1:
+                    job = self.seats.job(crew[0])
+                    crews.append((crew, job.pages[: self.slots.pages.needed(job.head)], job.head))
+        self.slots.crew_up(crews)
 
     def _pages(self, job: Job, seat: int, steps: int) -> tuple[Text | None, int]:
         """Give a job its pages; returns what is to be read into them, and the page to copy its only one from (or 0)."""

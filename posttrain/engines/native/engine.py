@@ -1,8 +1,9 @@
 """The rollout engine: slots refilled as answers end, prompts read once for all their answers, memory in pages.
 
-A turn admits waiting jobs, sees that every running one has room, runs a few steps without looking, and collects what has
-ended. When pages run out the youngest job gives its own back and waits; it goes on later as if nothing had happened,
-because every draw belongs to (key, position). Without a GPU the same code runs step by step.
+A turn admits waiting jobs, sees that every running one has room, starts a few steps, and collects what had ended when the
+last turn's steps were over: on a GPU the host works while the device runs. When pages run out the youngest job gives its
+own back and waits; it goes on later as if nothing had happened, because every draw belongs to (key, position). Without a
+GPU the same code runs step by step.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from torch import Tensor
 
 from posttrain.core.errors import UserError
 from posttrain.engines.native.admission import Admission
-from posttrain.engines.native.attention import CREW, CREW_PLACES
 from posttrain.engines.native.fused import Fused
 from posttrain.engines.native.jobs import Job, Seats
+from posttrain.engines.native.look import Look
 from posttrain.engines.native.pages import PAGE, OutOfPages, Pages
 from posttrain.engines.native.slots import STOPS, Slots
 from posttrain.engines.sampling import Sample, Sampling
 from posttrain.models.decoder import Decoder
 
-STRIDE = 16  # steps between two looks of the host
+STRIDE = 8  # steps between two looks of the host
 SHARE = 0.5  # of the free memory, at most, for keys and values: the trainer needs the rest
 
 
@@ -33,18 +34,21 @@ class Engine:
     """Rollouts from a decoder. Memory and captured graphs are kept between calls; weights are read live.
 
     `most` answers run at a time; `room` is the number of pages where the caller knows better than the card's free memory;
-    `remember` keeps the pages of ended answers, so that a text that begins like one is not read again.
+    `remember` keeps the pages of ended answers, so that a text that begins like one is not read again; `stride` is the number
+    of steps between two looks, with the host one look behind where it is more than 1.
     """
 
-    def __init__(self, model: Decoder, most: int = 0, room: int = 0, remember: bool = False) -> None:
+    def __init__(self, model: Decoder, most: int = 0, room: int = 0, remember: bool = False, stride: int = 0) -> None:
         self.model, self.room, self.remember = model, room, remember
         self.cuda = model.lm_head.weight.is_cuda
+        self.stride = stride or (STRIDE if self.cuda else 1)
         self.most = most or (1024 if self.cuda else 256)
         self.slots: Slots | None = None
         self.waiting: deque[Job] = deque()
         self.seats = Seats(0)
         self.size = 0  # slots that are stepped
         self.way = ""  # of choosing tokens, as long as the same jobs run
+        self.pending: Look | None = None  # of the steps that may still be running
         self.preempted = self.read = 0
 
     # ---- a whole call
@@ -115,18 +119,33 @@ class Engine:
 
     @torch.no_grad()
     def turn(self) -> list[Job]:
-        """Admit, make room, run a few steps, collect; returns the jobs that have ended."""
-        s = self._there()
-        steps = STRIDE if self.cuda else 1
+        """Admit, make room, start a few steps, collect from the ones before; returns the jobs that have ended."""
+        behind = self.stride > 1
         if self.waiting and not self.seats.taken.all():
-            self._admit(steps)
-        self._grow(steps)
+            self._admit(2 * self.stride)
+        if self.pending is not None and (self._all_end() or self._fewer()):
+            last, self.pending = self.pending, None
+            return self._collect(last)
+        self._grow((1 + behind) * self.stride)
         self._gather()
+        before, self.pending = self.pending, None
         if self.seats.taken.any():
-            s.run(self.size, self.way or self._ways(), steps)
-            if self.cuda:
-                self._grow(2 * steps, spare=True)  # for the next turn, while this one runs
-        return self._collect()
+            s = self._there()
+            s.run(self.size, self.way or self._ways(), self.stride)
+            self.pending = Look(s.books)
+        if not behind:
+            before, self.pending = self.pending, None
+        return self._collect(before) if before is not None else []
+
+    def _all_end(self) -> bool:
+        """Whether every job will have come to its limit when the running steps are over: no need to start more."""
+        left = self.seats.most - 1 - self.seats.places
+        return not self.waiting and bool((left[self.seats.taken] <= self.stride).all())
+
+    def _fewer(self) -> bool:
+        """Whether so few jobs are left that they should be moved together, which needs the device to stand still."""
+        running = int(self.seats.taken.sum())
+        return not self.waiting and running > 0 and self._bucket(running) <= self.size // 2
 
     def _ways(self) -> str:
         """How the next tokens are chosen: plainly, the likeliest, or with cuts, whichever serves every job that runs."""
@@ -142,6 +161,7 @@ class Engine:
     def clear(self) -> None:
         """Forget every job: nothing of an interrupted call is left behind."""
         self.waiting.clear()
+        self.pending = None
         s = self._there()
         self._leave(self.seats.running())
         self.admission.drop(set())
@@ -168,24 +188,10 @@ class Engine:
             )
         if new:
             self.size = max(self.size, self._bucket(max(new) + 1))
+            self.seats.since[new] = Look.count + 1
             self.read, self.way = self.admission.read, ""
             s.seat(new, [self.seats.job(seat) for seat in new])
-            self._crew_up()
-
-    def _crew_up(self) -> None:
-        """Jobs that share a long head read it together."""
-        alike: dict[int, list[int]] = {}
-        for seat in np.flatnonzero(self.seats.taken & (self.seats.begin >= CREW_PLACES)).tolist():
-            job = self.seats.job(seat)
-            if job.head >= CREW_PLACES:
-                alike.setdefault(job.pages[0], []).append(seat)
-        crews = []
-        for seats in alike.values():
-            for crew in (seats[i : i + CREW] for i in range(0, len(seats), CREW)):
-                if len(crew) > 1:
-                    job = self.seats.job(crew[0])
-                    crews.append((crew, job.pages[: self._there().pages.needed(job.head)], job.head))
-        self._there().crew_up(crews)
+            self.admission.crew_up()
 
     def _leave(self, seats: list[int]) -> None:
         s = self._there()
@@ -204,7 +210,7 @@ class Engine:
         if self.waiting or not running:
             return
         size = self._bucket(len(running))
-        if size > (self.size // 2 if self.cuda else 0.8 * self.size):
+        if self.pending is not None or size > (self.size // 2 if self.cuda else 0.8 * self.size):
             return
         far = [i for i in running if i >= size]
         near = [i for i in self.seats.free() if i < size][: len(far)]
@@ -215,15 +221,13 @@ class Engine:
             if s.fixed:
                 for seat in near:
                     self.seats.job(seat).pages = [seat + 1]
-            self._crew_up()
+            self.admission.crew_up()
         self.size = size
 
     # ---- room
 
-    def _grow(self, steps: int, spare: bool = False) -> None:
-        """Pages for the next steps of every running job; where there are none left, the youngest gives up its own
-        (unless it is only to spare time later).
-        """
+    def _grow(self, steps: int) -> None:
+        """Pages for the next steps of every running job; where there are none left, the youngest gives up its own."""
         s, seats = self._there(), self.seats
         if s.fixed:
             return
@@ -239,8 +243,6 @@ class Engine:
                     changed.append(seat)
                     break
                 except OutOfPages:
-                    if spare:
-                        break
                     if self.admission.heads:
                         self.admission.drop(set())
                     else:
@@ -263,26 +265,24 @@ class Engine:
 
     # ---- what has ended
 
-    def _collect(self) -> list[Job]:
-        """Look at the books; take answers that have ended off the device and give their slots back."""
-        s, b, seats = self._there(), self._there().books, self.seats
-        alive, made = torch.stack((b.alive.long(), b.made)).cpu().numpy()
-        seats.places = np.where(seats.taken, seats.begin + made, 0)
-        ended = np.flatnonzero(seats.taken & (alive == 0)).tolist()
-        watched = [i for i in seats.running() if seats.job(i).completes is not None and alive[i]]
-        ended += [seat for seat in watched if self._completed(seat, int(made[seat]))]
+    def _collect(self, look: Look) -> list[Job]:
+        """Take answers that had ended at that look off the device and give their slots back."""
+        s, seats = self._there(), self.seats
+        alive, made, stopped = look.read()
+        known = seats.taken & (seats.since <= look.number)  # who came later is not in it
+        seats.places = np.where(known, seats.begin + made, seats.places)
+        watched = [i for i in np.flatnonzero(known).tolist() if seats.job(i).completes is not None]
+        cut = [i for i in watched if self._completed(i, int(made[i]))]
+        ended = sorted({*np.flatnonzero(known & (alive == 0)).tolist(), *cut})
         if not ended:
             return []
-        at = torch.tensor(ended, device=s.device)
-        tokens, logp, stopped = b.tokens[at].cpu(), b.logp[at].cpu(), b.stopped[at].tolist()
+        tokens, logp = look.rows(s.books, ended)
         out = []
         for row, seat in enumerate(ended):
             job = seats.job(seat)
-            if job.completes is not None and not job.done:
-                self._completed(seat, int(made[seat]))
             n = len(job.tokens) if job.done else int(made[seat])  # a stop string may have ended it some tokens ago
             job.tokens, job.logp = tokens[row, :n], logp[row, :n]  # of this look's own copy
-            job.stopped, job.done = bool(stopped[row]) or job.done, True
+            job.stopped, job.done = bool(stopped[seat]) or job.done, True
             if self.remember and not s.fixed:
                 s.pages.note(job.text[:-1], job.pages)
             out.append(job)

@@ -67,6 +67,7 @@ class Seats:
         self.places = np.zeros(count, dtype=np.int64)  # in use
         self.most = np.zeros(count, dtype=np.int64)  # that may ever be in use
         self.room = np.zeros(count, dtype=np.int64)  # that there are
+        self.since = np.zeros(count, dtype=np.int64)  # the first look that knows of the job
 
     def sit(self, seat: int, job: Job) -> None:
         """Seat a job; `settle` then writes the arrays for all who are new."""
@@ -90,7 +91,7 @@ class Seats:
     def move(self, source: list[int], target: list[int]) -> None:
         for a, b in zip(source, target, strict=True):
             self.jobs[b], self.jobs[a] = self.jobs[a], None
-        for x in (self.taken, self.begin, self.places, self.most, self.room):
+        for x in (self.taken, self.begin, self.places, self.most, self.room, self.since):
             x[target] = x[source]
         self.taken[source] = False
 
