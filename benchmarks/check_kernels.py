@@ -78,8 +78,11 @@ def training() -> None:
     z, token = torch.randn(50, 5000, device="cuda"), torch.randint(0, 5000, (50,), device="cuda")
     ours, cpu = likelihood.summed(z, token, 0.7), likelihood.summed(z.cpu(), token.cpu(), 0.7)
     up = torch.randn(2, 50, device="cuda")
-    slope = likelihood.sloped(z.clone(), token, ours[2], ours[1], up[0], up[1], 0.7).cpu()
-    want = likelihood.sloped(z.cpu(), token.cpu(), cpu[2], cpu[1], up[0].cpu(), up[1].cpu(), 0.7)
+    known = likelihood.Known(token, ours[2], ours[1], up[0], up[1])
+    slope = likelihood.sloped(z, known, 0.7, torch.float32).cpu()
+    want = likelihood.sloped(
+        z.cpu(), likelihood.Known(token.cpu(), cpu[2], cpu[1], up[0].cpu(), up[1].cpu()), 0.7, torch.float32
+    )
     print(
         "likelihood",
         max(float((a.cpu() - b).abs().max()) for a, b in zip(ours, cpu, strict=True)),
@@ -117,9 +120,13 @@ def twins() -> None:
     turn = products.Turn(bias, (angle[0].repeat(2), angle[1].repeat(2)), (angle.cos(), angle.sin()), 1e-5)
     where = products.Where(table, head, length, torch.tensor([0, 1, 2, 5, 6, 4, 3], device="cuda"))
     ours, theirs = (k.clone(), v.clone()), (k.clone(), v.clone())
-    gaps["place"] = products.place(qkv, x, *ours, where, turn) - products.place_plain(qkv, x, *theirs, where, turn)
+    gaps["place"] = products.place(qkv, *ours, where, turn) - products.place_plain(qkv, *theirs, where, turn)
     gaps["keys"], gaps["values"] = ours[0] - theirs[0], ours[1] - theirs[1]
-    gaps["gate"] = products.gate(y, x, None, 1e-5) - products.gate_plain(y, x, None, 1e-5)
+    gaps["gate"] = products.gate(y, None) - products.gate_plain(y, None)
+    w, mine, other = torch.randn(C, device="cuda", generator=gen), x.clone(), x.cpu()
+    gaps["norm"] = products.add_norm(mine, q.flatten(1)[:, :C].contiguous(), w, w, 1e-5).cpu()
+    gaps["norm"] -= products.add_norm(other, q.flatten(1)[:, :C].cpu(), w.cpu(), w.cpu(), 1e-5)
+    gaps["sum"] = mine.cpu() - other
     for name, gap in gaps.items():
         print(f"{name:8} {float(gap.abs().max()):.1e}", flush=True)
 

@@ -1,7 +1,8 @@
 """One compact dense decoder (Llama, SmolLM2, Mistral, Qwen2/2.5, Qwen3) for training and for sampling.
 
 Parameters carry the names of Hugging Face checkpoints, so loading and saving a folder is a plain copy of tensors.
-Rows are right-padded: causality alone keeps real tokens from seeing padding.
+Rows are right-padded: causality alone keeps real tokens from seeing padding. The residual stream and the logits have
+float32 whatever the weights have: in bf16 it is their rounding that sets sampler and trainer apart.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from posttrain.models.elementwise import gated, turned
+from posttrain.models.elementwise import gated, normed, turned
+from posttrain.models.likelihood import product
 from posttrain.models.shape import DecoderConfig, inverse_frequencies
 
 if TYPE_CHECKING:
@@ -44,13 +46,15 @@ class KVCache:
 
 
 class RMSNorm(nn.Module):
+    """In the type of its weight, whatever the type of the states."""
+
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
+        return normed(x, self.weight, self.eps)
 
 
 class Attention(nn.Module):
@@ -224,7 +228,7 @@ class Decoder(nn.Module):
         """States of tokens end to end (N, D); the first layers compute their activations again in backward."""
         angle_ND = stream.positions_N.unsqueeze(-1).float() * self.inv_freq
         stream.rope = (angle_ND.cos(), angle_ND.sin())
-        x = self.model.embed_tokens(stream.tokens_N)
+        x = self.model.embed_tokens(stream.tokens_N).float()
         block: Any
         for i, block in enumerate(self.model.layers):
             again = i < recompute
@@ -232,7 +236,8 @@ class Decoder(nn.Module):
         return self.model.norm(x)
 
     def logits(self, h: Tensor) -> Tensor:
-        return self.lm_head(h)
+        """In float32: bf16 knows logits around 20 only to 0.06."""
+        return product(h, self.lm_head.weight)
 
     def prefill(self, tokens_BT: Tensor, lengths_B: Tensor, slots: int) -> tuple[Tensor, KVCache]:
         """Read right-padded prompts; returns the state after each prompt's last token, and the cache."""
@@ -256,23 +261,23 @@ class Decoder(nn.Module):
         self, tokens: Tensor, positions: Tensor, mask: Tensor | None, stores: Sequence[Slots | Prefix | None]
     ) -> Tensor:
         """Every layer in turn; a store keeps a layer's keys and values, or puts earlier ones before them."""
-        x = self.model.embed_tokens(tokens)
-        rope = self.rope(positions, x.dtype)
+        x = self.model.embed_tokens(tokens).float()
+        rope = self.rope(positions)
         for block, store in zip(self.model.layers, stores, strict=True):
             x = block(x, rope, mask, store)
         return self.model.norm(x)
 
-    def rope(self, positions_BT: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def rope(self, positions_BT: Tensor) -> tuple[Tensor, Tensor]:
         angle = positions_BT[:, None, :, None].float() * self.inv_freq
         angle = torch.cat((angle, angle), -1)
-        return angle.cos().to(dtype), angle.sin().to(dtype)
+        return angle.cos(), angle.sin()
 
 
 def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
     """Rotary positions, half-split layout: (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin)."""
     cos, sin = rope
     x1, x2 = x.chunk(2, -1)
-    return x * cos + torch.cat((-x2, x1), -1) * sin
+    return (x * cos + torch.cat((-x2, x1), -1) * sin).to(x.dtype)
 
 
 def block_mask(segments_BT: Tensor) -> Tensor:

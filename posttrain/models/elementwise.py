@@ -1,4 +1,4 @@
-"""The gate of an MLP and rotary positions, forward and backward in one pass over memory each on a GPU; plain torch elsewhere.
+"""Norms, the gate of an MLP and rotary positions, forward and backward in one pass over memory each on a GPU; plain torch elsewhere.
 
 At 16k tokens these are the largest tensors of a layer: three passes over them cost as much as half of its products.
 """
@@ -16,6 +16,37 @@ try:
     import triton.language as tl
 except ImportError:  # CPU builds of torch come without it
     triton = None
+
+
+def normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x / rms(x) * weight in the weight's type; x (the residual stream) has float32, whatever the weights have."""
+    if triton is None or not x.is_cuda or weight.dtype == torch.float32:
+        return F.rms_norm(x, (x.shape[-1],), weight.to(x.dtype), eps).to(weight.dtype)
+    return _Normed.apply(x.contiguous(), weight, eps)
+
+
+class _Normed(torch.autograd.Function):
+    """With r = 1 / rms(x), g = w dy: dx = r (g - x r^2 mean(g x)); dw = sum over rows of dy x r."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        rows, C = x.numel() // x.shape[-1], x.shape[-1]
+        y, scale = torch.empty_like(x, dtype=weight.dtype), torch.empty(rows, device=x.device)
+        _norm[(rows,)](x, weight, y, scale, eps, C, WIDE=triton.next_power_of_2(C), num_warps=4)
+        ctx.save_for_backward(x, weight, scale)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+        x, weight, scale = ctx.saved_tensors
+        C = x.shape[-1]
+        rows, each = len(scale), 32
+        dx, pieces = torch.empty_like(x), triton.cdiv(len(scale), each)
+        dw = torch.empty(pieces, C, device=x.device)
+        _norm_back[(pieces,)](
+            x, weight, scale, dy.contiguous(), dx, dw, rows, C, EACH=each, WIDE=triton.next_power_of_2(C), num_warps=4
+        )
+        return dx, dw.sum(0).to(weight.dtype), None
 
 
 def gated(a: Tensor, b: Tensor) -> Tensor:
@@ -75,6 +106,35 @@ def _rotated(x_NHD: Tensor, cos_ND: Tensor, sin_ND: Tensor, way: float) -> Tenso
 
 
 if triton is not None:
+
+    @triton.jit
+    def _norm(x, w, y, scale, eps, C, WIDE: tl.constexpr):
+        n = tl.program_id(0).to(tl.int64)
+        i = tl.arange(0, WIDE)
+        row = tl.load(x + n * C + i, mask=i < C, other=0.0).to(tl.float32)
+        r = tl.rsqrt(tl.sum(row * row, 0) / C + eps)
+        tl.store(scale + n, r)
+        out = row * r * tl.load(w + i, mask=i < C, other=0.0).to(tl.float32)
+        tl.store(y + n * C + i, out.to(y.dtype.element_ty), mask=i < C)
+
+    @triton.jit
+    def _norm_back(x, w, scale, dy, dx, dw, N, C, EACH: tl.constexpr, WIDE: tl.constexpr):
+        """EACH rows a program; their share of dw is summed here, the programs' shares by torch."""
+        piece = tl.program_id(0).to(tl.int64)
+        i = tl.arange(0, WIDE)
+        weight = tl.load(w + i, mask=i < C, other=0.0).to(tl.float32)
+        total = tl.zeros((WIDE,), tl.float32)
+        for e in range(EACH):
+            n = piece * EACH + e
+            if n < N:
+                row = tl.load(x + n * C + i, mask=i < C, other=0.0).to(tl.float32)
+                up = tl.load(dy + n * C + i, mask=i < C, other=0.0).to(tl.float32)
+                r = tl.load(scale + n)
+                g = up * weight
+                slope = r * (g - row * (r * r * tl.sum(g * row, 0) / C))
+                tl.store(dx + n * C + i, slope.to(dx.dtype.element_ty), mask=i < C)
+                total += up * row * r
+        tl.store(dw + piece * C + i, total, mask=i < C)
 
     @triton.jit
     def _gate(a, b, y, N, BLOCK: tl.constexpr):

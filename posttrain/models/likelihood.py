@@ -2,11 +2,12 @@
 
 The head, the log-softmax and the entropy run in chunks of rows; backward computes each chunk's logits again. Memory is one
 chunk of logits instead of three tensors of N x V; the price is one more product with the head. On a GPU each chunk is read
-once forward and rewritten once backward by a kernel; elsewhere plain torch means the same.
+once forward and once backward by a kernel; elsewhere plain torch means the same.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,12 +20,36 @@ except ImportError:  # CPU builds of torch come without it
     triton = None
 
 CHUNK = 4_000_000  # logits alive at a time: 16 MB in fp32
-CHUNK_GPU = 1 << 29  # 1 GiB in bf16: few and large products
+CHUNK_GPU = 1 << 28  # 1 GiB in fp32: few and large products
 
 
 def likelihood(h_ND: Tensor, weight_VD: Tensor, token_N: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
     """(logp_N, entropy_N) of the tempered distribution softmax(h W^T / temperature), in fp32."""
     return _Likelihood.apply(h_ND, weight_VD, token_N, temperature)
+
+
+def product(h: Tensor, weight_VD: Tensor) -> Tensor:
+    """h W^T in float32: half-precision factors, sums that are not rounded to half precision."""
+    if h.dtype == torch.float32:
+        return h @ weight_VD.T
+    if h.is_cuda:
+        return _Product.apply(h.flatten(0, -2), weight_VD).unflatten(0, h.shape[:-1])
+    return h.float() @ weight_VD.float().T
+
+
+class _Product(torch.autograd.Function):
+    """torch.mm with an output type, which autograd does not know."""
+
+    @staticmethod
+    def forward(ctx: Any, h_ND: Tensor, weight_VD: Tensor) -> Tensor:
+        ctx.save_for_backward(h_ND, weight_VD)
+        return torch.mm(h_ND, weight_VD.T, out_dtype=torch.float32)
+
+    @staticmethod
+    def backward(ctx: Any, dz_NV: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        h_ND, weight_VD = ctx.saved_tensors
+        dz_NV = dz_NV.to(h_ND.dtype)
+        return dz_NV @ weight_VD, dz_NV.T @ h_ND
 
 
 class _Likelihood(torch.autograd.Function):
@@ -39,7 +64,7 @@ class _Likelihood(torch.autograd.Function):
         logp_N = torch.empty(len(h_ND), device=h_ND.device)
         entropy_N, logz_N = torch.empty_like(logp_N), torch.empty_like(logp_N)
         for rows in _chunks(h_ND, weight_VD):
-            z = h_ND[rows] @ weight_VD.T
+            z = product(h_ND[rows], weight_VD)
             logp_N[rows], entropy_N[rows], logz_N[rows] = summed(z, token_N[rows], temperature)
         ctx.save_for_backward(h_ND, weight_VD, token_N, logz_N, entropy_N)
         ctx.temperature = temperature
@@ -51,9 +76,9 @@ class _Likelihood(torch.autograd.Function):
         dh_ND = torch.empty_like(h_ND)
         dweight_VD = torch.zeros_like(weight_VD, dtype=torch.float32) if ctx.needs_input_grad[1] else None
         for rows in _chunks(h_ND, weight_VD):
-            z = h_ND[rows] @ weight_VD.T
-            known = (token_N[rows], logz_N[rows], entropy_N[rows], dlogp_N[rows], dentropy_N[rows])
-            dz = sloped(z, *known, ctx.temperature)
+            z = product(h_ND[rows], weight_VD)
+            known = Known(token_N[rows], logz_N[rows], entropy_N[rows], dlogp_N[rows], dentropy_N[rows])
+            dz = sloped(z, known, ctx.temperature, h_ND.dtype)
             dh_ND[rows] = dz @ weight_VD
             if dweight_VD is not None:
                 dweight_VD += dz.T @ h_ND[rows]
@@ -72,29 +97,32 @@ def summed(z_NV: Tensor, token_N: Tensor, temperature: float) -> tuple[Tensor, T
     return logp_N, logz_N - (torch.softmax(z_NV, -1) * z_NV).sum(-1), logz_N
 
 
-def sloped(
-    z_NV: Tensor,
-    token_N: Tensor,
-    logz_N: Tensor,
-    entropy_N: Tensor,
-    dlogp_N: Tensor,
-    dentropy_N: Tensor,
-    temperature: float,
-) -> Tensor:
+@dataclass
+class Known:
+    """What backward knows of each row: its token, normaliser and entropy, and the gradients by the two results."""
+
+    token_N: Tensor
+    logz_N: Tensor
+    entropy_N: Tensor
+    dlogp_N: Tensor
+    dentropy_N: Tensor
+
+
+def sloped(z_NV: Tensor, known: Known, temperature: float, dtype: torch.dtype) -> Tensor:
     """The gradient by the logits: -p (dlogp + dentropy (log p + H)), and + dlogp at the chosen token; over temperature."""
+    k = known
     if triton is not None and z_NV.is_cuda:
-        grid = (len(z_NV), triton.cdiv(z_NV.shape[1], 4096))
-        cold = 1 / temperature
-        _sloped[grid](
-            z_NV, token_N, logz_N, entropy_N, dlogp_N.contiguous(), dentropy_N.contiguous(), z_NV.shape[1], cold,
-            BLOCK=4096, num_warps=8,
+        dz = torch.empty_like(z_NV, dtype=dtype)
+        _sloped[(len(z_NV), triton.cdiv(z_NV.shape[1], 4096))](
+            z_NV, k.token_N, k.logz_N, k.entropy_N, k.dlogp_N.contiguous(), k.dentropy_N.contiguous(), dz, z_NV.shape[1],
+            1 / temperature, BLOCK=4096, num_warps=8,
         )  # fmt: skip
-        return z_NV
-    logp = z_NV.float() / temperature - logz_N.unsqueeze(-1)
-    dz = logp + entropy_N.unsqueeze(-1)
-    dz = -logp.exp() * (dlogp_N.unsqueeze(-1) + dentropy_N.unsqueeze(-1) * dz)
-    dz.scatter_add_(-1, token_N.unsqueeze(-1), dlogp_N.unsqueeze(-1))
-    return (dz / temperature).to(z_NV.dtype)
+        return dz
+    logp = z_NV.float() / temperature - k.logz_N.unsqueeze(-1)
+    dz = logp + k.entropy_N.unsqueeze(-1)
+    dz = -logp.exp() * (k.dlogp_N.unsqueeze(-1) + k.dentropy_N.unsqueeze(-1) * dz)
+    dz.scatter_add_(-1, k.token_N.unsqueeze(-1), k.dlogp_N.unsqueeze(-1))
+    return (dz / temperature).to(dtype)
 
 
 def _chunks(h_ND: Tensor, weight_VD: Tensor) -> list[slice]:
@@ -127,13 +155,12 @@ if triton is not None:
         tl.store(out + 2 * N + n, logz)
 
     @triton.jit
-    def _sloped(z, token, logz, entropy, dlogp, dentropy, V, cold, BLOCK: tl.constexpr):
-        """In place: logits become their gradient."""
+    def _sloped(z, token, logz, entropy, dlogp, dentropy, dz, V, cold, BLOCK: tl.constexpr):
         n = tl.program_id(0).to(tl.int64)
         i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-        at = z + n * V + i
-        logp = tl.load(at, mask=i < V, other=-float("inf")).to(tl.float32) * cold - tl.load(logz + n)
+        at = n * V + i
+        logp = tl.load(z + at, mask=i < V, other=-float("inf")).to(tl.float32) * cold - tl.load(logz + n)
         d = tl.load(dlogp + n)
         g = -tl.exp(logp) * (d + tl.load(dentropy + n) * (logp + tl.load(entropy + n)))
         g = tl.where(i == tl.load(token + n), g + d, g) * cold
-        tl.store(at, g.to(z.dtype.element_ty), mask=i < V)
+        tl.store(dz + at, g.to(dz.dtype.element_ty), mask=i < V)

@@ -11,7 +11,7 @@ from posttrain.engines.native.attention import attend_plain
 from posttrain.engines.native.engine import Engine
 from posttrain.engines.native.jobs import Job
 from posttrain.engines.native.pick import Books, pick
-from posttrain.engines.native.products import gate_plain
+from posttrain.engines.native.products import add_norm, gate_plain
 from posttrain.engines.sampling import Sampling, generate
 from posttrain.models.decoder import Decoder
 from posttrain.models.shape import DecoderConfig
@@ -227,6 +227,10 @@ def test_twins_by_hand():
     values[2, 0] = torch.tensor([0.0, 1.0, 9.0]).view(3, 1)
     out = attend_plain(q, keys, values, torch.tensor([[2, 1]], dtype=torch.int32), torch.tensor([0]), torch.tensor([1]))
     torch.testing.assert_close(out, torch.full((1, 1, 4), torch.sigmoid(torch.tensor(1.0)).item()))
-    # rms of (3, 3) is 3: [3, 6] / 3 = [1, 2], so the gate is silu(1) * 2
-    got = gate_plain(torch.tensor([[3.0, 6.0]]), torch.tensor([[3.0, 3.0]]), None, 0.0)
+    got = gate_plain(torch.tensor([[1.0, 2.0]]), None)  # silu(1) * 2
     torch.testing.assert_close(got, torch.tensor([[1.0 / (1 + 2.718281828**-1) * 2]]))
+    # (1, 2) + (2, 1) + 0 = (3, 3), whose rms is 3; in place, and times the weight (1, 5)
+    x = torch.tensor([[1.0, 2.0]])
+    got = add_norm(x, torch.tensor([[2.0, 1.0]]), torch.zeros(2), torch.tensor([1.0, 5.0]), 0.0)
+    assert x.tolist() == [[3.0, 3.0]]
+    torch.testing.assert_close(got, torch.tensor([[1.0, 5.0]]))

@@ -91,7 +91,7 @@ def test_sampler_is_near_the_trainer_in_bf16(policy: LanguagePolicy) -> None:
     """0.035 nats a token: more than small models show, less than the guard's limit for bf16."""
     half = policy.clone()
     half.model.to(torch.bfloat16)
-    assert 0 < gap(half).mean() <= 0.05
+    assert 0 < gap(half).mean() <= 0.025
 
 
 def gap(policy: LanguagePolicy) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The trainer's weights laid out for decoding: q, k and v in one product, gate and up in another, norms folded in.
+"""The trainer's weights laid out for decoding: q, k and v in one product, gate and up in another.
 
 The copies are refreshed from the live parameters whenever those have changed, so there is nothing else to keep in step.
 Adapters (LoRA) are added into these copies, never into the weights that are trained.
@@ -16,18 +16,20 @@ from torch import Tensor
 
 from posttrain.engines.native.attention import Crews, attend
 from posttrain.engines.native.pages import Pages
-from posttrain.engines.native.products import Turn, Where, add_product, gate, place
+from posttrain.engines.native.products import Turn, Where, add_norm, gate, place
 from posttrain.models.decoder import Decoder
 
 
 @dataclass
 class FusedLayer:
-    """One layer's matrices, with the norm before each folded in; biases are None where the model has none."""
+    """One layer's matrices and norms; biases are None where the model has none."""
 
+    norm: Tensor
     qkv: Tensor
     turn: Turn
     out: Tensor
     out_bias: Tensor | None
+    second: Tensor  # the norm before the MLP
     gate_up: Tensor
     gate_up_bias: Tensor | None
     down: Tensor
@@ -66,19 +68,23 @@ class Fused:
         return True
 
     def step(self, token_S: Tensor, pages: Pages, where: Where, crews: Crews | None = None) -> Tensor:
-        """Read one token a slot at its place; returns the logits (S, V)."""
-        x = self.model.model.embed_tokens.weight[token_S]
+        """Read one token a slot at its place; returns the logits (S, V) in float32."""
+        x = self.model.model.embed_tokens.weight[token_S].float()
+        h = add_norm(x, None, None, self.layers[0].norm, self.eps)
         for i, layer in enumerate(self.layers):
             k, v = pages.keys[i], pages.values[i]
-            q = place(x @ layer.qkv.T, x, k, v, where, layer.turn)
-            x = self._rest(layer, x, attend(q, k, v, where.table, where.head, where.length, crews).flatten(1))
-        return self.model.logits(F.rms_norm(x, (x.shape[-1],), self.model.model.norm.weight, self.eps))
+            q = place(h @ layer.qkv.T, k, v, where, layer.turn)
+            seen = attend(q, k, v, where.table, where.head, where.length, crews).flatten(1)
+            h = self._rest(i, x, seen)
+        return self.model.logits(h)
 
-    def _rest(self, layer: FusedLayer, x: Tensor, seen: Tensor) -> Tensor:
-        """What a layer does after attention."""
-        x = add_product(x, seen, layer.out, layer.out_bias)
-        y = gate(x @ layer.gate_up.T, x, layer.gate_up_bias, self.eps)
-        return add_product(x, y, layer.down, layer.down_bias)
+    def _rest(self, i: int, x: Tensor, seen: Tensor) -> Tensor:
+        """What layer i does after attention to the residual stream, in place; returns what the next layer, or the head, reads."""
+        layer = self.layers[i]
+        h = add_norm(x, seen @ layer.out.T, layer.out_bias, layer.second, self.eps)
+        y = gate(h @ layer.gate_up.T, layer.gate_up_bias) @ layer.down.T
+        after = self.layers[i + 1].norm if i + 1 < len(self.layers) else self.model.model.norm.weight.data
+        return add_norm(x, y, layer.down_bias, after, self.eps)
 
     def read(self, tokens_PL: Tensor, past_P: Tensor, count_P: Tensor, pages: Pages, table_PM: Tensor) -> None:
         """Read count new tokens of each text (right-padded) after the past ones that its pages hold already."""
@@ -92,23 +98,26 @@ class Fused:
         where = Where(torch.cat((table_PM, nobody)), torch.zeros_like(at_N), at_N, row_PL.flatten())
         table_PM = table_PM[:, : pages.needed(used)]
         mask = None if not past else (torch.arange(used, device=at_N.device) <= positions_PL.unsqueeze(-1)).unsqueeze(1)
-        x = self.model.model.embed_tokens.weight[tokens_PL.flatten()]
+        x = self.model.model.embed_tokens.weight[tokens_PL.flatten()].float()
+        h = add_norm(x, None, None, self.layers[0].norm, self.eps)
         for i, layer in enumerate(self.layers):
             k, v = pages.keys[i], pages.values[i]
-            q = place(x @ layer.qkv.T, x, k, v, where, layer.turn)
+            q = place(h @ layer.qkv.T, k, v, where, layer.turn)
             if i + 1 < len(self.layers):  # of the last layer only keys and values are wanted
-                x = self._rest(layer, x, look_back(q.unflatten(0, (P, L)), k, v, table_PM, used, mask).flatten(0, 1))
+                h = self._rest(i, x, look_back(q.unflatten(0, (P, L)), k, v, table_PM, used, mask).flatten(0, 1))
 
     def _fuse(self, block: Any) -> FusedLayer:
         a, m = block.self_attn, block.mlp
         norms = (a.q_norm.weight.data, a.k_norm.weight.data) if hasattr(a.q_norm, "weight") else None
         qkv, up = [a.q_proj, a.k_proj, a.v_proj], [m.gate_proj, m.up_proj]
         return FusedLayer(
-            _joined(qkv) * block.input_layernorm.weight.data,
+            block.input_layernorm.weight.data,
+            _joined(qkv),
             Turn(_biases(qkv), norms, self.rope, self.eps),
             _weight(a.o_proj),
             None if a.o_proj.bias is None else a.o_proj.bias.data,
-            _joined(up) * block.post_attention_layernorm.weight.data,
+            block.post_attention_layernorm.weight.data,
+            _joined(up),
             _biases(up),
             _weight(m.down_proj),
             None if m.down_proj.bias is None else m.down_proj.bias.data,

@@ -1,8 +1,9 @@
-"""What follows the large products of a decode step, each as one Triton kernel beside the plain-torch twin that means the same.
+"""What stands between the large products of a decode step, each as one Triton kernel beside the plain-torch twin that means
+the same.
 
 The products themselves are torch's: measured against tiles of our own with all of this fused in, cuBLAS and a small kernel
-after it are as fast for small shapes and twice as fast for large ones (docs/engine.md). The weight of the norm before a
-product is folded into its matrix; 1 / rms is a number a row, so it is applied here, after.
+after it are as fast for small shapes and twice as fast for large ones (docs/engine.md). The residual stream has float32, as
+in training.
 """
 
 from __future__ import annotations
@@ -40,29 +41,28 @@ class Where:
     row: Tensor | None = None  # which table is whose; None: row s has table s
 
 
-def place(qkv_SN: Tensor, x_SC: Tensor, keys: Tensor, values: Tensor, where: Where, turn: Turn) -> Tensor:
-    """Scale by 1 / rms(x), turn q and k to each row's place, write k and v into its page; returns q as (S, H, D)."""
+def place(qkv_SN: Tensor, keys: Tensor, values: Tensor, where: Where, turn: Turn) -> Tensor:
+    """Turn q and k to each row's place, write k and v into its page; returns q as (S, H, D)."""
     if triton is None or not qkv_SN.is_cuda:
-        return place_plain(qkv_SN, x_SC, keys, values, where, turn)
-    (S, C), (_, kv_heads, page, D) = x_SC.shape, keys.shape
+        return place_plain(qkv_SN, keys, values, where, turn)
+    S, (_, kv_heads, page, D) = len(qkv_SN), keys.shape
     heads = qkv_SN.shape[1] // D - 2 * kv_heads
     q_SHD = torch.empty(S, heads, D, dtype=qkv_SN.dtype, device=qkv_SN.device)
     cos, sin = turn.rope
     qn, kn = turn.norms or (cos, cos)
     _place[(S,)](
-        qkv_SN, x_SC, q_SHD, keys, values, where.table, where.head, where.length,
+        qkv_SN, q_SHD, keys, values, where.table, where.head, where.length,
         where.length if where.row is None else where.row, cos, sin, qn, kn, qkv_SN if turn.bias is None else turn.bias,
-        turn.eps, heads, kv_heads, C, where.table.shape[1],
-        WIDE=triton.next_power_of_2(C), ALL=triton.next_power_of_2(heads + 2 * kv_heads), PAGE=page, HALF=D // 2,
+        turn.eps, heads, kv_heads, where.table.shape[1], ALL=triton.next_power_of_2(heads + 2 * kv_heads), PAGE=page, HALF=D // 2,
         ROWS=where.row is not None, NORM=turn.norms is not None, BIAS=turn.bias is not None, num_warps=4,
     )  # fmt: skip
     return q_SHD
 
 
-def place_plain(qkv_SN: Tensor, x_SC: Tensor, keys: Tensor, values: Tensor, where: Where, turn: Turn) -> Tensor:
-    S, (_, kv_heads, page, D) = len(x_SC), keys.shape
+def place_plain(qkv_SN: Tensor, keys: Tensor, values: Tensor, where: Where, turn: Turn) -> Tensor:
+    S, (_, kv_heads, page, D) = len(qkv_SN), keys.shape
     heads = qkv_SN.shape[1] // D - 2 * kv_heads
-    qkv_SN = qkv_SN.float() * inverse_rms(x_SC, turn.eps)
+    dtype, qkv_SN = qkv_SN.dtype, qkv_SN.float()
     if turn.bias is not None:
         qkv_SN = qkv_SN + turn.bias.float()
     q, k, v = qkv_SN.view(S, -1, D).split((heads, kv_heads, kv_heads), 1)
@@ -74,7 +74,7 @@ def place_plain(qkv_SN: Tensor, x_SC: Tensor, keys: Tensor, values: Tensor, wher
     page_S = table_SM.gather(1, (-(-where.head // page) + own_S // page).unsqueeze(-1)).squeeze(-1).long()
     keys[page_S, :, own_S % page] = _turned(k, cos, sin).to(keys.dtype)
     values[page_S, :, own_S % page] = v.to(values.dtype)
-    return _turned(q, cos, sin).to(x_SC.dtype)
+    return _turned(q, cos, sin).to(dtype)
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -82,47 +82,61 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
 
-def inverse_rms(x_SC: Tensor, eps: float) -> Tensor:
-    return torch.rsqrt(x_SC.float().pow(2).mean(-1, keepdim=True) + eps)
-
-
-def gate(y_SF2: Tensor, x_SC: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-    """silu(a) * b for [a, b] = y / rms(x) + bias; y is the product of x with the matrices of gate and up."""
+def gate(y_SF2: Tensor, bias: Tensor | None) -> Tensor:
+    """silu(a) * b for [a, b] = y + bias; y is the product with the matrices of gate and up."""
     if triton is None or not y_SF2.is_cuda:
-        return gate_plain(y_SF2, x_SC, bias, eps)
-    (S, F2), C = y_SF2.shape, x_SC.shape[1]
+        return gate_plain(y_SF2, bias)
+    S, F2 = y_SF2.shape
     out = torch.empty(S, F2 // 2, dtype=y_SF2.dtype, device=y_SF2.device)
     block = min(triton.next_power_of_2(F2 // 2), 4096)
     _gate[(S, triton.cdiv(F2 // 2, block))](
-        y_SF2, x_SC, out, y_SF2 if bias is None else bias, eps, F2 // 2, C,
-        WIDE=triton.next_power_of_2(C), BLOCK=block, BIAS=bias is not None, num_warps=8 if block > 1024 else 4,
+        y_SF2, out, y_SF2 if bias is None else bias, F2 // 2,
+        BLOCK=block, BIAS=bias is not None, num_warps=8 if block > 1024 else 4,
     )  # fmt: skip
     return out
 
 
-def gate_plain(y_SF2: Tensor, x_SC: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-    y_SF2 = y_SF2.float() * inverse_rms(x_SC, eps)
-    a, b = (y_SF2 if bias is None else y_SF2 + bias.float()).chunk(2, -1)
-    return (F.silu(a) * b).to(x_SC.dtype)
+def gate_plain(y_SF2: Tensor, bias: Tensor | None) -> Tensor:
+    wide = y_SF2.float()
+    a, b = (wide if bias is None else wide + bias.float()).chunk(2, -1)
+    return (F.silu(a) * b).to(y_SF2.dtype)
 
 
-def add_product(x_SC: Tensor, y_SK: Tensor, weight_CK: Tensor, bias: Tensor | None) -> Tensor:
-    """x + y W^T + bias, in place: the residual stream is the step's own, and a copy of it would be a kernel more."""
-    x_SC.addmm_(y_SK, weight_CK.T)
-    return x_SC if bias is None else x_SC.add_(bias)
+def add_norm(x_SC: Tensor, y_SC: Tensor | None, bias: Tensor | None, weight: Tensor, eps: float) -> Tensor:
+    """x <- x + y + bias, in place; returns x / rms(x) * weight in the weight's type."""
+    if triton is None or not x_SC.is_cuda:
+        for more in (y_SC, bias):
+            if more is not None:
+                x_SC += more
+        return F.rms_norm(x_SC, (x_SC.shape[-1],), weight.float(), eps).to(weight.dtype)
+    S, C = x_SC.shape
+    out = torch.empty(S, C, dtype=weight.dtype, device=x_SC.device)
+    _add_norm[(S,)](
+        x_SC, x_SC if y_SC is None else y_SC, weight if bias is None else bias, weight, out, eps, C,
+        WIDE=triton.next_power_of_2(C), ADD=y_SC is not None, BIAS=bias is not None, num_warps=4 if C > 1024 else 2,
+    )  # fmt: skip
+    return out
 
 
 if triton is not None:
 
     @triton.jit
-    def _inverse_rms(x, s, C, eps, WIDE: tl.constexpr):
+    def _add_norm(x, y, bias, w, out, eps, C, WIDE: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr):
+        s = tl.program_id(0).to(tl.int64)
         i = tl.arange(0, WIDE)
-        row = tl.load(x + s * C + i, mask=i < C, other=0.0).to(tl.float32)
-        return tl.rsqrt(tl.sum(row * row, 0) / C + eps)
+        row = tl.load(x + s * C + i, mask=i < C, other=0.0)
+        weight = tl.load(w + i, mask=i < C, other=0.0).to(tl.float32)
+        if ADD:
+            row += tl.load(y + s * C + i, mask=i < C, other=0.0).to(tl.float32)
+            if BIAS:
+                row += tl.load(bias + i, mask=i < C, other=0.0).to(tl.float32)
+            tl.store(x + s * C + i, row, mask=i < C)
+        r = tl.rsqrt(tl.sum(row * row, 0) / C + eps)
+        tl.store(out + s * C + i, (row * r * weight).to(out.dtype.element_ty), mask=i < C)
 
     @triton.jit
-    def _place(qkv, x, q, keys, values, table, heads, lengths, rows, cos, sin, qn, kn, bias, eps, H, KV, C, M,
-               WIDE: tl.constexpr, ALL: tl.constexpr, PAGE: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr,
+    def _place(qkv, q, keys, values, table, heads, lengths, rows, cos, sin, qn, kn, bias, eps, H, KV, M,
+               ALL: tl.constexpr, PAGE: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr,
                NORM: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
         D: tl.constexpr = 2 * HALF
         s = tl.program_id(0).to(tl.int64)
@@ -138,8 +152,6 @@ if triton is not None:
         row = qkv + s * (H + 2 * KV) * D
         a = tl.load(row + from_, mask=real, other=0.0).to(tl.float32)
         b = tl.load(row + from_ + HALF, mask=real, other=0.0).to(tl.float32)
-        scale = _inverse_rms(x, s, C, eps, WIDE)
-        a, b = a * scale, b * scale
         if BIAS:
             a += tl.load(bias + from_, mask=real, other=0.0).to(tl.float32)
             b += tl.load(bias + from_ + HALF, mask=real, other=0.0).to(tl.float32)
@@ -163,13 +175,12 @@ if triton is not None:
         tl.store(values + to + HALF, b.to(q.dtype.element_ty), mask=is_v)
 
     @triton.jit
-    def _gate(y, x, out, bias, eps, F, C, WIDE: tl.constexpr, BLOCK: tl.constexpr, BIAS: tl.constexpr):
+    def _gate(y, out, bias, F, BLOCK: tl.constexpr, BIAS: tl.constexpr):
         s = tl.program_id(0).to(tl.int64)
         i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         inside = i < F
-        scale = _inverse_rms(x, s, C, eps, WIDE)
-        a = tl.load(y + s * 2 * F + i, mask=inside, other=0.0).to(tl.float32) * scale
-        b = tl.load(y + s * 2 * F + F + i, mask=inside, other=0.0).to(tl.float32) * scale
+        a = tl.load(y + s * 2 * F + i, mask=inside, other=0.0).to(tl.float32)
+        b = tl.load(y + s * 2 * F + F + i, mask=inside, other=0.0).to(tl.float32)
         if BIAS:
             a += tl.load(bias + i, mask=inside, other=0.0).to(tl.float32)
             b += tl.load(bias + F + i, mask=inside, other=0.0).to(tl.float32)

@@ -1,0 +1,124 @@
+"""A GRPO step on two CPU cores in fp32, SmolLM2-135M, 8 prompts x 4 answers x 32 tokens, here and in TRL, side by side.
+
+    python -m benchmarks.cpu_step --model smollm2 [--trl] --out benchmarks/results/cpu_step.json
+
+Each runs in a process of its own, in turns, so that neither has the machine to itself and peak memory is its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+STEPS = 4
+
+
+def ours(model: str) -> list[float]:
+    from benchmarks.grpo_step import texts, worth
+    from posttrain.core.config import Config
+    from posttrain.core.loop import Loop
+    from posttrain.core.sampling import Sampling
+    from posttrain.core.types import Prompt
+    from posttrain.lab.fit import Listed, Memory
+    from posttrain.methods.grpo import grpo
+    from posttrain.models.load import load_model
+    from posttrain.rewards.score import Scorer
+    from posttrain.rollouts.source import Synchronous
+    from posttrain.train import train
+    from posttrain.weights.learner import Learner
+
+    policy = load_model(model, "cpu", "float32")
+    env = Listed([Prompt.text(str(i), t) for i, t in enumerate(texts(8))])
+    method, ticks = grpo.but(terms=(), rollout=grpo.rollout.but(n=4)), [time.perf_counter()]
+    loop = Loop(
+        config=Config(steps=STEPS, prompts=8, sampling=Sampling(32), lr=1e-6, warmup=0), method=method, env=env,
+        learner=Learner(policy, method, 0, 1e-6), source=Synchronous(policy, method.rollout, Sampling(32), 0),
+        scorer=Scorer([("worth", worth, 1.0)]), curriculum=method.prompts.live(), run=Memory(),
+        watch=lambda step, m: ticks.append(time.perf_counter()),
+    )  # fmt: skip
+    train(loop)
+    return [b - a for a, b in zip(ticks, ticks[1:], strict=False)]
+
+
+def trl(model: str) -> list[float]:
+    import torch
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    from benchmarks.grpo_step import texts, worth
+    from posttrain.models.load import find_folder
+
+    folder = find_folder(model)
+    ticks: list[float] = []
+
+    class Tick(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            ticks.append(time.perf_counter())
+
+    config = GRPOConfig(
+        output_dir="/tmp/trl", num_generations=4, per_device_train_batch_size=32, max_completion_length=32, max_steps=STEPS,
+        use_cpu=True, bf16=False, report_to=[], logging_steps=1, save_strategy="no", gradient_checkpointing=False,
+    )  # fmt: skip
+    trainer = GRPOTrainer(
+        model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), args=config,
+        processing_class=AutoTokenizer.from_pretrained(folder), train_dataset=Dataset.from_dict({"prompt": texts(64)}),
+        reward_funcs=lambda completions, **_: [worth(None, c) for c in completions], callbacks=[Tick()],
+    )  # fmt: skip
+    trainer.train()
+    ticks.append(time.perf_counter())
+    return [b - a for a, b in zip(ticks, ticks[1:], strict=False)]
+
+
+def apart(which: str, model: str) -> dict[str, Any]:
+    """One of the two in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.cpu_step", "--only", which, "--model", model], capture_output=True, text=True, check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "2", "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    if done.returncode:
+        raise SystemExit(done.stderr[-2000:])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--trl", action="store_true", help="measure TRL too")
+    parser.add_argument("--only", choices=("ours", "trl"), help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    if args.only:
+        seconds = (ours if args.only == "ours" else trl)(args.model)
+        print(json.dumps({"seconds": seconds, "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6}))
+        return
+    runs: dict[str, list[dict[str, Any]]] = {"ours": [], "trl": []}
+    for which in ("ours", "trl", "ours", "trl") if args.trl else ("ours",):
+        runs[which].append(apart(which, args.model))
+        print(which, runs[which][-1], flush=True)
+    mine, theirs = ([x for r in runs[k] for x in r["seconds"][1:]] for k in ("ours", "trl"))
+    value, peer = statistics.median(mine), statistics.median(theirs) if theirs else None
+    import torch
+
+    row = {"name": "GRPO step on two CPU cores, SmolLM2-135M, 8 x 4 x 32 tokens, fp32", "value": value, "unit": "s", "peer": "TRL 1.16",
+           "peer_value": peer, "ratio": peer / value if peer else None, "bar": "2x TRL, peak memory below 4.4 GB",
+           "met": None if peer is None else peer >= 2 * value and runs["ours"][0]["peak_gb"] <= 4.4, "runs": runs,
+           "hardware": f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}",
+           "versions": f"torch {torch.__version__}, Python {platform.python_version()}", "command": "python -m benchmarks.cpu_step --trl",
+           "date": time.strftime("%Y-%m-%d")}  # fmt: skip
+    print(row)
+    if args.out:
+        args.out.write_text(json.dumps([row], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
