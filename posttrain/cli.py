@@ -17,6 +17,7 @@ COMMANDS = {
     "run": "train a model: a method or plan, on a task",
     "eval": "accuracy and pass@k of a model or a run on a task",
     "chat": "talk to a model or to what a run has made of it",
+    "serve": "a model or a run behind OpenAI's API, for any client",
     "list": "every method and part, with the evidence for it",
     "find": "look a method up by name, paper or any word",
     "show": "a whole algorithm on one page: the loop, its parts, the paper",

@@ -1,6 +1,7 @@
 """examples:
   posttrain doctor
-  posttrain doctor --model path/to/model --data path/to/data
+  posttrain doctor --model smollm2 --prompts 32 --n 8 --max-tokens 256
+  posttrain doctor --model path/to/model --lora 16 --data path/to/data
 Exit code 1 if something that every run needs is missing.
 """
 
@@ -12,13 +13,14 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
-from posttrain.commands.parser import Parser, whole
-from posttrain.core.config import Config
+from posttrain.commands.forecast import GB, forecast
+from posttrain.commands.forecast import options as forecast_options
+from posttrain.commands.parser import Parser
 from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
 
@@ -31,7 +33,6 @@ OPTIONAL = {
 }
 NEEDED = {"torch": (2, 11), "transformers": (5, 5)}
 PYTHON = (3, 11)
-GB = 1e9
 _ROOM = 2.0  # GB on the disk below which a warning is due
 
 
@@ -43,26 +44,15 @@ class Finding:
     told: str
     state: str = "ok"
     fix: str = ""
+    figures: dict[str, Any] = field(default_factory=dict)
 
 
 def options(parser: Parser) -> None:
-    parser.add_argument(
-        "--model", default="pocket", metavar="MODEL", help="estimate the memory of a run with it [pocket]"
-    )
-    parser.add_argument(
-        "--dtype", default="float32", metavar="TEXT", help="of its weights: float32 or bfloat16 [float32]"
-    )
-    parser.add_argument(
-        "--micro-tokens",
-        type=whole,
-        default=Config.micro_tokens,
-        metavar="N",
-        help=f"as in posttrain run [{Config.micro_tokens}]",
-    )
     parser.add_argument("--device", default="", metavar="TEXT", help="cuda where there is one, else cpu")
     parser.add_argument("--data", metavar="DIR", help="folder of data sets")
     parser.add_argument("--runs", default="runs", metavar="DIR", help="where runs are kept [runs]")
     parser.add_argument("--json", action="store_true", help="the findings as JSON and nothing else")
+    forecast_options(parser)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -83,7 +73,6 @@ def look(args: argparse.Namespace) -> Iterator[Finding]:
         ("cores", cores),
         ("memory", memory),
         ("built-in model", embedded),
-        ("memory of a run", lambda: estimate(args)),
         ("disk", lambda: disk(Path(args.runs))),
         ("data sets", lambda: data_sets(args.data)),
     ]
@@ -93,6 +82,7 @@ def look(args: argparse.Namespace) -> Iterator[Finding]:
         except UserError as error:
             told, _, fix = str(error).partition("; ")
             yield Finding(what, told, "problem", fix)
+    yield from run_ahead(args)
 
 
 def versions() -> Iterator[Finding]:
@@ -191,46 +181,21 @@ def embedded() -> Finding:
     return Finding("built-in model", f"loads, and says {answer.text!r} to {question!r}")
 
 
-def estimate(args: argparse.Namespace) -> Finding:
-    """Roughly what a run with the model needs: five copies of the weights, and one piece of a batch."""
-    from posttrain.models.load import POCKET, find_folder, read_json
-
-    local = args.model in ("pocket", "smollm2") or Path(args.model).is_dir()
-    if not local:
-        return Finding(
-            "memory of a run", f"{args.model} is not on this disk, so nothing is known of it", "note", "pass a folder"
-        )
-    folder = POCKET if args.model == "pocket" else Path(find_folder(args.model))
-    config = read_json(folder / "config.json")
-    size = 2 if args.dtype in ("bfloat16", "float16") else 4
-    tokens = min(args.micro_tokens, Config.prompts * 8 * Sampling().max_tokens)
-    need = bytes_of_run(config, size, tokens)
-    told = f"about {need / GB:.2g} GB for {args.model} in {args.dtype}, {tokens} tokens at once"
-    free = available(args.device)
-    if free is not None and need > free:
-        fix = "lower --micro-tokens, use --dtype bfloat16, or a smaller model"
-        return Finding("memory of a run", f"{told}; {free / GB:.1f} GB are free", "problem", fix)
-    return Finding("memory of a run", told)
+def run_ahead(args: argparse.Namespace) -> Iterator[Finding]:
+    """The run that is meant: engine, memory, speed. What cannot be known is a note: the run itself may still work."""
+    try:
+        for what, told, state, fix, figures in forecast(args, available):
+            yield Finding(what, told, state, fix, figures)
+    except UserError as error:
+        told, _, fix = str(error).partition("; ")
+        yield Finding("memory of a run", told, "note", fix)
 
 
-def bytes_of_run(config: dict[str, Any], size: int, tokens: int) -> float:
-    """5 copies of the weights + tokens (3 V in fp32 for the head + 14 D + 4 I a layer for the backward pass).
-
-    Measured on a CPU: within a third of the real peak.
-    """
-    layers, width = config.get("num_hidden_layers", 0), config.get("hidden_size", 0)
-    inner, vocabulary = config.get("intermediate_size", 4 * width), config.get("vocab_size", 0)
-    weights = vocabulary * width * (1 if config.get("tie_word_embeddings") else 2)
-    weights += layers * (4 * width * width + 3 * width * inner)
-    return 5.0 * weights * size + tokens * (3 * vocabulary * 4 + layers * (14 * width + 4 * inner) * size)
-
-
-def available(device_name: str) -> float | None:
+def available(device: str) -> float | None:
+    """Bytes that a run may take on a device."""
     import torch
 
-    if device_name.startswith("cuda") or (not device_name and torch.cuda.is_available()):
-        return float(torch.cuda.mem_get_info()[0])
-    return free_memory()
+    return float(torch.cuda.mem_get_info(device)[0]) if device.startswith("cuda") else free_memory()
 
 
 def disk(runs: Path) -> Finding:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import subprocess
@@ -49,23 +48,40 @@ def test_doctor_counts_old_versions_as_problems(monkeypatch: pytest.MonkeyPatch)
     assert found["torch"].state == "problem" and found["torch"].fix == "pip install 'torch>=2.11'"
 
 
-def test_memory_of_a_run_by_hand() -> None:
-    """V = 10, D = 2, one layer with I = 4, tied: weights 20 + 4*4 + 3*8 = 60, in 5 copies of 4 bytes: 1200.
-    3 tokens of 3*10*4 + (14*2 + 4*4)*4 = 120 + 176 bytes: 888."""
-    config = {
-        "vocab_size": 10,
-        "hidden_size": 2,
-        "num_hidden_layers": 1,
-        "intermediate_size": 4,
-        "tie_word_embeddings": True,
-    }
-    assert doctor.bytes_of_run(config, 4, 3) == 1200 + 888
+def test_doctor_looks_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POSTTRAIN_DATA", raising=False)
+    argv = ["--prompts", "4", "--n", "2", "--max-tokens", "32", "--device", "cpu", "--runs", str(tmp_path)]
+    found = {f["what"]: f for f in json.loads(call("doctor", *argv, "--json").out)}
+    assert "our decoder on cpu" in found["engine"]["told"] and "tokens/s" in found["speed of a run"]["told"]
+    figures = found["memory of a run"]["figures"]
+    assert figures["parameters"] == 1_640_064 and figures["work"]["n"] == 2 and figures["slots"] == 8
+    assert figures["memory"]["weights"] == 4 * 1_640_064 == figures["memory"]["reference"]  # GRPO's KL needs one
+    assert figures["total"] == sum(figures["memory"].values()) and figures["step_s"] > 0
+    free_of_kl = json.loads(call("doctor", *argv, "--method", "sft", "--json").out)[-2]["figures"]
+    assert free_of_kl["memory"]["reference"] == 0
 
 
-def test_a_model_that_does_not_fit_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_does_not_fit_is_a_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(doctor, "available", lambda device: 1e6)
-    found = doctor.estimate(argparse.Namespace(model="pocket", dtype="float32", micro_tokens=16384, device=""))
-    assert found.state == "problem" and "--micro-tokens" in found.fix
+    said = call("doctor", "--device", "cpu", "--runs", str(tmp_path))
+    assert said.code == 1 and "only 1 MB are free" in said.out
+    assert "use --dtype bfloat16, --lora 16, fewer --max-tokens" in said.out
+    # 512 answers of 192 places take 604 MB, the rest but activations 81; those of 20,480 tokens would take 1,887, and 315 are
+    # left: 16384 * 315 / 1887 = 2735 tokens, in powers of two 2048
+    monkeypatch.setattr(doctor, "available", lambda device: 1e9)
+    more = ["--prompts", "64", "--n", "8", "--micro-tokens", "16384"]
+    assert "use --micro-tokens 2048, --dtype" in call("doctor", "--device", "cpu", "--runs", str(tmp_path), *more).out
+
+
+def test_other_architectures_are_estimated_as_the_nearest_known(tmp_path: Path) -> None:
+    config = {"model_type": "gemma2", "vocab_size": 50, "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2,
+              "num_attention_heads": 2, "hidden_act": "gelu", "tie_word_embeddings": True}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    said = call("doctor", "--model", str(tmp_path), "--device", "cpu", "--runs", str(tmp_path))
+    assert "transformers on cpu" in said.out and "memory of a run  about" in said.out
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_embd": 8}))
+    said = call("doctor", "--model", str(tmp_path), "--device", "cpu", "--runs", str(tmp_path))
+    assert said.code == 0 and "so its size is not known" in said.out
 
 
 # ---- audit

@@ -1,0 +1,152 @@
+"""What `posttrain doctor` says about a run before it starts: which engine, how much memory, how fast."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from posttrain.commands.parser import Parser, whole
+from posttrain.core.config import Config
+from posttrain.core.errors import UserError
+from posttrain.core.sampling import Sampling
+
+GB = 1e9
+Row = tuple[str, str, str, str, dict[str, Any]]  # what, told, state, fix, figures
+# option -> (default, what it is)
+SIZES = {
+    "prompts": (Config.prompts, "prompts a step"),
+    "max-tokens": (Sampling.max_tokens, "the longest answer"),
+    "prompt-tokens": (128, "tokens of a prompt"),
+    "micro-tokens": (Config.micro_tokens, "as in posttrain run"),
+    "steps": (Config.steps, "updates of the run"),
+}
+
+
+def options(parser: Parser) -> None:
+    group = parser.add_argument_group("the run that is meant")
+    group.add_argument("--model", default="pocket", metavar="MODEL", help="pocket, smollm2 or a folder [pocket]")
+    group.add_argument("--method", default="grpo", metavar="METHOD", help="says what must be kept in memory [grpo]")
+    group.add_argument("--dtype", default="", metavar="TEXT", help="of the weights [bfloat16 on a GPU, else float32]")
+    group.add_argument("--n", type=whole, metavar="N", help="answers a prompt [the method's own]")
+    group.add_argument("--lora", type=whole, default=0, metavar="N", help="rank of adapters; 0 trains the weights [0]")
+    for name, (default, told) in SIZES.items():
+        group.add_argument(f"--{name}", type=whole, default=default, metavar="N", help=f"{told} [{default}]")
+
+
+def read_shape(model: str) -> tuple[Any, bool]:
+    """(the model's shape, whether our decoder runs it); a model that is not on this disk is an error."""
+    from posttrain.models.load import POCKET, find_folder, read_json
+    from posttrain.models.shape import DecoderConfig
+
+    if model not in ("pocket", "smollm2") and not Path(model).is_dir():
+        raise UserError(f"{model} is not on this disk, so nothing is known of it; pass a folder")
+    folder = POCKET if model == "pocket" else Path(find_folder(model))
+    config = read_json(folder / "config.json")
+    shape = DecoderConfig.of(config)
+    if shape is not None:
+        return shape, True
+    alike = config | {"model_type": "llama", "hidden_act": "silu", "sliding_window": None, "rope_parameters": {}}
+    try:
+        return DecoderConfig.of(alike | {"rope_scaling": {}, "partial_rotary_factor": 1.0}), False
+    except KeyError as error:
+        raise UserError(
+            f"the config.json of {model} has no {error}, so its size is not known; try a small run"
+        ) from None
+
+
+def read_work(args: argparse.Namespace, gpu: bool) -> Any:
+    """The step that is meant, with what its method keeps."""
+    from posttrain.core.method import find_method
+    from posttrain.engines.estimate import Work
+
+    for name in (*SIZES, "n"):
+        given = getattr(args, name.replace("-", "_"))
+        if given is not None and given < 1:
+            raise UserError(f"--{name} is {given}; it must be at least 1")
+    if args.dtype not in ("", "float32", "bfloat16", "float16"):
+        raise UserError(f"dtype is {args.dtype!r}; use float32 or bfloat16")
+    method = find_method(args.method)
+    n = args.n or int(method.rollout.defaults().get("n", 1))
+    size = 4 if (args.dtype or ("bfloat16" if gpu else "float32")) == "float32" else 2
+    return Work(
+        args.prompts, n, args.max_tokens, args.prompt_tokens, args.micro_tokens, size, args.lora,
+        "ref_logp" in method.needs, "value" in method.needs, method.epochs,
+    )  # fmt: skip
+
+
+def forecast(args: argparse.Namespace, available: Callable[[str], float | None]) -> Iterator[Row]:
+    """The engine, the memory and the speed of the run; `available`: the free bytes of a device, None if nobody knows."""
+    import torch
+
+    from posttrain.engines.calibrate import calibrate
+    from posttrain.engines.estimate import estimate
+    from posttrain.models.load import usable
+
+    shape, ours = read_shape(args.model)
+    device = usable(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    yield engine(device, ours)
+    work, free = read_work(args, device.startswith("cuda")), available(device)
+    machine = calibrate(device, free if free is not None else math.inf)
+    found = estimate(shape, work, machine)
+    figures = asdict(found) | {"free": free, "total": found.total, "step_s": found.step_s, "work": asdict(work)}
+    yield "memory of a run", *memory(args.model, work, found), figures
+    told = f"about {found.rollout_tokens_s:,.0f} tokens/s of rollouts; a step samples for {brief(found.rollout_s)}"
+    told += f" and trains for {brief(found.train_s)}, {args.steps} steps take {brief(found.step_s * args.steps)}"
+    measured = {"flops": machine.flops, "bytes_s": machine.bytes_s}
+    yield "speed of a run", f"{told} if every answer is as long as it may be", "ok", "", measured
+
+
+def engine(device: str, ours: bool) -> Row:
+    if not ours:
+        told = f"transformers on {device}: our own decoder does not know this architecture"
+        return "engine", told, "note", "Llama, SmolLM, Mistral, Qwen2, 2.5 and 3 run faster", {}
+    how = "native: slots, pages and captured graphs" if device.startswith("cuda") else "plain sampling, whole batches"
+    return "engine", f"our decoder on {device}; {how}", "ok", "", {"native": device.startswith("cuda")}
+
+
+def memory(model: str, work: Any, found: Any) -> tuple[str, str, str]:
+    """(told, state, fix): the bytes, the largest first, and what will be done about them."""
+    parts = sorted(found.memory.items(), key=lambda kv: -kv[1])
+    shown = ", ".join(f"{name} {size(b)}" for name, b in parts if b >= 0.02 * found.total)
+    told = f"about {size(found.total)} for {model} ({found.parameters / 1e6:,.4g} M parameters): {shown}"
+    done = []
+    if found.slots < work.answers:
+        done.append(f"{found.slots} of {work.answers} answers at a time")
+    if found.recomputed:
+        done.append(f"{found.recomputed} layers compute their activations twice")
+    told += f"; {' and '.join(done)}" if done else ""
+    if found.fits:
+        return told, "ok", ""
+    micro = largest_micro(work, found)
+    smaller = [f"--micro-tokens {micro}"] if micro else []
+    smaller += ["--dtype bfloat16"] if work.size == 4 else []
+    smaller += [] if work.lora else ["--lora 16"]
+    told += f"; only {size(found.free)} are free"
+    return told, "problem", f"use {', '.join([*smaller, 'fewer --max-tokens'])} or a smaller model"
+
+
+def largest_micro(work: Any, found: Any) -> int:
+    """The largest power of two that lets the activations fit, 0 where none does or they are not in the way."""
+    room = found.free - found.total + found.memory["activations"]
+    most = int(work.micro_tokens * room / max(found.memory["activations"], 1.0)) if room > 0 else 0
+    return 1 << most.bit_length() - 1 if work.max_tokens <= most < work.micro_tokens else 0
+
+
+def size(count: float) -> str:
+    return f"{count / GB:.1f} GB" if count >= GB else f"{count / 1e6:.0f} MB"
+
+
+def brief(seconds: float) -> str:
+    if seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
+    return (
+        f"{seconds:.1f} s"
+        if seconds < 100
+        else f"{seconds / 60:.0f} min"
+        if seconds < 6000
+        else f"{seconds / 3600:.1f} h"
+    )

@@ -1,0 +1,71 @@
+"""examples:
+  posttrain serve
+  posttrain serve --run grpo-arithmetic --port 8001
+  POSTTRAIN_API_KEY=secret posttrain serve --host 0.0.0.0
+  curl -s localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\
+    -d '{"messages": [{"role": "user", "content": "What is 12+7? Think first."}], "temperature": 0}'
+Any client of OpenAI's API works with the base URL http://127.0.0.1:8000/v1. Ctrl-C ends it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from typing import Any
+
+from posttrain.commands.parser import Parser, whole
+from posttrain.commands.policy import load, policy_options
+from posttrain.core.errors import UserError
+
+VARIABLE = "POSTTRAIN_API_KEY"
+
+
+def options(parser: Parser) -> None:
+    policy_options(parser)
+    parser.add_argument("--host", default="127.0.0.1", metavar="TEXT", help="where to listen [127.0.0.1: this machine]")
+    parser.add_argument("--port", type=whole, default=8000, metavar="N", help="0 takes any that is free [8000]")
+    parser.add_argument("--api-key", metavar="KEY", help=f"clients must send it; needed with other hosts [{VARIABLE}]")
+    parser.add_argument("--name", metavar="TEXT", help="what clients call the model [the run's or model's name]")
+    parser.add_argument("--slots", type=whole, default=0, metavar="N", help="answers made at a time [64; 8 on a CPU]")
+    parser.add_argument("--queue", type=whole, default=256, metavar="N", help="answers made or waited for [256]")
+    parser.add_argument(
+        "--max-tokens", type=whole, default=512, metavar="N", help="of an answer where the request does not say [512]"
+    )
+    parser.add_argument("--quiet", action="store_true", help="no line for each request")
+
+
+def main(args: argparse.Namespace) -> int:
+    for name, least in (("port", 0), ("slots", 0), ("queue", 1), ("max_tokens", 1)):
+        if getattr(args, name) < least:
+            raise UserError(f"--{name.replace('_', '-')} is {getattr(args, name)}; it must be at least {least}")
+    from posttrain.engines.answering import Service
+    from posttrain.engines.server import Server, guarded
+
+    key = args.api_key if args.api_key is not None else os.environ.get(VARIABLE, "")
+    guarded(args.host, key)  # before the model is loaded
+    policy, config = load(args)
+    name = args.name or args.run or config.model
+    service = Service(policy, name, args.slots, args.queue, args.max_tokens)
+    log = None if args.quiet else lambda line: print(line, file=sys.stderr)
+    try:
+        return listen(Server(service, args.host, args.port, key, log))
+    finally:
+        service.close()
+
+
+def listen(server: Any) -> int:
+    """Until Ctrl-C or a friendly kill; what is still being answered then is told so."""
+    queue = server.service.queue
+    where = f"{queue.maker.name} engine on {server.service.policy.device.type}"
+    print(f"{server.service.name} ({where}) at {server.url}/v1; Ctrl-C ends it", file=sys.stderr, flush=True)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        server.serve_forever(poll_interval=0.2)
+    except KeyboardInterrupt:
+        print("\nstopped", file=sys.stderr)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        server.server_close()
+    return 0
