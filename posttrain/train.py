@@ -38,7 +38,8 @@ def credit(loop: Loop, rollouts: list[Rollout], batch: Batch) -> Batch:
     for part in loop.shaping:
         batch = batch.but(reward_BT=part(batch))
     adv = loop.method.advantage(batch)
-    batch = batch.but(adv_BT=adv[0], return_BT=adv[1]) if isinstance(adv, tuple) else batch.but(adv_BT=adv)
+    streams = adv if isinstance(adv, tuple) else (adv,)  # some also say what the critic should learn, or mark tokens
+    batch = batch.but(**dict(zip(("adv_BT", "return_BT", "mark_BT"), streams, strict=False)))
     for row, rollout in enumerate(rollouts):
         rollout.adv_T = batch.need("adv_BT")[row, : len(rollout)]
     return batch

@@ -19,7 +19,9 @@ def policy_options(parser: Parser) -> None:
     group.add_argument("--phase", metavar="NAME", help="of a run with several phases, the one that made the weights")
     group.add_argument("--runs", default="runs", metavar="DIR", help="where runs are kept [runs]")
     group.add_argument("--device", default="", metavar="TEXT", help="cuda where there is one, else cpu")
-    group.add_argument("--dtype", metavar="TEXT", help="float32 or bfloat16 [the run's; bfloat16 on a GPU, else float32]")
+    group.add_argument(
+        "--dtype", metavar="TEXT", help="float32 or bfloat16 [the run's; bfloat16 on a GPU, else float32]"
+    )
 
 
 def load(args: argparse.Namespace) -> tuple[Any, Config]:

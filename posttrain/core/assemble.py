@@ -30,12 +30,20 @@ def assemble(groups: list[Group]) -> tuple[list[Rollout], Batch]:
         chosen_P=torch.tensor(first, dtype=torch.long),
         rejected_P=torch.tensor(first, dtype=torch.long) + 1,
         version_B=torch.tensor([r.version for r in rollouts]),
+        token_BT=pad([r.actions for r in rollouts], T) if all(r.actions.dim() == 1 for r in rollouts) else None,
         info={
             "length_B": torch.tensor([len(r) for r in rollouts]),
             "written_B": torch.tensor([bool(r.info.get("written")) for r in rollouts]),
+            **components(rollouts),
         },
     )
     return rollouts, batch
+
+
+def components(rollouts: list[Rollout]) -> dict[str, Tensor]:
+    """What each answer earned by component, as `reward:<name>_B`; NaN where it has no such component."""
+    names = sorted({name for r in rollouts for name in r.rewards})
+    return {f"reward:{n}_B": torch.tensor([r.rewards.get(n, float("nan")) for r in rollouts]) for n in names}
 
 
 def earned(r: Rollout) -> Tensor:

@@ -42,7 +42,8 @@ def example(seed: int = 0) -> Batch:
         ref_logp_BT=old_logp_BT + normal(0.5), adv_BT=normal(1.0), reward_BT=reward_BT, return_BT=normal(1.0),
         value_BT=normal(1.0), old_value_BT=normal(1.0), entropy_BT=normal(1.0).abs(), score_B=normal(1.0)[:, 0],
         group_B=torch.tensor([7, 7, 7, 7, 3, 3, 3, 3]), chosen_P=torch.tensor([0, 2, 4, 6]),
-        rejected_P=torch.tensor([1, 3, 5, 7]), info={"length_B": length_B},
+        rejected_P=torch.tensor([1, 3, 5, 7]), info={"length_B": length_B, "reward:cost_B": normal(1.0)[:, 0]},
+        token_BT=torch.randint(0, 3, (B, T), generator=draw),
     )  # fmt: skip
 
 
@@ -85,6 +86,7 @@ def noisy(batch: Batch) -> Batch:
     """The same batch with other values wherever nobody may look: outside the mask, and what rows not live earned."""
     wild_BT = 20 * torch.randn(batch.mask_BT.shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
     streams = {n: torch.where(batch.mask_BT > 0, batch.need(n), wild_BT) for n in STREAMS}
+    streams["token_BT"] = torch.where(batch.mask_BT > 0, batch.need("token_BT"), 2)
     live_B = batch.live_B
     reward_BT = torch.where(live_B.unsqueeze(-1), batch.need("reward_BT"), 20.0)
     return batch.but(**streams, reward_BT=reward_BT, score_B=torch.where(live_B, batch.need("score_B"), 20.0))

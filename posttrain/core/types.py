@@ -109,11 +109,13 @@ class Batch:
     value_BT: Tensor | None = None
     old_value_BT: Tensor | None = None
     entropy_BT: Tensor | None = None
+    mark_BT: Tensor | None = None  # 1.0 at tokens that an advantage singled out for the loss
     score_B: Tensor | None = None
     group_B: Tensor | None = None
     chosen_P: Tensor | None = None
     rejected_P: Tensor | None = None
     version_B: Tensor | None = None
+    token_BT: Tensor | None = None  # the actions themselves, where they are letters or token ids
     info: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

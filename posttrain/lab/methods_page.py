@@ -1,6 +1,6 @@
 """METHODS.md from the cards: every method, plan, claim and part with its paper, file and evidence.
 
-python -m posttrain.lab.methods_page          write it
+python -m posttrain.lab.methods_page          write it, and docs/stages
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from posttrain.core.registry import STAGES, Card, parts
 from posttrain.lab.evidence import RESULTS
 
 PAGE = Path(__file__).parent.parent.parent / "METHODS.md"
-_HEADINGS = {
+HEADINGS = {
     "plan": "Plans", "method": "Methods", "claim": "Claims", "prompts": "Prompts", "rollout": "Rollouts", "reward": "Rewards",
     "shaping": "Reward shaping", "keep": "Filters", "advantage": "Advantages", "policy_loss": "Policy losses",
     "preference_loss": "Preference losses", "supervised_loss": "Supervised losses", "reward_model_loss": "Reward-model losses",
@@ -34,7 +34,7 @@ def page() -> str:
     for stage in (*_FIRST, *(s for s in STAGES if s not in _FIRST)):
         found = parts(stage)
         if found:
-            out += [f"## {_HEADINGS[stage]}", "", *_table(stage, [p.card for p in found]), ""]
+            out += [f"## {HEADINGS[stage]}", "", *_table(stage, [p.card for p in found]), ""]
     return "\n".join(out)
 
 
@@ -47,7 +47,7 @@ def _table(stage: str, cards: list[Card]) -> list[str]:
 
 def _row(card: Card) -> str:
     idea = card.doc.split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
-    return f"| `{card.name}` | {idea} | {_paper(card)} | {in_words(evidence(card))} | [{_short(card)}]({card.file}) |"
+    return f"| `{card.name}` | {idea} | {paper(card)} | {in_words(evidence(card))} | [{_short(card)}]({card.file}) |"
 
 
 def _claim_row(card: Card) -> str:
@@ -56,7 +56,7 @@ def _claim_row(card: Card) -> str:
     level = evidence(card)["claim"]
     told = level if made is None else f"{level}: " + "; ".join(_check(c) for c in made["checks"])
     says = card.doc.split("\n\n")[0].replace("|", "\\|")
-    return f"| `{card.name}` | {says} ({_paper(card)}) | {told} | [{_short(card)}]({card.file}) |"
+    return f"| `{card.name}` | {says} ({paper(card)}) | {told} | [{_short(card)}]({card.file}) |"
 
 
 def _check(c: dict[str, object]) -> str:
@@ -64,7 +64,7 @@ def _check(c: dict[str, object]) -> str:
     return f"{mark}{c['name']} {c['difference']:+.3g} [{c['low']:+.3g}, {c['high']:+.3g}]"
 
 
-def _paper(card: Card) -> str:
+def paper(card: Card) -> str:
     if card.paper.startswith("arXiv:"):
         return f"[{card.paper}](https://arxiv.org/abs/{card.paper.removeprefix('arXiv:')})"
     return card.paper
@@ -74,6 +74,17 @@ def _short(card: Card) -> str:
     return card.file.removeprefix("posttrain/")
 
 
+def main() -> None:
+    from posttrain.lab.stage_pages import FOLDER, stage_pages
+
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    pages = {PAGE: page()} | stage_pages()
+    for old in set(FOLDER.glob("*.md")) - set(pages):
+        old.unlink()
+    for file, text in pages.items():
+        file.write_text(text)
+    print(f"wrote {PAGE.name} and {len(pages) - 1} pages in docs/stages")
+
+
 if __name__ == "__main__":
-    PAGE.write_text(page())
-    print(f"wrote {PAGE.name}")
+    main()

@@ -1,4 +1,4 @@
-"""METHODS.md says what the cards say; recorded results exist for every claim and belong to the code as it is."""
+"""METHODS.md and docs/stages say what the cards say; recorded results exist for every claim and belong to the code as it is."""
 
 import json
 from pathlib import Path
@@ -9,6 +9,7 @@ from posttrain.lab.claim import claims, file_of
 from posttrain.lab.evidence import RESULTS
 from posttrain.lab.fingerprint import fingerprint
 from posttrain.lab.methods_page import PAGE, page
+from posttrain.lab.stage_pages import stage_pages
 
 CLAIMS = {c.id: c for c in claims()}
 
@@ -16,6 +17,8 @@ CLAIMS = {c.id: c for c in claims()}
 @pytest.mark.skipif(not PAGE.exists(), reason="the page lives in the repository, not in the wheel")
 def test_the_page_is_up_to_date():
     assert PAGE.read_text() == page(), "run `make methods`"
+    for file, text in stage_pages().items():
+        assert file.exists() and file.read_text() == text, f"{file.name}: run `make methods`"
 
 
 @pytest.mark.parametrize("id", CLAIMS)

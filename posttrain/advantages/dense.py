@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from posttrain.core.registry import advantage
+from posttrain.core.types import Batch
+
+
+@advantage(title="Dense", laws=("groups_are_separate",))
+def dense(batch: Batch) -> Tensor:
+    """Dense: rewards that are credit already, one a token (VinePPO's values, a teacher's judgement of each token).
+
+    A_t = r_t
+    """
+    return torch.where(batch.mask_BT > 0, batch.need("reward_BT"), 0.0)

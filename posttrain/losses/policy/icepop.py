@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from posttrain.core.registry import policy_loss
+from posttrain.core.types import Batch
+from posttrain.losses.policy.decoupled_ppo import mismatch, near
+
+
+@policy_loss(
+    title="IcePop", paper="arXiv:2510.18855", base="mis", needs=("ref_logp",),
+    laws=("zero_credit_no_gradient", "never_against_the_credit"),
+)  # fmt: skip
+def icepop(
+    batch: Batch, floor: float = 0.5, cap: float = 5.0, low: float = 0.2, high: float | None = None
+) -> Tensor:  # fmt: skip
+    """IcePop: tokens on which trainer and sampler disagree either way are left out, the others corrected.
+
+    L = -w [floor <= w <= cap] min(r A, clip(r) A);  w = prox / old of the token;  r = pi / prox
+    """
+    weight_BT = mismatch(batch)
+    return torch.where((weight_BT >= floor) & (weight_BT <= cap), weight_BT, 0.0) * near(batch, low, high)

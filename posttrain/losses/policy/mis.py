@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from posttrain.core.registry import policy_loss
+from posttrain.core.types import Batch
+from posttrain.losses.policy.decoupled_ppo import mismatch, near
+
+
+@policy_loss(
+    title="MIS", base="tis", needs=("ref_logp",),
+    laws=("zero_credit_no_gradient", "never_against_the_credit"),
+)  # fmt: skip
+def mis(batch: Batch, cap: float = 2.0, level: str = "sequence", low: float = 0.2, high: float | None = None) -> Tensor:
+    """MIS (Liu et al. 2025, "When speed kills stability"): answers the sampler found far too unlikely are left out.
+
+    L = -w [w <= cap] min(r A, clip(r) A);  w = prox / old, of the answer or (level="token") of the token;  r = pi / prox
+    """
+    weight_BT = mismatch(batch, level)
+    return torch.where(weight_BT <= cap, weight_BT, 0.0) * near(batch, low, high)

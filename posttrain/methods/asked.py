@@ -1,0 +1,20 @@
+"""What the settings of a run ask a plan for: its task, and what says how good answers are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from posttrain.core.plan import Context
+from posttrain.environments.task import task
+from posttrain.rewards.spec import build_scorer
+
+
+def asked_task(context: Context) -> Any:
+    """The task of the settings."""
+    c = context.config
+    return task(c.task, level=c.level, think=c.think, data=c.data or None)
+
+
+def asked_rewards(context: Context) -> Any:
+    """The reward of the settings; the task's own grade where they name none."""
+    return build_scorer(context.config.reward, asked_task(context), context.config.reward_timeout)

@@ -1,0 +1,9 @@
+"""GiGPO: GRPO for agents, with a second comparison inside the first: each step against those from the same state."""
+
+from posttrain.advantages.gigpo import gigpo as steps_and_episodes
+from posttrain.core.method import method
+from posttrain.methods.grpo import grpo
+
+gigpo = method(
+    grpo.but(name="gigpo", title="GiGPO", paper="arXiv:2505.10978", doc=__doc__, advantage=steps_and_episodes), __file__
+)

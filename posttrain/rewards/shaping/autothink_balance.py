@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from posttrain.core.registry import shaping
+from posttrain.core.types import Batch
+from posttrain.rewards.process import on_last
+from posttrain.rewards.shaping.autothink import worth
+
+
+@shaping(title="AutoThink, stage 1: balance", paper="arXiv:2505.10832", base="autothink", system="autothink")
+def autothink_balance(
+    batch: Batch, target: float = 0.5, strength: float = 2.0, outcome: str = "reward", mode: str = "", direct: int = 1,
+) -> Tensor:  # fmt: skip
+    """AutoThink's balance: the mode that too many answers of the batch chose earns less, so that neither dies out.
+
+    d = min(1, strength |z - target|), z the share of the batch's answers that thought;  in the mode above its share
+    R = (1 - d) R when right;  (1 - d) R + d f when wrong, f = -1 after thinking and -2 without
+    The mode below its share keeps AutoThink's rewards. The form of the wrong ones is told from memory of the paper.
+    """
+    worth_B, right_B, thinks_B = worth(batch, outcome, mode, direct)
+    live_B = batch.live_B
+    over = (thinks_B & live_B).sum() / live_B.sum().clamp_min(1) - target
+    d = (strength * over.abs()).clamp(max=1.0).to(worth_B)
+    floor_B = torch.where(right_B, 0.0, torch.where(thinks_B, -1.0, -2.0)).to(worth_B)
+    return on_last(torch.where(thinks_B == (over > 0), (1 - d) * worth_B + d * floor_B, worth_B), batch)

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from posttrain.core.errors import UserError
+from posttrain.core.registry import shaping
+from posttrain.core.types import Batch
+from posttrain.rewards.process import component, on_last
+
+
+@shaping(title="Cosine length reward", paper="arXiv:2502.03373", system="demystify-long-cot")
+def cosine_length(
+    batch: Batch, longest: int = 64, right: tuple[float, float] = (2.0, 1.0), wrong: tuple[float, float] = (-10.0, 0.0),
+    over: float | None = -10.0, outcome: str = "reward",
+) -> Tensor:  # fmt: skip
+    """Cosine length reward: short is better when right, long is better when wrong, running into the limit is worst.
+
+    R = c(right) or c(wrong), c(a, b) = b + (a - b)/2 (1 + cos(pi n / longest));  over if n >= longest
+    right, wrong: what an answer of no length and one of the longest get. An answer is right where its outcome (the
+    reward, or that component of it) is above 1/2; longest is the run's max_tokens. over=None: no word on the limit.
+    """
+    if longest < 1:
+        raise UserError(f"longest is {longest}; give the longest answer allowed, such as the run's max_tokens")
+    n_B = batch.lengths_B.clamp(max=longest)
+    right_B = component(batch, outcome) > 0.5
+    start_B, end_B = (torch.where(right_B, *pair) for pair in zip(right, wrong, strict=True))
+    worth_B = end_B + (start_B - end_B) / 2 * (1 + torch.cos(math.pi * n_B / longest))
+    if over is not None:
+        worth_B = torch.where(batch.lengths_B >= longest, over, worth_B)
+    return on_last(worth_B, batch)

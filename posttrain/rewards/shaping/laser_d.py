@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posttrain.advantages.group import group_mean, group_size
+from posttrain.core.registry import shaping
+from posttrain.core.types import Batch
+from posttrain.rewards.process import component, on_last
+from posttrain.rewards.shaping.repeats import repeated
+
+
+@shaping(title="LASER-D, LASER-DE", paper="arXiv:2505.15612", base="laser", system="laser")
+class laser_d:
+    """LASER-D: LASER with a target length for each difficulty, easy, medium and hard, that follows what the policy can do.
+
+    Difficulty of a group of G: more than 2/3 right, more than 1/3, or fewer. Every so many steps the target of a level
+    becomes the smallest L with m share(right answers of at most L tokens) >= 1, m = floor(2G/3), floor(G/3), 1: one of the
+    right answers that a group of that level has at least would still fit. explore=True is LASER-DE: a wrong answer that
+    runs past the target earns the bonus too, unless an n-gram of it repeats. The paper counts on a set of its own, here
+    the answers since the last time do.
+    """
+
+    def __init__(self, longest: float = 64.0, alpha: float = 0.5, every: int = 5, explore: bool = False, n: int = 20,
+                 outcome: str = "reward") -> None:  # fmt: skip
+        self.alpha, self.every, self.explore, self.n, self.outcome = alpha, every, explore, n, outcome
+        self.targets, self.steps = [float(longest)] * 3, 0
+        self.seen: list[list[float]] = [[], [], []]  # lengths of right answers since the last update, by level
+        self.least = [1, 1, 1]
+
+    def __call__(self, batch: Batch) -> Tensor:
+        group_B, live_B, n_B = batch.need("group_B"), batch.live_B, batch.lengths_B
+        right_B = component(batch, self.outcome) > 0.5
+        rate_B = group_mean(right_B.to(n_B), group_B, live_B)
+        level_B = (rate_B <= 2 / 3).long() + (rate_B <= 1 / 3).long()
+        within_B = n_B <= torch.tensor(self.targets).to(n_B)[level_B]
+        bonus_B = right_B & within_B
+        if self.explore:
+            bonus_B |= ~right_B & ~within_B & ~repeated(batch, self.n).any(-1)
+        G = int(group_size(group_B, live_B).max())
+        self.least = [max(1, 2 * G // 3), max(1, G // 3), 1]
+        for level, n in zip(level_B[right_B & live_B].tolist(), n_B[right_B & live_B].tolist(), strict=True):
+            self.seen[level].append(n)
+        self.steps += 1
+        if self.steps % self.every == 0:
+            self.update()
+        return on_last(batch.returns_B + self.alpha * bonus_B, batch)
+
+    def update(self) -> None:
+        """Move the target of each level that had a right answer."""
+        for level, (lengths, m) in enumerate(zip(self.seen, self.least, strict=True)):
+            if lengths:
+                self.targets[level] = sorted(lengths)[-(-len(lengths) // m) - 1]  # ceil(N / m) answers fit
+        self.seen = [[], [], []]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"targets": self.targets, "seen": self.seen, "steps": self.steps, "least": self.least}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.targets, self.seen = list(state["targets"]), [list(x) for x in state["seen"]]
+        self.steps, self.least = int(state["steps"]), list(state["least"])

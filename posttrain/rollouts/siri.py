@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from posttrain.core.errors import UserError
+from posttrain.core.registry import rollout
+from posttrain.core.types import Group, Prompt
+from posttrain.engines.sampling import Sampling
+from posttrain.rollouts.sample import sample
+
+
+@rollout(title="SIRI", paper="arXiv:2509.25176", base="sample")
+def siri(
+    policy: Any, prompts: list[Prompt], how: Sampling, seed: int, step: int, n: int = 8,
+    cycle: tuple[float, int] = (0.5, 100),
+) -> list[Group]:  # fmt: skip
+    """SIRI: sample under a length limit that falls and rises again: compression, then expansion, in cycles.
+
+    L(step) = L_max (low + (1 - low) (1 + cos(2 pi step / period)) / 2);  cycle = (low, period)
+    L_max is the run's max_tokens; the paper's falls from 16k to half of it and back in several hundred steps. An answer
+    that is cut off is graded as it stands, wrong that is; do not mask it. A period of 0: the limit stays.
+    """
+    return sample(policy, prompts, replace(how, max_tokens=limit(step, how.max_tokens, *cycle)), seed, step, n)
+
+
+def limit(step: int, most: int, low: float, period: int) -> int:
+    """The longest answer of a step: `most` at the start of each cycle, low * most in its middle."""
+    if not 0 < low <= 1 or period < 0:
+        raise UserError(
+            f"got low={low}, period={period}; low is the share of the limit at the trough, period is in steps"
+        )
+    height = (1 + math.cos(2 * math.pi * step / period)) / 2 if period else 1.0
+    return max(1, round(most * (low + (1 - low) * height)))

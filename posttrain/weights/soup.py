@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from posttrain.core.registry import reference
+from posttrain.weights.reference import Frozen
+
+
+@reference(title="Soup (SALSA)", paper="arXiv:2411.01798", base="fixed")
+class soup(Frozen):
+    """Soup (SALSA): the average of the weights of the policies it is started with, one after another.
+
+    ref = alpha theta_1 + (1 - alpha) theta_2, of two fine-tunings of one model;  started once it is `fixed`
+    """
+
+    def __init__(self, alpha: float = 0.5) -> None:
+        self.alpha = alpha
+
+    @torch.no_grad()
+    def start(self, policy: Any) -> None:
+        if self.policy is None:
+            super().start(policy)
+            return
+        other = dict(policy.named_parameters())
+        for name, p in self.policy.named_parameters():
+            p.lerp_(other[name].detach(), 1 - self.alpha)

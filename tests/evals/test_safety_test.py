@@ -1,0 +1,112 @@
+"""The safety test: Student's t against tables, both bounds by hand, the multiplier's step, the gate."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from posttrain.core.errors import UserError
+from posttrain.core.plan import Context, Stopped
+from posttrain.core.registry import find
+from posttrain.core.types import Batch, Group, Prompt, Rollout
+from posttrain.evals.safety_test import margin, safety_test, student_cdf, student_quantile
+from posttrain.rewards.costed import Costed
+from posttrain.rewards.score import ScoreReport
+
+
+@pytest.mark.parametrize(
+    ("dof", "p", "t"),  # printed tables of Student's t
+    [
+        (1, 0.95, 6.3138),
+        (2, 0.95, 2.9200),
+        (3, 0.99, 4.5407),
+        (10, 0.95, 1.8125),
+        (29, 0.975, 2.0452),
+        (120, 0.9, 1.2886),
+    ],
+)
+def test_student_tables(dof: int, p: float, t: float) -> None:
+    assert student_quantile(p, dof) == pytest.approx(t, abs=1e-4)
+    assert student_quantile(1 - p, dof) == pytest.approx(-t, abs=1e-4)
+    assert student_cdf(t, dof) == pytest.approx(p, abs=1e-4) and student_cdf(0.0, dof) == 0.5
+
+
+def test_bounds_by_hand() -> None:
+    # costs -1, 0, 1 less 2: mean -2, s = 1, n = 3, t_{.95, 2} = 2.91999: U = -2 + 2.91999 / sqrt 3 = -.31415
+    got = safety_test([-3.0, -2.0, -1.0], limit=-0.3, delta=0.05)
+    assert got["upper"] == pytest.approx(-2 + 2.919986 / math.sqrt(3), abs=1e-5) and got["passed"] == 1
+    assert safety_test([-3.0, -2.0, -1.0], limit=-0.4, delta=0.05)["passed"] == 0  # a mean far below is not enough
+    # Hoeffding, width 2: 2 sqrt(ln 20 / 6) = 1.41324
+    got = safety_test([-3.0, -2.0, -1.0], delta=0.05, bound="hoeffding", width=2.0)
+    assert got["upper"] == pytest.approx(-2 + 2 * math.sqrt(math.log(20) / 6))
+
+
+def test_too_few_costs_never_pass() -> None:
+    assert safety_test([-100.0])["passed"] == 0 and safety_test([])["passed"] == 0
+
+
+def test_the_test_is_wrong_as_rarely_as_it_says() -> None:
+    # normal costs whose mean is exactly at the limit: passing is a mistake, made with probability delta
+    draws = torch.randn(2000, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    mistakes = sum(safety_test(row, delta=0.1)["passed"] for row in draws.tolist()) / 2000
+    assert mistakes == pytest.approx(0.1, abs=0.02)
+
+
+def test_errors() -> None:
+    with pytest.raises(UserError, match="chance"):
+        margin([1.0, 2.0], 2, delta=1.0)
+    with pytest.raises(UserError, match="did you mean 'student'"):
+        margin([1.0, 2.0], 2, delta=0.1, bound="students")
+    with pytest.raises(UserError, match="at least 2"):
+        student_quantile(0.9, 0)
+
+
+def test_pessimistic_cost_by_hand() -> None:
+    # costs 1 and 3: mean 2, s = sqrt 2; n = 4, t_{.9, 3} = 1.63774: U = 2 + 2 sqrt2 / 2 * 1.63774 = 4.31612
+    # lam = .5 (U - 1) = 1.65806; the batch after pays (r - lam c) / (1 + lam)
+    part = find("pessimistic_cost(limit=1.0, delta=0.1, n=4, lr=0.5)", "shaping").live()
+    mask = torch.tensor([[1.0], [1.0], [0.0]], dtype=torch.float64)
+    info = {"reward:cost_B": torch.tensor([1.0, 3.0, math.nan])}
+    batch = Batch(torch.zeros_like(mask), mask, reward_BT=torch.tensor([[2.0], [4.0], [math.nan]]).double(), info=info)
+    assert part(batch)[:2, 0].tolist() == [2.0, 4.0]
+    lam = 0.5 * (2 + math.sqrt(2) * 1.637744 - 1)
+    assert part.lam == pytest.approx(lam, abs=1e-5)
+    assert part(batch)[:2, 0].tolist() == pytest.approx([(2 - lam) / (1 + lam), (4 - 3 * lam) / (1 + lam)], abs=1e-5)
+    other = find("pessimistic_cost(limit=1.0, delta=0.1, n=4, lr=0.5)", "shaping").live()
+    other.load_state_dict(part.state_dict())
+    assert other.lam == part.lam
+    part.update([-100.0, -100.0])
+    assert part.lam == 0.0  # never a bonus for cost
+
+
+class Fixed:
+    def __init__(self, *values: float) -> None:
+        self.values = values
+
+    def score(self, groups: list[Group]) -> ScoreReport:
+        for r, x in zip([r for g in groups for r in g.rollouts], self.values, strict=True):
+            r.reward, r.rewards = x, {"x": x}
+        return ScoreReport(len(self.values))
+
+
+def test_a_failed_cost_masks() -> None:
+    one, two = (Rollout(Prompt.text("p", "?"), *[torch.zeros(1)] * 3, torch.ones(1)) for _ in range(2))
+    report = Costed(Fixed(1.0, 2.0), Fixed(5.0, math.nan)).score([Group(one.prompt, [one, two])])
+    assert (one.reward, one.rewards) == (1.0, {"x": 1.0, "cost": 5.0}) and two.failed and report.masked == 1
+
+
+class Notes:
+    def write_notes(self, notes: dict) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("passed", "failed", "goes_on"), [(1.0, 0.0, True), (0.0, 0.0, False), (1.0, 1.0, False)])
+def test_the_gate(passed: float, failed: float, goes_on: bool) -> None:
+    context = Context(Notes(), None, {})
+    context.notes["safety"] = {"passed": passed, "failed": failed}
+    walk = find("hc-rlhf", "plan")().walk(context)
+    assert [next(walk).name, next(walk).name] == ["candidate", "safety-test"]
+    with pytest.raises(StopIteration if goes_on else Stopped):
+        next(walk)

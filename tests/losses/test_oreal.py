@@ -1,0 +1,69 @@
+"""OREAL by hand: the token-level reward model's loss, and the credit it weighs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from posttrain.advantages.oreal import oreal
+from posttrain.core.types import Batch
+from posttrain.losses.terms.token_outcome import token_outcome, token_worth
+from tests.losses.table import slopes
+
+VALUE = [[9.0, 0.8, -0.4], [9.0, 1.5, 7.0], [9.0, 7.0, 7.0]]  # the first value of an answer has seen no token: not read
+LENGTH = [3, 2, 1]
+
+
+def batch(reward: list[float], value: list[list[float]] = VALUE) -> Batch:
+    """Answers of 3, 2 and 1 tokens."""
+    value_BT = torch.tensor(value, dtype=torch.float64)
+    mask_BT = (torch.arange(3) < torch.tensor(LENGTH).unsqueeze(-1)).double()
+    reward_BT = torch.zeros_like(value_BT)
+    reward_BT[torch.arange(3), torch.tensor(LENGTH) - 1] = torch.tensor(reward, dtype=torch.float64)
+    return Batch(
+        torch.zeros_like(mask_BT), mask_BT, reward_BT=reward_BT, value_BT=value_BT, old_value_BT=value_BT,
+        group_B=torch.zeros(3, dtype=torch.long),
+    )  # fmt: skip
+
+
+def test_a_token_is_worth_the_value_it_leads_to() -> None:
+    w_BT, has_BT = token_worth(batch([1, 0, 0]), torch.tensor(VALUE))
+    assert has_BT.tolist() == [[True, True, False], [True, False, False], [False, False, False]]
+    assert w_BT[has_BT].tolist() == pytest.approx([0.8, -0.4, 1.5])
+
+
+def test_outcomes_teach_tokens() -> None:
+    # row 0 is right, mean (.8 - .4) / 2 = .2: -log sigma(.2) = log(1 + e^-.2) = .598139
+    # row 1 is wrong, mean 1.5: log(1 + e^1.5) = 1.701413; row 2 has no state behind its token: 0
+    b = batch([1.0, 0.0, 1.0])
+    live = b.need("value_BT").clone().requires_grad_()
+    loss_BT = token_outcome(b.but(value_BT=live))
+    expected = [[0.598139] * 3, [1.701413, 1.701413, 0.0], [0.0] * 3]
+    torch.testing.assert_close(loss_BT.detach(), torch.tensor(expected, dtype=torch.float64), atol=1e-6, rtol=0)
+
+    def by_hand(rows: list[list[float]]) -> float:
+        return 3 * math.log(1 + math.exp(-(rows[0][1] + rows[0][2]) / 2)) + 2 * math.log(1 + math.exp(rows[1][1]))
+
+    loss_BT.sum().backward()
+    torch.testing.assert_close(live.grad, torch.tensor(slopes(by_hand, VALUE), dtype=torch.float64), atol=1e-6, rtol=0)
+    assert live.grad[0, 1] < 0 < live.grad[1, 1]  # up where right, down where wrong
+
+
+def test_credit() -> None:
+    # outcomes 1, 0, 1. Row 1 is wrong: the others' mean is 1, so RLOO gives -1, times .5
+    # omega+ of row 0: 2 sigma(.8) - 1 = tanh(.4) = .379949; w = -.4 speaks against it: 0; the last token 1
+    # omega- of row 1: 1 - 2 sigma(1.5) < 0: 0; the last token 1
+    got = oreal(batch([1.0, 0.0, 1.0]))
+    expected = torch.tensor([[math.tanh(0.4), 0.0, 1.0], [0.0, -0.5, 0.0], [1.0, 0.0, 0.0]], dtype=torch.float64)
+    torch.testing.assert_close(got, expected)
+    # were row 1's token judged bad (w = -1.5), it would be blamed: -.5 tanh(.75)
+    other = oreal(batch([1.0, 0.0, 1.0], [VALUE[0], [9.0, -1.5, 7.0], VALUE[2]]))
+    assert float(other[1, 0]) == pytest.approx(-0.5 * math.tanh(0.75))
+
+
+def test_credit_without_token_weights() -> None:
+    # outcomes 1, 0, 0: the wrong ones' others have mean 1/2
+    got = oreal(batch([1.0, 0.0, 0.0]), weigh=False, negative=0.8)
+    assert got.tolist() == [[1.0, 1.0, 1.0], [-0.4, -0.4, 0.0], [-0.4, 0.0, 0.0]]

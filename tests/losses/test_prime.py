@@ -1,0 +1,60 @@
+"""PRIME by hand: the implicit process reward's loss, its token rewards, and its plan."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from posttrain.core.errors import UserError
+from posttrain.core.types import Batch, Group
+from posttrain.lab.fit import Worth, row
+from posttrain.lab.tabular import TabularPolicy
+from posttrain.losses.policy.implicit_prm import implicit_prm
+from posttrain.methods.prime import prime
+from posttrain.rewards.models.implicit import Implicit
+from tests.losses.table import slopes
+
+LOGP, REF = [[-1.0, -2.0], [-0.5, 9.0]], [[-1.5, -2.3], [-1.5, 4.0]]
+
+
+def test_outcomes_teach_the_sum_of_log_ratios() -> None:
+    # row 0, right: .5 + .3 = .8 at beta .5: log(1 + e^-.4) = .513015, on both tokens; row 1, wrong, one token: 1 at beta .5:
+    # log(1 + e^.5) = .974077
+    logp = torch.tensor(LOGP, dtype=torch.float64, requires_grad=True)
+    mask_BT = torch.tensor([[1.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
+    reward_BT = torch.tensor([[0.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
+    ref = torch.tensor(REF, dtype=torch.float64)
+    loss_BT = implicit_prm(Batch(logp, mask_BT, ref_logp_BT=ref, reward_BT=reward_BT), beta=0.5) * mask_BT
+    expected = torch.tensor([[0.513015, 0.513015], [0.974077, 0.0]], dtype=torch.float64)
+    torch.testing.assert_close(loss_BT.detach(), expected, atol=1e-6, rtol=0)
+
+    def by_hand(rows: list[list[float]]) -> float:
+        right = 0.5 * (rows[0][0] + 1.5 + rows[0][1] + 2.3)
+        return 2 * math.log(1 + math.exp(-right)) + math.log(1 + math.exp(0.5 * (rows[1][0] + 1.5)))
+
+    loss_BT.sum().backward()
+    torch.testing.assert_close(logp.grad, torch.tensor(slopes(by_hand, LOGP), dtype=torch.float64), atol=1e-6, rtol=0)
+    assert logp.grad[0, 0] < 0 < logp.grad[1, 0]
+
+
+def test_token_rewards_are_log_ratios() -> None:
+    start = TabularPolicy(1, 2, 2, memory=False)
+    prm = start.clone()
+    with torch.no_grad():
+        prm.table[0, 1, 0] = torch.tensor([math.log(3.0), 0.0])  # the second letter: a in 3/4
+    made = [start.written(row(0), t) for t in ("ba", "bb")]
+    outcome = Worth(lambda rs: torch.tensor([1.0, 0.0]))
+    Implicit(outcome, prm, start, beta=2.0).score([Group(row(0), made)])
+    # a: 2 log(.75 / .5) = 2 log 1.5; b: 2 log(.25 / .5) = -2 log 2; the first letter is as likely as it was
+    assert made[0].reward_T.tolist() == pytest.approx([0.0, 2 * math.log(1.5)], abs=1e-6)
+    assert made[1].reward_T.tolist() == pytest.approx([0.0, -2 * math.log(2)], abs=1e-6)
+    assert [r.reward for r in made] == [1.0, 0.0] == [r.rewards["outcome"] for r in made]
+
+
+def test_the_plan() -> None:
+    names = [p.name for p in prime(rounds=2).parts[2].parts]
+    assert names == ["prm", "policy"]
+    with pytest.raises(UserError, match="at least 1"):
+        prime(rounds=0)

@@ -1,0 +1,36 @@
+"""AdaCoT: which questions each phase asks, what they are labelled, and the whole plan on the embedded model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from posttrain.core.config import Config
+from posttrain.core.sampling import Sampling
+from posttrain.environments.task import task
+from posttrain.methods.adacot import Labelled, adacot
+from posttrain.recipe import run_plan
+
+
+def test_labels_and_demonstrations() -> None:
+    hard, easy = task("arithmetic", level=3), task("arithmetic", level=1)
+    both, skewed = Labelled(hard, easy), Labelled(hard, easy, hard_only=True)
+    a, b = both.prompt(0), both.prompt(1)
+    assert (a.id, b.id) == (hard.prompt(0).id, easy.prompt(0).id)
+    assert a.info["cot"] and not b.info["cot"]
+    assert a.info["demonstration"] == f"<think>{a.info['steps']}</think>{a.answer}"
+    assert b.info["demonstration"] == f"<think></think>{b.answer}"
+    assert all(skewed.prompt(i).info["cot"] and skewed.prompt(i).id == hard.prompt(i).id for i in range(3))
+    assert all(both.grade(p, p.info["demonstration"]) == 1.0 for p in (a, b))
+
+
+def test_only_the_skewed_phase_masks_the_decision() -> None:
+    sft, skewed, mixed = adacot().parts
+    assert (sft.name, skewed.method.advantage.name, mixed.method.advantage.name) == ("sft", "adacot", "gae")
+    assert skewed.method.advantage.params == {"at": 1}
+    assert [p.name for p in adacot(skewed=0).parts] == ["sft", "mixed"]
+
+
+def test_the_whole_plan(tmp_path: Path) -> None:
+    config = Config(task="arithmetic", prompts=2, eval_problems=2, sampling=Sampling(max_tokens=24), level=2)
+    summary = run_plan(adacot(1, 1, 1), config, tmp_path)
+    assert summary["plan"] == "adacot" and not summary["stopped"]

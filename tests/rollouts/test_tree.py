@@ -1,0 +1,105 @@
+"""Answers that go on from a prefix, and trees of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+
+from posttrain.core.errors import UserError
+from posttrain.core.sampling import Sampling
+from posttrain.core.types import Prompt
+from posttrain.lab.fit import row
+from posttrain.lab.tabular import TabularPolicy
+from posttrain.models.load import load_model
+from posttrain.rollouts.resume import cut, resume, room, stem
+from posttrain.rollouts.tree import tree
+
+
+def policy(end: int | None = None, T: int = 6) -> TabularPolicy:
+    return TabularPolicy(2, T, 4, end=end).randomise(1.0, "tree test")
+
+
+def test_resumed_letters_have_the_probability_they_say() -> None:
+    p = policy()
+    begun = cut(p, p.sample([row(1)], 1, Sampling())[0][0], 2)
+    (made,) = resume(p, [begun], [list(range(5))], Sampling(), step=3)
+    assert len({r.text for r in made}) > 1 and all(r.text[:2] == begun.text and len(r) == 6 for r in made)
+    assert all(r.version == 3 and r.stopped for r in made)
+    again = p.forward(made)["logp_BT"]
+    torch.testing.assert_close(again, torch.stack([r.logp_T for r in made]))
+
+
+def test_resumed_letters_are_drawn_from_the_policy_after_the_prefix() -> None:
+    # after one letter, 4000 second letters against the table's own probabilities: a binomial share is within .03
+    p = policy(T=2)
+    begun = cut(p, p.sample([row(0)], 1, Sampling())[0][0], 1)
+    (made,) = resume(p, [begun], [list(range(4000))], Sampling(), step=0)
+    share = Counter(int(r.actions[1]) for r in made)
+    wanted = p.table.detach()[0, 1, int(begun.actions[0])].softmax(-1)
+    for letter in range(4):
+        assert abs(share[letter] / 4000 - float(wanted[letter])) < 0.03
+
+
+def test_stems_of_unequal_length_and_ended_ones() -> None:
+    p = policy(end=3)
+    whole = next(r for r in p.sample([row(0)], 50, Sampling())[0] if r.stopped and 2 <= len(r) < 6)
+    made = resume(p, [whole, cut(p, whole, 1), stem(p, row(1))], [[0], [1], [2, 3]], Sampling(), 0, more=2)
+    assert made[0] == [whole]  # has ended
+    assert 2 <= len(made[1][0]) <= 3 and len(made[2]) == 2 and all(1 <= len(r) <= 2 for r in made[2])
+    assert room(p, stem(p, row(0)), Sampling(max_tokens=4)) == 4 and room(p, stem(p, row(0)), Sampling()) == 6
+
+
+def test_a_tree_shares_prefixes_where_it_says() -> None:
+    p = policy()
+    groups = tree(p, [row(0), row(1)], Sampling(), 0, 0, n=8, fork=(2, 2))
+    for g in groups:
+        # one root forks at 0, 2 and 4: 1 -> 2 -> 4 -> 8 paths
+        assert [r.index for r in g.rollouts] == list(range(8))
+        assert [(r.parent, r.fork) for r in g.rollouts] == [
+            (None, 0), (0, 0), (0, 2), (1, 2), (0, 4), (1, 4), (2, 4), (3, 4)
+        ]  # fmt: skip
+        for r in g.rollouts[1:]:
+            assert torch.equal(r.actions[: r.fork], g.rollouts[r.parent].actions[: r.fork])
+        assert all(len(r) == 6 and r.stopped and r.mask_T.all() for r in g.rollouts)
+        torch.testing.assert_close(p.forward(g.rollouts)["logp_BT"], torch.stack([r.logp_T for r in g.rollouts]))
+    sampled = sum(len(r) - r.fork for r in groups[0].rollouts)
+    assert sampled == 2 * 2 + 4 * 2 + 8 * 2  # against 48 of eight answers apart
+
+
+def test_a_tree_whose_paths_end_early_still_has_n_answers() -> None:
+    p = policy(end=3)
+    (g,) = tree(p, [row(0)], Sampling(), 1, 0, n=7, fork=(2, 2))
+    assert len(g.rollouts) == 7 and all(r.stopped or len(r) == 6 for r in g.rollouts)
+    assert all(torch.equal(r.actions[: r.fork], g.rollouts[r.parent].actions[: r.fork]) for r in g.rollouts[1:])
+
+
+def test_a_tree_is_a_function_of_its_identity() -> None:
+    p = policy()
+    one = tree(p, [row(0), row(1)], Sampling(), 5, 2, n=4, fork=(3, 2))[1]
+    other = tree(p, [row(1)], Sampling(), 5, 2, n=4, fork=(3, 2))[0]
+    assert [r.text for r in one.rollouts] == [r.text for r in other.rollouts]
+    third = tree(p, [row(1)], Sampling(), 6, 2, n=4, fork=(3, 2))[0]
+    assert [r.text for r in one.rollouts] != [r.text for r in third.rollouts]
+
+
+def test_a_segment_as_long_as_the_answer_is_plain_sampling_of_branches() -> None:
+    (g,) = tree(policy(), [row(0)], Sampling(), 0, 0, n=4, fork=(6, 4))
+    assert [r.fork for r in g.rollouts] == [0, 0, 0, 0] and len({r.text for r in g.rollouts}) > 1
+
+
+def test_a_language_policy_goes_on_from_a_prefix() -> None:
+    p = load_model("pocket", "cpu")
+    (g,) = tree(p, [Prompt.text("a", "2+3=")], Sampling(max_tokens=12), 0, 0, n=4, fork=(4, 2))
+    assert len(g.rollouts) == 4
+    for r in g.rollouts:
+        again_T = p.forward([r])["logp_BT"][0, : len(r)]
+        torch.testing.assert_close(again_T, r.logp_T, atol=1e-4, rtol=1e-4)
+        if r.parent is not None:
+            assert torch.equal(r.actions[: r.fork], g.rollouts[r.parent].actions[: r.fork])
+
+
+def test_bad_settings() -> None:
+    with pytest.raises(UserError, match="at least 1"):
+        tree(policy(), [row(0)], Sampling(), 0, 0, n=4, fork=(0, 2))
