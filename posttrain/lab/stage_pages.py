@@ -33,7 +33,7 @@ def _page(stage: str, some: list[Part]) -> str:
     ]
     for part in some:
         card = part.card
-        said = ", ".join(f"`{k}={v!r}`" for k, v in part.defaults().items())
+        said = ", ".join(f"`{k}={getattr(v, '__name__', None) or repr(v)}`" for k, v in part.defaults().items())
         laws = f"Laws: {', '.join(law.replace('_', ' ') for law in card.laws)}. " if card.laws else ""
         out += [f"## {card.name}", "", "```", card.doc.strip(), "```", ""]
         out += [f"{'Parameters: ' + said + '. ' if said else ''}{laws}Evidence: {in_words(evidence(card))}.", ""]
