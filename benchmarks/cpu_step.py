@@ -15,6 +15,7 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -23,30 +24,10 @@ STEPS = 4
 
 
 def ours(model: str) -> list[float]:
-    from benchmarks.grpo_step import texts, worth
-    from posttrain.core.config import Config
-    from posttrain.core.loop import Loop
-    from posttrain.core.sampling import Sampling
-    from posttrain.core.types import Prompt
-    from posttrain.lab.fit import Listed, Memory
-    from posttrain.methods.grpo import grpo
+    from benchmarks.grpo_step import steps_of
     from posttrain.models.load import load_model
-    from posttrain.rewards.score import Scorer
-    from posttrain.rollouts.source import Synchronous
-    from posttrain.train import train
-    from posttrain.weights.learner import Learner
 
-    policy = load_model(model, "cpu", "float32")
-    env = Listed([Prompt.text(str(i), t) for i, t in enumerate(texts(8))])
-    method, ticks = grpo.but(terms=(), rollout=grpo.rollout.but(n=4)), [time.perf_counter()]
-    loop = Loop(
-        config=Config(steps=STEPS, prompts=8, sampling=Sampling(32), lr=1e-6, warmup=0), method=method, env=env,
-        learner=Learner(policy, method, 0, 1e-6), source=Synchronous(policy, method.rollout, Sampling(32), 0),
-        scorer=Scorer([("worth", worth, 1.0)]), curriculum=method.prompts.live(), run=Memory(),
-        watch=lambda step, m: ticks.append(time.perf_counter()),
-    )  # fmt: skip
-    train(loop)
-    return [b - a for a, b in zip(ticks, ticks[1:], strict=False)]
+    return steps_of(load_model(model, "cpu", "float32"), 8, 4, 32, STEPS)
 
 
 def trl(model: str) -> list[float]:
@@ -66,7 +47,7 @@ def trl(model: str) -> list[float]:
             ticks.append(time.perf_counter())
 
     config = GRPOConfig(
-        output_dir="/tmp/trl", num_generations=4, per_device_train_batch_size=32, max_completion_length=32, max_steps=STEPS,
+        output_dir=tempfile.mkdtemp(), num_generations=4, per_device_train_batch_size=32, max_completion_length=32, max_steps=STEPS,
         use_cpu=True, bf16=False, report_to=[], logging_steps=1, save_strategy="no", gradient_checkpointing=False,
     )  # fmt: skip
     trainer = GRPOTrainer(

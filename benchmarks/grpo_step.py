@@ -11,6 +11,7 @@ import json
 import platform
 import pstats
 import statistics
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -43,16 +44,17 @@ def worth(prompt: Any, text: str) -> float:
     return float(sum(c.isdigit() for c in text[-200:])) / 200
 
 
-def ours(tokenizer: str, steps: int, profile: bool = False) -> list[float]:
-    with torch.device("cuda"):
-        model = scaled(Decoder(SHAPES["SmolLM2-135M"])).to(torch.bfloat16)
-    policy = LanguagePolicy(model, load_tokenizer(tokenizer))
-    env = Listed([Prompt.text(str(i), t) for i, t in enumerate(texts(32))])
-    config = Config(steps=steps, prompts=32, sampling=Sampling(256), lr=1e-6, warmup=0, micro_tokens=65536)
-    method, ticks = grpo.but(terms=()), [time.perf_counter()]  # no KL and no reference, as is TRL's default
+def steps_of(
+    policy: LanguagePolicy, prompts: int, n: int, tokens: int, steps: int, profile: bool = False
+) -> list[float]:
+    """Seconds of each GRPO step (no KL and no reference, as is TRL's default) of this many prompts, answers and tokens."""
+    env = Listed([Prompt.text(str(i), t) for i, t in enumerate(texts(prompts))])
+    micro = 65536 if policy.device.type == "cuda" else 16384
+    config = Config(steps=steps, prompts=prompts, sampling=Sampling(tokens), lr=1e-6, warmup=0, micro_tokens=micro)
+    method, ticks = grpo.but(terms=(), rollout=grpo.rollout.but(n=n)), [time.perf_counter()]
     loop = Loop(
-        config=config, method=method, env=env, learner=Learner(policy, method, 0, 1e-6, micro_tokens=65536),
-        source=Synchronous(policy, method.rollout, Sampling(256), 0), scorer=Scorer([("worth", worth, 1.0)]),
+        config=config, method=method, env=env, learner=Learner(policy, method, 0, 1e-6, micro_tokens=micro),
+        source=Synchronous(policy, method.rollout, Sampling(tokens), 0), scorer=Scorer([("worth", worth, 1.0)]),
         curriculum=method.prompts.live(), run=Memory(), watch=lambda step, m: ticks.append(time.perf_counter()),
     )  # fmt: skip
     if profile:
@@ -61,8 +63,13 @@ def ours(tokenizer: str, steps: int, profile: bool = False) -> list[float]:
         pstats.Stats(seen).sort_stats("cumulative").print_stats("posttrain|method '|built-in", 45)
     else:
         train(loop)
-    print({k: round(v, 4) for k, v in loop.run.rows[-1].items()})
     return [b - a for a, b in zip(ticks, ticks[1:], strict=False)]
+
+
+def ours(tokenizer: str, steps: int, profile: bool = False) -> list[float]:
+    with torch.device("cuda"):
+        model = scaled(Decoder(SHAPES["SmolLM2-135M"])).to(torch.bfloat16)
+    return steps_of(LanguagePolicy(model, load_tokenizer(tokenizer)), 32, 8, 256, steps, profile)
 
 
 def trl(tokenizer: str, steps: int) -> list[float]:
@@ -79,7 +86,7 @@ def trl(tokenizer: str, steps: int) -> list[float]:
             ticks.append(time.perf_counter())
 
     config = GRPOConfig(
-        output_dir="/tmp/trl", num_generations=8, per_device_train_batch_size=64, gradient_accumulation_steps=4,
+        output_dir=tempfile.mkdtemp(), num_generations=8, per_device_train_batch_size=64, gradient_accumulation_steps=4,
         max_completion_length=256, max_steps=steps, bf16=True, report_to=[], logging_steps=1, save_strategy="no",
     )  # fmt: skip
     trainer = GRPOTrainer(

@@ -1,6 +1,7 @@
 """examples:
 posttrain find clip importance weight
 posttrain find 2402.03300
+posttrain find "learning to summarize from human feedback"
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 from posttrain.commands.list import systems
@@ -16,17 +18,18 @@ from posttrain.commands.use import load_parts, use_option
 from posttrain.core.errors import UserError, nearest
 
 TEN = 10
+PAPERS = Path(__file__).parent.parent / "papers.json"  # id of a system -> the title of its paper
 
 
 def options(parser: Parser) -> None:
-    parser.add_argument("words", nargs="+", metavar="WORDS", help="names, a paper's id, or words of the idea")
+    parser.add_argument("words", nargs="+", metavar="WORDS", help="names, a paper's id or title, or words of the idea")
     parser.add_argument("--json", action="store_true", help="as JSON")
     use_option(parser)
 
 
 def main(args: argparse.Namespace) -> int:
     load_parts(args.use)
-    rows = systems()
+    rows = everything()
     found = best(rows, " ".join(args.words).split())
     if not found:
         close = nearest(" ".join(args.words), {r["name"] for r in rows})
@@ -37,6 +40,15 @@ def main(args: argparse.Namespace) -> int:
     else:
         show(found)
     return 0
+
+
+def everything() -> list[dict[str, Any]]:
+    """Every system with the title of its paper; a study that is a claim and no part is found as its claim."""
+    rows = systems()
+    known = {row["id"] for row in rows}
+    rows += [row for row in systems("claim") if row["id"] not in known]
+    titles = json.loads(PAPERS.read_text())
+    return [row | {"paper_title": titles.get(row["id"], "")} for row in rows]
 
 
 def best(rows: list[dict[str, Any]], words: list[str], n: int = TEN) -> list[dict[str, Any]]:
@@ -52,7 +64,7 @@ def sum_of(row: dict[str, Any], words: list[str]) -> tuple[int, int]:
 
 
 def worth(row: dict[str, Any], word: str) -> int:
-    """A whole name or paper 100, a piece of a name 40, a word of the title 20, a word of the idea 5, its start 2.
+    """A whole name or paper 100, a piece of a name 40, a word of the title, its own or the paper's, 20, a word of the idea 5, its start 2.
 
     Methods come before the parts of the same name: one more point.
     """
@@ -65,7 +77,7 @@ def worth(row: dict[str, Any], word: str) -> int:
         points = 100
     elif len(plain) > 1 and any(plain in name for name in names):
         points = 40
-    elif word in row["title"].lower().split():
+    elif word in row["title"].lower().split() or word in re.findall(r"[\w-]+", row.get("paper_title", "").lower()):
         points = 20
     elif word in told:
         points = 5

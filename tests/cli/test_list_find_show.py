@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from posttrain.commands.find import best, worth
+from posttrain.commands.find import PAPERS, best, everything, worth
 from posttrain.core.evidence import evidence, files, in_words
 from posttrain.core.registry import Card, Part, find, parts
 from posttrain.core.show import helpers, page, parameters, source
@@ -147,3 +147,19 @@ def test_a_method_has_formulas_when_all_its_parts_have() -> None:
     part: Part = find("grpo", "method")
     names = " ".join(files(part.card)["formula"])
     assert evidence(part.card)["formula"] and "test_advantages" in names and "test_policy" in names
+
+
+@pytest.mark.parametrize(
+    ("title", "id"),
+    [
+        ("Learning to summarize from human feedback", "summarize-hf"),
+        ("Tapered Off-Policy REINFORCE", "topr"),
+        ("Helping or Herding", "helping-or-herding"),  # a study: found as its claim
+    ],
+)
+def test_a_paper_is_found_by_its_title(title: str, id: str) -> None:
+    assert best(everything(), title.split())[0]["id"] == id
+
+
+def test_every_title_belongs_to_a_system() -> None:
+    assert set(json.loads(PAPERS.read_text())) <= {row["id"] for row in everything()}
