@@ -109,16 +109,21 @@ def twins() -> None:
     crews = attention.Crews.blank(S, 5, torch.device("cuda"))
     crews.members[1, :3], crews.table[1, :2] = torch.tensor([4, 6, 5], dtype=torch.int32), table[3, :2]
     crews.common[4:] = 100
-    want = attention.attend_plain(q, k, v, table, head, length)
-    gaps = {}
-    for attention.SPAN in (2, 8):
-        gaps[f"alone {attention.SPAN}"] = attention.attend(q, k, v, table, head, length) - want
-        gaps[f"crews {attention.SPAN}"] = attention.attend(q, k, v, table, head, length, crews) - want
-    N = (H + 2 * KV) * D
+    N, gaps = (H + 2 * KV) * D, {}
     qkv, bias = (torch.randn(*s, device="cuda", generator=gen) for s in ((S, N), (N,)))
     angle = torch.rand(300, D // 2, device="cuda", generator=gen)
     turn = products.Turn(bias, (angle[0].repeat(2), angle[1].repeat(2)), (angle.cos(), angle.sin()), 1e-5)
-    where = products.Where(table, head, length, torch.tensor([0, 1, 2, 5, 6, 4, 3], device="cuda"))
+    where = products.Where(table, head, length)
+    for attention.SPAN in (2, 8):
+        for name, who in (("alone", None), ("crews", crews)):
+            ours, theirs = (k.clone(), v.clone()), (k.clone(), v.clone())
+            want = attention.attend_plain(products.place_plain(qkv, *theirs, where, turn), *theirs, where)
+            gaps[f"{name} {attention.SPAN}"] = attention.attend(qkv, *ours, where, turn, who) - want
+            gaps[f"{name} {attention.SPAN} keys"], gaps[f"{name} {attention.SPAN} values"] = (
+                ours[0] - theirs[0],
+                ours[1] - theirs[1],
+            )
+    where.row = torch.tensor([0, 1, 2, 5, 6, 4, 3], device="cuda")
     ours, theirs = (k.clone(), v.clone()), (k.clone(), v.clone())
     gaps["place"] = products.place(qkv, *ours, where, turn) - products.place_plain(qkv, *theirs, where, turn)
     gaps["keys"], gaps["values"] = ours[0] - theirs[0], ours[1] - theirs[1]
@@ -128,7 +133,7 @@ def twins() -> None:
     gaps["norm"] -= products.add_norm(other, q.flatten(1)[:, :C].cpu(), w.cpu(), w.cpu(), 1e-5)
     gaps["sum"] = mine.cpu() - other
     for name, gap in gaps.items():
-        print(f"{name:8} {float(gap.abs().max()):.1e}", flush=True)
+        print(f"{name:14} {float(gap.abs().max()):.1e}", flush=True)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from benchmarks.rollout import SHAPES
-from posttrain.engines.native import attention
+from posttrain.engines.native import attention, products
 
 
 def timed(once: Callable[[int], Any], layers: int) -> float:
@@ -41,12 +41,15 @@ def main() -> None:
     args = parser.parse_args()
     c, S, layers, M = SHAPES[args.shape], args.answers, 8, 7
     made: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
-    q = torch.randn(S, c.num_heads, c.head_dim, **made)
+    q = torch.randn(S, (c.num_heads + 2 * c.num_kv_heads) * c.head_dim, **made)
+    cos = torch.rand(512, c.head_dim // 2, device="cuda")
+    turn = products.Turn(None, None, (cos, cos), 1e-5)
     keys, values = (torch.randn(layers, S * M + 1, c.num_kv_heads, 64, c.head_dim, **made) for _ in range(2))
     table = torch.arange(1, S * M + 1, device="cuda", dtype=torch.int32).view(S, M)
     for s in range(S):
         table[s, :2] = table[s - s % 8, :2]  # groups of 8 share a prompt of 128
     length, head = torch.full((S,), 255, device="cuda"), torch.full((S,), 127, device="cuda")
+    where = products.Where(table, head, length)
     crews = attention.Crews.blank(S, M, torch.device("cuda"))
     for g in range(S // 8):
         crews.members[g], crews.table[g, :2] = torch.arange(8 * g, 8 * g + 8), table[8 * g, :2]
@@ -57,14 +60,14 @@ def main() -> None:
         attention.TUNED = {D: {"num_warps": warps, "num_stages": stages} for D in (64, 128)}
         for n in (255, 290):
             length.fill_(n)
-            us = timed(lambda i: attention.attend(q, keys[i], values[i], table, head, length), layers)
+            us = timed(lambda i: attention.attend(q, keys[i], values[i], where, turn), layers)
             rows.append((n, us, f"{warps} warps, {stages} stages"))
     print(f"{args.shape} x {S}: floor without sharing {floor:.1f} us")
     for n in (255, 290):
         print(f"  length {n}:", "; ".join(f"{us:.1f} us {how}" for m, us, how in sorted(rows) if m == n), flush=True)
     length.fill_(255)
     print(
-        f"  with crews {timed(lambda i: attention.attend(q, keys[i], values[i], table, head, length, crews), layers):.1f} us",
+        f"  with crews {timed(lambda i: attention.attend(q, keys[i], values[i], where, turn, crews), layers):.1f} us",
         flush=True,
     )
 

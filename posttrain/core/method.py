@@ -69,6 +69,11 @@ class Method:
         return out
 
     @property
+    def scores(self) -> bool:
+        """Whether it trains a score head (a reward model), not what the policy says."""
+        return "score" in self.loss.card.needs
+
+    @property
     def needs(self) -> set[str]:
         """Streams that some part cannot do without."""
         return {need for group in self.parts().values() for part in group for need in part.card.needs}

@@ -48,7 +48,7 @@ class Guard:
     def check(self, step: int, groups: list[Group], seen: dict[str, float], loop: Any) -> Finding | None:
         """Look at a step. Answers that somebody else wrote have no sampler, and a reward model no log-probability."""
         own = own_rollouts(groups)
-        if "mismatch" not in seen or not own or loop.method.loss.card.stage == "reward_model_loss":
+        if "mismatch" not in seen or not own or loop.method.scores:
             return None
         policy = loop.learner.policy
         limit = self.limit if self.limit is not None else default_limit(policy)

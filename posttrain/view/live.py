@@ -87,7 +87,7 @@ class Watch:
         """What can be done with the run now: a reward model does not talk, pairs and bare prompts cannot be graded."""
         which = f"{shlex.quote(loop.config.name)}{self.where}"
         out = [(f"posttrain show {loop.method.name}", "read the algorithm")]
-        if loop.method.loss.card.stage == "reward_model_loss":
+        if loop.method.scores:
             return out
         out.insert(0, (f"posttrain chat --run {which}", "talk to what it has become"))
         if gold and loop.method.rollout.name != "pairs":

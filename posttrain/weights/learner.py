@@ -119,7 +119,7 @@ class Learner:
 
     def _streams(self) -> set[str]:
         m = self.method
-        base = {"score"} if m.loss.card.stage == "reward_model_loss" else {"logp"}
+        base = {"score"} if m.scores else {"logp"}
         return base | (m.needs & {"entropy", "value", "score"})
 
     def _minibatches(self, batch: Batch, step: int, epoch: int) -> Iterator[Tensor]:

@@ -25,7 +25,7 @@ class Masters:
             master = nn.Parameter(p.detach().float())
             self.named.append((name, master))
             self.copies.append((p, master))
-            p.register_post_accumulate_grad_hook(_into(master))
+            _hook(p, master)
 
     @torch.no_grad()
     def publish(self) -> None:
@@ -46,8 +46,9 @@ class Masters:
         self.publish()
 
 
-def _into(master: nn.Parameter) -> object:
-    """Each piece's gradient is added to the master's in float32 and let go."""
+def _hook(p: nn.Parameter, master: nn.Parameter) -> None:
+    """Each piece's gradient is added to the master's in float32 and let go. The newest master has it all: an earlier learner
+    of the same weights (a phase before this one) is done with them."""
 
     def add(p: nn.Parameter) -> None:
         assert p.grad is not None
@@ -57,4 +58,7 @@ def _into(master: nn.Parameter) -> object:
             master.grad += p.grad
         p.grad = None
 
-    return add
+    earlier = getattr(p, "_to_master", None)
+    if earlier is not None:
+        earlier.remove()
+    p._to_master = p.register_post_accumulate_grad_hook(add)  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from posttrain.engines.native.attention import attend_plain
 from posttrain.engines.native.engine import Engine
 from posttrain.engines.native.jobs import Job
 from posttrain.engines.native.pick import Books, pick
-from posttrain.engines.native.products import add_norm, gate_plain
+from posttrain.engines.native.products import Where, add_norm, gate_plain
 from posttrain.engines.sampling import Sampling, generate
 from posttrain.models.decoder import Decoder
 from posttrain.models.shape import DecoderConfig
@@ -96,6 +96,24 @@ def test_looking_behind_the_device_changes_nothing(room, most):
         assert [s.stopped for g in got for s in g] == [s.stopped for g in want for s in g]
         if room:
             assert len(engine.slots.pages.free) == room - 1
+
+
+def test_slots_that_jobs_moved_away_from_hold_nothing(monkeypatch):
+    """On a GPU the number of slots stepped is a power of two. Slots that the last jobs of one call moved away from are stepped
+    in the next call without a job; what they write must not land in pages that others have by then."""
+    model = made("llama")
+    engine = Engine(model, room=22)  # few pages, so that they are used again
+    monkeypatch.setattr(engine, "_bucket", lambda n: max(4, 1 << (n - 1).bit_length()))
+    keys = [[rng.key("moved", p, i) for i in range(8)] for p in range(2)]
+    contexts = [2 + torch.arange(128) % n for n in (50, 40)]
+    limits = [[5] * 6 + [40, 41], [5] * 6 + [42, 43]]  # the last of each stay and move together
+    engine.generate(contexts, keys, Sampling(43), [], limits=limits)
+    few = [keys[0], keys[1][:5]]
+    want = generate(model, contexts, few, Sampling(30), [])
+    got = engine.generate(contexts, few, Sampling(30), [])
+    assert texts(got) == texts(want)
+    for a, b in zip(chain(*want), chain(*got), strict=True):
+        torch.testing.assert_close(a.logp_T, b.logp_T, atol=1e-4, rtol=0)
 
 
 def test_no_room_for_one_answer_is_a_sentence():
@@ -225,7 +243,8 @@ def test_twins_by_hand():
     keys[2, 0, 1] = 1.0
     values = torch.full((4, 1, 3, 4), 7.0)
     values[2, 0] = torch.tensor([0.0, 1.0, 9.0]).view(3, 1)
-    out = attend_plain(q, keys, values, torch.tensor([[2, 1]], dtype=torch.int32), torch.tensor([0]), torch.tensor([1]))
+    where = Where(torch.tensor([[2, 1]], dtype=torch.int32), torch.tensor([0]), torch.tensor([1]))
+    out = attend_plain(q, keys, values, where)
     torch.testing.assert_close(out, torch.full((1, 1, 4), torch.sigmoid(torch.tensor(1.0)).item()))
     got = gate_plain(torch.tensor([[1.0, 2.0]]), None)  # silu(1) * 2
     torch.testing.assert_close(got, torch.tensor([[1.0 / (1 + 2.718281828**-1) * 2]]))

@@ -30,6 +30,14 @@ def test_pieces_are_summed_in_float32():
     assert p.grad is None and masters.named[0][1].grad.item() == 1 + 2.0**-8
 
 
+def test_a_second_learner_of_the_same_weights_has_their_gradients():
+    """Phases of a plan train one policy one after another."""
+    p = nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
+    first, second = Masters([("p", p)]), Masters([("p", p)])
+    (3 * p).sum().backward()
+    assert first.named[0][1].grad is None and second.named[0][1].grad.item() == 3
+
+
 def test_float32_needs_no_copy_and_a_checkpoint_brings_masters_back():
     q = nn.Parameter(torch.ones(2))
     assert Masters([("q", q)]).named[0][1] is q

@@ -13,6 +13,7 @@ from torch import Tensor
 from posttrain.engines.native.attention import CREW, CREW_PLACES
 from posttrain.engines.native.jobs import Job, Seats
 from posttrain.engines.native.pages import OutOfPages
+from posttrain.engines.native.send import sent
 from posttrain.engines.native.slots import Slots
 
 PREFILL = 32_768  # padded tokens read at a time
@@ -64,7 +65,7 @@ class Admission:
             texts += self._ahead(waiting, PREFILL - sum(len(t.tokens) for t in texts))
         self._read(texts)
         if copies:
-            source, target = torch.tensor(copies, device=self.slots.device).T
+            source, target = sent(copies, self.slots.device).T
             self.slots.pages.copy(source, target)
         self.drop({job.group for job in waiting})
         return new
@@ -163,8 +164,7 @@ class Admission:
             for row, (t, n) in enumerate(zip(batch, counts, strict=True)):
                 tokens[row, :n] = t.tokens[t.past : t.past + n]
                 table[row, : len(t.pages)] = torch.tensor(t.pages, dtype=torch.int32)
-            past, count = (torch.tensor(x, device=s.device) for x in ([t.past for t in batch], counts))
-            s.fused.read(tokens.to(s.device), past, count, s.pages, table.to(s.device))
+            s.fused.read(tokens, [t.past for t in batch], counts, s.pages, table)
             self.read += sum(counts)
             for t, n in zip(batch, counts, strict=True):
                 t.past += n

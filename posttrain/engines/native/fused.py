@@ -17,6 +17,7 @@ from torch import Tensor
 from posttrain.engines.native.attention import Crews, attend
 from posttrain.engines.native.pages import Pages
 from posttrain.engines.native.products import Turn, Where, add_norm, gate, place
+from posttrain.engines.native.send import sent
 from posttrain.models.decoder import Decoder
 
 
@@ -73,9 +74,7 @@ class Fused:
         h = add_norm(x, None, None, self.layers[0].norm, self.eps)
         for i, layer in enumerate(self.layers):
             k, v = pages.keys[i], pages.values[i]
-            q = place(h @ layer.qkv.T, k, v, where, layer.turn)
-            seen = attend(q, k, v, where.table, where.head, where.length, crews).flatten(1)
-            h = self._rest(i, x, seen)
+            h = self._rest(i, x, attend(h @ layer.qkv.T, k, v, where, layer.turn, crews).flatten(1))
         return self.model.logits(h)
 
     def _rest(self, i: int, x: Tensor, seen: Tensor) -> Tensor:
@@ -86,10 +85,11 @@ class Fused:
         after = self.layers[i + 1].norm if i + 1 < len(self.layers) else self.model.model.norm.weight.data
         return add_norm(x, y, layer.down_bias, after, self.eps)
 
-    def read(self, tokens_PL: Tensor, past_P: Tensor, count_P: Tensor, pages: Pages, table_PM: Tensor) -> None:
-        """Read count new tokens of each text (right-padded) after the past ones that its pages hold already."""
-        (P, L), past = tokens_PL.shape, int(past_P.max())
-        used = int((past_P + count_P).max())
+    def read(self, tokens_PL: Tensor, past: list[int], count: list[int], pages: Pages, table_PM: Tensor) -> None:
+        """Read count new tokens of each text (right-padded) after the past ones that its pages hold already. All of it comes
+        from the host, and nothing is asked back from the device, which may be busy with steps."""
+        (P, L), used = tokens_PL.shape, max(map(sum, zip(past, count, strict=True)))
+        tokens_PL, past_P, count_P, table_PM = (sent(x, pages.keys.device) for x in (tokens_PL, past, count, table_PM))
         positions_PL = past_P.unsqueeze(-1) + torch.arange(L, device=tokens_PL.device)
         real_PL = positions_PL < (past_P + count_P).unsqueeze(-1)
         row_PL = torch.where(real_PL, torch.arange(P, device=tokens_PL.device).unsqueeze(-1), P)
@@ -97,7 +97,11 @@ class Fused:
         nobody = torch.zeros_like(table_PM[:1])  # padding goes to the page that belongs to nobody
         where = Where(torch.cat((table_PM, nobody)), torch.zeros_like(at_N), at_N, row_PL.flatten())
         table_PM = table_PM[:, : pages.needed(used)]
-        mask = None if not past else (torch.arange(used, device=at_N.device) <= positions_PL.unsqueeze(-1)).unsqueeze(1)
+        mask = (
+            None
+            if not max(past)
+            else (torch.arange(used, device=at_N.device) <= positions_PL.unsqueeze(-1)).unsqueeze(1)
+        )
         x = self.model.model.embed_tokens.weight[tokens_PL.flatten()].float()
         h = add_norm(x, None, None, self.layers[0].norm, self.eps)
         for i, layer in enumerate(self.layers):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from posttrain.engines.native.attention import Crews
+from posttrain.engines.native.attention import SPAN, Crews
 from posttrain.engines.native.fused import Fused
 from posttrain.engines.native.jobs import Job
 from posttrain.engines.native.pages import Pages
 from posttrain.engines.native.pick import Books, pick
 from posttrain.engines.native.products import Where
+from posttrain.engines.native.send import sent
 
 STOPS = 16  # stop ids a run may have; a fixed number, so that captured graphs serve every run
 
@@ -28,7 +29,7 @@ class Slots:
         self.crews = Crews.blank(count, self.table.shape[1], self.device)
         self.stops = torch.full((STOPS,), -1, dtype=torch.long, device=self.device)
         self.crewed = False
-        self.graphs: dict[tuple[int, str, bool], torch.cuda.CUDAGraph] = {}
+        self.graphs: dict[tuple[int, str, int, bool], torch.cuda.CUDAGraph] = {}
         if pages.size >= length:  # a page a slot, for good
             self.table[:, 0] = torch.arange(1, count + 1)
 
@@ -37,56 +38,65 @@ class Slots:
         """Every slot has one page of its own."""
         return self.pages.size >= self.length
 
-    def step(self, n: int, way: str) -> None:
-        """One token for each of the first n slots; those not alive compute too, and nothing of theirs is kept."""
+    def step(self, n: int, way: str, wide: int) -> None:
+        """One token for each of the first n slots, none with more pages than `wide`; those not alive compute too, and
+        nothing of theirs is kept."""
         books = self.books.first(n)
-        where = Where(self.table[:n], books.head, books.filled)
+        where = Where(self.table[:n, :wide], books.head, books.filled)
         logits = self.fused.step(books.token, self.pages, where, self.crews if self.crewed else None)
         pick(logits, books, self.stops, way)
 
     def run(self, n: int, way: str, steps: int) -> None:
+        wide = self._wide(n)
         if self.device.type != "cuda":
             for _ in range(steps):
-                self.step(n, way)
+                self.step(n, way, wide)
             return
-        kind = (n, way, self.crewed)
+        kind = (n, way, wide, self.crewed)
         if kind not in self.graphs:
-            self.graphs[kind] = self._capture(n, way)
+            self.graphs[kind] = self._capture(n, way, wide)
         for _ in range(steps):
             self.graphs[kind].replay()
 
-    def _capture(self, n: int, way: str) -> torch.cuda.CUDAGraph:
+    def _wide(self, n: int) -> int:
+        """Pages that attention must look at: as many spans as the longest answer so far has, in few different numbers, so that
+        a generous limit costs nothing until it is used."""
+        if self.fixed:
+            return self.table.shape[1]
+        used = int(np.count_nonzero(self.pages_of[:n], axis=1).max())
+        return min(self.table.shape[1], SPAN << (max(0, used - 1) // SPAN).bit_length())
+
+    def _capture(self, n: int, way: str, wide: int) -> torch.cuda.CUDAGraph:
         """Record the step, so that the host launches one graph instead of hundreds of kernels; the books stay as they are."""
         kept = [x.clone() for x in self.books.every()]
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(2):
-                self.step(n, way)
+            self.step(n, way, wide)  # compiles what is new, and lets cuBLAS take its memory
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         shared = next(iter(self.graphs.values())).pool() if self.graphs else None  # graphs take turns in one memory
         with torch.cuda.graph(graph, pool=shared):
-            self.step(n, way)
+            self.step(n, way, wide)
         for x, was in zip(self.books.every(), kept, strict=True):
             x.copy_(was)
         return graph
 
     def move(self, source: list[int], target: list[int]) -> None:
-        """Slots to other places; paged keys and values stay where they are."""
-        a, b = (torch.tensor(x, device=self.device) for x in (source, target))
+        """Slots to other places; paged keys and values stay where they are. What was left behind is stepped again one day, so
+        it must point to nobody's pages."""
+        a, b = (sent(x, self.device) for x in (source, target))
         for x in self.books.every():
             x[b] = x[a]
         if self.fixed:
             self.pages.copy(a + 1, b + 1)
         else:
             self.pages_of[target] = self.pages_of[source]
-            self.table[b] = self.table[a]
-        self.books.alive[a] = False
+        self.vacate(source)
 
     def seat(self, seats: list[int], jobs: list[Job]) -> None:
         """Write the books of new jobs."""
-        b, at = self.books, torch.tensor(seats, device=self.device)
+        b, at = self.books, sent(seats, self.device)
         whole = [
             (
                 j.last,
@@ -100,12 +110,13 @@ class Slots:
             for j in jobs
         ]
         real = [(1 / (j.how.temperature or 1.0), j.how.top_p, j.how.min_p) for j in jobs]
-        columns = (*torch.tensor(whole, device=self.device).T, *torch.tensor(real, device=self.device).T)
+        columns = (*sent(whole, self.device).T, *sent(real, self.device).T)
         into = (b.token, b.head, b.filled, b.made, b.limit, b.key, b.top_k, b.cold, b.top_p, b.min_p)
         for to, values in zip(into, columns, strict=True):
             to[at] = values
-        b.alive[at], b.stopped[at] = True, False
-        b.raw[at] = torch.tensor([j.how.raw_logp for j in jobs], device=self.device)
+        b.alive.index_fill_(0, at, True)
+        b.stopped.index_fill_(0, at, False)
+        b.raw[at] = sent([j.how.raw_logp for j in jobs], self.device)
         for seat, job in zip(seats, jobs, strict=True):
             if not job.fresh:
                 b.tokens[seat, : len(job.tokens)] = job.tokens.to(self.device)
@@ -114,8 +125,9 @@ class Slots:
 
     def vacate(self, seats: list[int]) -> None:
         """Slots that nobody sits in: they are stepped too, over one place of the page that belongs to nobody."""
-        at = torch.tensor(seats, device=self.device, dtype=torch.long)
-        self.books.alive[at], self.books.filled[at], self.books.head[at] = False, 0, 0
+        at = sent(seats, self.device, torch.long)
+        for x in (self.books.alive, self.books.filled, self.books.head):
+            x.index_fill_(0, at, 0)
         self.write_table([(seat, []) for seat in seats])
 
     def write_table(self, rows: list[tuple[int, list[int]]]) -> None:
@@ -124,8 +136,7 @@ class Slots:
         for seat, pages in rows:
             self.pages_of[seat, : len(pages)] = pages
             self.pages_of[seat, len(pages) :] = 0
-        host = torch.from_numpy(self.pages_of)
-        self.table.copy_(host.pin_memory() if self.device.type == "cuda" else host, non_blocking=True)
+        self.table.copy_(sent(self.pages_of, self.device))
 
     def crew_up(self, crews: list[tuple[list[int], list[int], int]]) -> None:
         """Which slots read which common pages together; all others read for themselves."""
@@ -138,4 +149,4 @@ class Slots:
             host.table[row, : len(pages)] = torch.tensor(pages, dtype=torch.int32)
             host.common[members] = places
         for name in ("members", "table", "common"):
-            getattr(self.crews, name).copy_(getattr(host, name))
+            getattr(self.crews, name).copy_(sent(getattr(host, name), self.device))
