@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from posttrain.advantages.pure import pure as per_token
 from posttrain.core.method import Method
-from posttrain.core.plan import Context, Phase, Plan, plan
+from posttrain.core.plan import Context, Do, Phase, Plan, plan
+from posttrain.core.types import Prompt
+from posttrain.environments.language.listed import Listed
 from posttrain.losses.aggregate import token_mean
 from posttrain.losses.terms.kl import kl
-from posttrain.methods.asked import asked_task
+from posttrain.methods.asked import asked_rewards, asked_task
 from posttrain.methods.grpo import grpo
+from posttrain.methods.process_reward_model import process_reward_model
 from posttrain.rewards.fine_grained import FineGrained, models_of
+from posttrain.rewards.models.process_model import ProcessModel
 from posttrain.rewards.shaping.min_form import min_form
+from posttrain.rewards.spec import Given
+from posttrain.rollouts.step_labels import label_steps
 
 
 def min_form_rl(temperature: float = 0.1, outcome: str = "", beta: float = 0.001) -> Method:
@@ -23,18 +29,55 @@ def min_form_rl(temperature: float = 0.1, outcome: str = "", beta: float = 0.001
 
 
 @plan(paper="arXiv:2504.15275", title="PURE")
-def pure(steps: int = 60, rewards: str = "line:repetition + answer:task", temperature: float = 0.1) -> Plan:
+def pure(
+    steps: int = 60, rewards: str = "line:repetition + answer:task", temperature: float = 0.1, prm_steps: int = 0, level: str = "sentence"
+) -> Plan:  # fmt: skip
     """PURE: RL on process rewards whose sum is replaced by their soft minimum, beside the checked answer.
 
     r*_i = r_i softmin_i(r / T);  A_t = sum_{s >= t} (r*_s - b) + (R - mean of others' R)
-    rewards: "weight*level:rule + ...", as in fine-grained-rlhf; those of the level answer are R.
+    rewards: "weight*level:rule + ...", as in fine-grained-rlhf; those of the level answer are R. prm_steps: first train a
+    process reward model for so many steps, on steps (of this level) labelled by finishing them, and let it pay instead
+    of the rules; R is then the task's reward. The paper's model learned from people's labels.
     """
+    options = {"steps": steps, "rewards": rewards, "temperature": temperature, "prm_steps": prm_steps, "level": level}
+    page = ("PURE", "arXiv:2504.15275", pure.__doc__ or "", options)
+    if prm_steps:
+        learn = Phase(
+            "pure", min_form_rl(temperature, "outcome"), steps, asked_task, rewards=lambda c: paid_by_model(c, level)
+        )
+        return Plan("pure", (*step_model(prm_steps, level), learn), *page)
 
     def scorer(context: Context) -> FineGrained:
         return FineGrained(models_of(rewards, asked_task(context)), context.role("policy").decode)
 
     whole = [piece.split("*")[-1].strip() for piece in rewards.split("+") if "answer:" in piece]
     outcome = whole[0].replace(":", "-") if len(whole) == 1 else ""
-    phase = Phase("pure", min_form_rl(temperature, outcome), steps, asked_task, rewards=scorer)
-    options = {"steps": steps, "rewards": rewards, "temperature": temperature}
-    return Plan("pure", (phase,), "PURE", "arXiv:2504.15275", pure.__doc__ or "", options)
+    return Plan("pure", (Phase("pure", min_form_rl(temperature, outcome), steps, asked_task, rewards=scorer),), *page)
+
+
+def step_model(steps: int, level: str) -> tuple[Do, Phase]:
+    """Label the steps of the policy's answers by finishing them, and train a process reward model on them."""
+
+    def label(context: Context) -> None:
+        c, env = context.config, asked_task(context)
+        asked = [env.prompt(i) for i in range(steps * c.prompts)]
+        found = label_steps(context.role("policy"), asked, asked_rewards(context), c.sampling, level=level, seed=c.seed)
+        context.run.write_artifact(
+            "steps", [{"id": p.id, "prompt": p.content, "steps": p.info["steps"]} for p in found]
+        )
+        context.notes["labelled_steps"] = sum(len(p.info["steps"]) for p in found)
+
+    def labelled(context: Context) -> Listed:
+        rows = context.run.read_artifact("steps")
+        return Listed("steps", tuple(Prompt(r["id"], tuple(r["prompt"]), None, {"steps": r["steps"]}) for r in rows))
+
+    learn = Phase(
+        "step-model", process_reward_model, steps, labelled, role="step_model", rewards=lambda c: Given(),
+        make=lambda c: c.role("policy").as_reward_model(),
+    )  # fmt: skip
+    return Do("label-steps", label), learn
+
+
+def paid_by_model(context: Context, level: str) -> ProcessModel:
+    """The task's reward as the outcome, the model's on every step."""
+    return ProcessModel(asked_rewards(context), context.role("step_model"), level)

@@ -10,6 +10,7 @@ import torch
 from posttrain.core.errors import UserError
 from posttrain.losses.reward_model.bradley_terry import bradley_terry
 from posttrain.losses.supervised.sft import sft
+from posttrain.losses.supervised.step_value import step_value
 from posttrain.losses.value.value_loss import value_loss
 from tests.losses.table import batch_of, inside, slopes, value_and_gradient
 
@@ -93,3 +94,16 @@ def test_bradley_terry_against_plain_floats() -> None:
     torch.testing.assert_close(loss_P.tolist(), losses(scores), rtol=1e-9, atol=1e-12)
     expected = slopes(lambda rows: sum(losses(rows[0])), [scores])[0]
     torch.testing.assert_close(grad_B.tolist(), expected, rtol=1e-6, atol=1e-8)
+
+
+def test_step_value_table() -> None:
+    # s = 1, y = 1: -log sigma(1) = log(1 + 1/e), slope sigma(1) - 1 = -S; s = 1, y = 0: 1 more, slope sigma(1);
+    # s = 0, y = 0.25: log 2 whatever y is, slope 1/2 - 1/4. Two tokens carry the loss twice, and so its slope.
+    batch = batch_of([[0.0], [0.0], [0.0, 0.0]], reward=[[1.0], [0.0], [0.0, 0.25]])
+    batch = batch.but(score_B=torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64))
+    loss_BT, grad_B = value_and_gradient(step_value, batch, by="score_B")
+    base = math.log1p(math.exp(-1))
+    expected = [[base], [base + 1], [math.log(2)] * 2]
+    for row, want in zip(inside(loss_BT, batch), expected, strict=True):
+        torch.testing.assert_close(row, want, rtol=1e-12, atol=0)
+    torch.testing.assert_close(grad_B.tolist(), [-S, 1 - S, 0.5], rtol=1e-12, atol=0)

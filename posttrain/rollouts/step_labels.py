@@ -1,0 +1,81 @@
+"""Steps of answers with what they are worth, estimated by finishing them: what a process reward model learns from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from posttrain.core import rng
+from posttrain.core.errors import UserError
+from posttrain.core.registry import rollout
+from posttrain.core.types import Group, Prompt, Rollout
+from posttrain.engines.sampling import Sampling
+from posttrain.rewards.process import split_steps, token_ends
+from posttrain.rollouts.keep.eligible import reward_of
+from posttrain.rollouts.resume import cut, resume, room
+
+
+@rollout(title="Labelled steps (Math-Shepherd)", paper="arXiv:2312.08935")
+def step_labels(policy: Any, prompts: list[Prompt], how: Sampling, seed: int, step: int) -> list[Group]:
+    """Labelled steps (Math-Shepherd): answers up to the end of a step, as `label_steps` left them with the prompt
+    (`info["steps"]`, each `{"tokens": [...], "worth": ...}`); the worth is the reward."""
+    groups = []
+    for p in prompts:
+        told = p.info.get("steps")
+        if not isinstance(told, (list, tuple)) or not told:
+            raise UserError(f"prompt {p.id!r} has no labelled steps; `posttrain run pure --prm-steps 20` makes them")
+        context = policy.encode(p)
+        groups.append(Group(p, [_prefix(p, context, s["tokens"], float(s["worth"]), i) for i, s in enumerate(told)]))
+    return groups
+
+
+def _prefix(prompt: Prompt, context: torch.Tensor, tokens: list[int], worth: float, index: int) -> Rollout:
+    T = len(tokens)
+    own = torch.ones(T, dtype=torch.bool)
+    return Rollout(
+        prompt, context, torch.tensor(tokens), torch.zeros(T), own, reward=worth, index=index, info={"written": True}
+    )
+
+
+def step_ends(policy: Any, r: Rollout, level: str) -> list[int]:
+    """How many actions an answer has at the end of each of its steps; the last is all of them."""
+    ends = token_ends(policy.decode, r.actions)
+    places = [next((t + 1 for t, e in enumerate(ends) if e >= end), len(r)) for _, end in split_steps(r.text, level)]
+    return sorted({*places[:-1], len(r)}) if len(r) else []
+
+
+def label_steps(
+    policy: Any, prompts: Sequence[Prompt], scorer: Any, how: Sampling, shape: tuple[int, int] = (4, 4),
+    level: str = "sentence", seed: int = 0,
+) -> list[Prompt]:  # fmt: skip
+    """Prompts with labelled steps: shape = (answers a prompt, continuations from the end of each step).
+
+    worth of a step = mean reward of the continuations; of the last one, the answer's own reward. A step without a
+    continuation that could be scored is left out, and so is a prompt without steps.
+    """
+    n, k = shape
+    made = [r for group in policy.sample(prompts, n, how, seed, 0) for r in group]
+    places = [(r, at) for r in made for at in step_ends(policy, r, level)]
+    inner = [(r, at) for r, at in places if at < len(r)]
+    stems = [cut(policy, r, at) for r, at in inner]
+    keys = [[rng.key(seed, "step", r.prompt.id, r.index, at, j) for j in range(k)] for r, at in inner]
+    stems, keys, inner = _with_room(policy, how, stems, keys, inner)
+    tried = resume(policy, stems, keys, how, 0)
+    scorer.score([Group(r.prompt, rs) for (r, _), rs in zip(inner, tried, strict=True)])
+    scorer.score([Group(r.prompt, [r]) for r in made])
+    found = [(r, at, [reward_of(x) for x in rs if not x.failed]) for (r, at), rs in zip(inner, tried, strict=True)]
+    found += [(r, len(r), [reward_of(r)]) for r in made if len(r) and not r.failed]
+    steps: dict[str, list[dict[str, Any]]] = {}
+    for r, at, worths in found:
+        if worths:
+            label = {"tokens": r.actions[:at].tolist(), "worth": sum(worths) / len(worths)}
+            steps.setdefault(r.prompt.id, []).append(label)
+    return [Prompt(p.id, p.content, p.answer, p.info | {"steps": steps[p.id]}) for p in prompts if p.id in steps]
+
+
+def _with_room(policy: Any, how: Sampling, stems: list[Rollout], keys: list[Any], inner: list[Any]) -> tuple[Any, ...]:
+    """Only the states from which an answer may go on."""
+    some = [i for i, s in enumerate(stems) if room(policy, s, how)]
+    return [stems[i] for i in some], [keys[i] for i in some], [inner[i] for i in some]
