@@ -1,6 +1,7 @@
-"""GRPO on SmolLM2-135M-Instruct's real weights, several tasks and seeds, whole and with LoRA: curves and samples in one JSON.
+"""GRPO on SmolLM2-135M-Instruct's real weights, two tasks, several seeds, whole and with LoRA: curves and samples as JSON.
 
-python recipes/smollm2_grpo.py --model smollm2 --tasks arithmetic word-problems --seeds 3 --out learning.json
+python recipes/smollm2_tasks.py --out tasks
+python recipes/smollm2_grpo.py --model smollm2 --tasks tasks/chain-sums tasks/word-problems --out learning.json
 """
 
 from __future__ import annotations
@@ -8,66 +9,117 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import sqlite3
-import tempfile
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
 import torch
 
 from posttrain.core.config import Config
-from posttrain.core.method import find_method
+from posttrain.core.loop import Loop
+from posttrain.core.method import Method
 from posttrain.core.sampling import Sampling
-from posttrain.recipe import run
+from posttrain.engines.guard import Guard
+from posttrain.environments.task import task
+from posttrain.evals.accuracy import accuracy
+from posttrain.lab.fit import Memory
+from posttrain.methods.grpo import grpo
+from posttrain.models.load import load_model
+from posttrain.models.lora import add_lora
+from posttrain.rewards.spec import build_scorer
+from posttrain.rollouts.source import Synchronous
+from posttrain.train import train
+from posttrain.weights.learner import Learner
+
+PROMPTS, N, PROBLEMS = 32, 8, 400
+FIGURES = ("reward", "length", "mismatch", "grad_norm", "surprise")
 
 
-def learn(task: str, seed: int, lora: int, args: argparse.Namespace, runs: Path) -> dict[str, Any]:
-    """One run; its curve is the mean reward of each step."""
-    name = f"{task}-{seed}-{lora}"
-    method = find_method("grpo").but(terms=())
-    lr = args.lr * (10 if lora else 1)
-    config = Config(
-        task=task, model=args.model, name=name, seed=seed, steps=args.steps, prompts=32, n=8, lora=lora, lr=lr,
-        sampling=Sampling(args.max_tokens), micro_tokens=65536, eval_problems=300, save_every=10_000, log_rollouts=2,
+def measured(policy: Any, env: Any, tokens: int) -> dict[str, float]:
+    """Held-out accuracy: sampled as in training, and greedy."""
+    drawn, sure = (accuracy(policy, env, PROBLEMS, Sampling(tokens, temperature=t)) for t in (1.0, 0.0))
+    return {"sampled": drawn.accuracy, "greedy": sure.accuracy, "tokens": drawn.tokens}
+
+
+def learn(
+    policy: Any, method: Method, env: Any, config: Config, scorer: Any = None, every: int = 20
+) -> dict[str, Any]:  # fmt: skip
+    """Train in place with the real loop; accuracy every so many steps, and figures of each step."""
+    tokens = config.sampling.max_tokens
+    points = [{"step": 0, "seconds": 0.0} | measured(policy, env, tokens)]
+    memory, spent, began = Memory(), 0.0, time.perf_counter()
+
+    def after(step: int, _: dict[str, float]) -> None:
+        nonlocal spent, began
+        if (step + 1) % every == 0 or step + 1 == config.steps:
+            spent += time.perf_counter() - began  # measuring is not learning
+            points.append({"step": step + 1, "seconds": round(spent, 2)} | measured(policy, env, tokens))
+            began = time.perf_counter()
+
+    lr = config.lr or 1e-5
+    decay = config.steps if config.schedule == "linear" else 0
+    learner = Learner(policy, method, config.seed, lr, config.warmup, config.max_norm, config.micro_tokens, decay)
+    loop = Loop(
+        config=config, method=method, env=env, learner=learner,
+        source=Synchronous(policy, method.rollout, config.sampling, config.seed),
+        scorer=scorer or build_scorer("", env), curriculum=method.prompts.live(), run=memory, watch=after, guard=Guard(),
+        keep=[p.live() for p in method.keep], shaping=[p.live() for p in method.shaping],
     )  # fmt: skip
-    began = time.perf_counter()
-    summary = run(config, runs, method=method)
-    seconds = time.perf_counter() - began
-    with sqlite3.connect(runs / name / "run.sqlite") as db:
-        curve = [v for (v,) in db.execute("SELECT value FROM metrics WHERE name = 'reward' ORDER BY step")]
-        last = db.execute("SELECT prompt, text, reward FROM rollouts ORDER BY step DESC LIMIT 3").fetchall()
-    kept = ("accuracy_before", "accuracy_after", "seconds", "tokens")
-    return {"task": task, "seed": seed, "lora": lora, "wall_seconds": seconds, **{k: summary[k] for k in kept},
-            "curve": [round(x, 4) for x in curve], "samples": last}  # fmt: skip
+    train(loop)
+    figures = {k: [round(row[k], 5) for row in memory.rows if k in row] for k in FIGURES}
+    return {"points": points, "figures": figures, "samples_drawn": config.steps * config.prompts * (config.n or N)}
+
+
+def shown(policy: Any, env: Any, tokens: int) -> list[dict[str, Any]]:
+    """Three greedy answers to held-out questions."""
+    made = accuracy(policy, env, 3, Sampling(tokens, temperature=0.0)).rollouts
+    return [{"question": r.prompt.last, "gold": r.prompt.answer, "answer": r.text, "right": r.reward} for r in made]
+
+
+def about() -> dict[str, Any]:
+    return {
+        "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor(),
+        "versions": f"torch {torch.__version__}, Python {platform.python_version()}",
+        "date": time.strftime("%Y-%m-%d"),
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--tasks", nargs="+", default=["arithmetic", "word-problems"])
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=120)
-    parser.add_argument("--lr", type=float, default=2e-5)
-    parser.add_argument("--max-tokens", type=int, default=128)
-    parser.add_argument("--lora", type=int, nargs="+", default=[0, 16], help="ranks; 0 trains the weights")
+    parser.add_argument("--tasks", nargs="+", required=True, help="folders with train.jsonl and test.jsonl")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--lr", type=float, nargs="+", default=[2e-5])
+    parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--lora", type=int, default=0, help="rank; 0 trains the weights")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    about = {"hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor(),
-             "versions": f"torch {torch.__version__}, Python {platform.python_version()}", "date": time.strftime("%Y-%m-%d"),
-             "command": "python recipes/smollm2_grpo.py", "steps": args.steps, "lr": args.lr}  # fmt: skip
-    rows = []
-    with tempfile.TemporaryDirectory() as runs:
-        for lora in args.lora:
-            for task in args.tasks:
-                for seed in range(args.seeds):
-                    got = learn(task, seed, lora, args, Path(runs))
-                    rows.append(got | about)
-                    print(
-                        f"{task} seed {seed} lora {lora}: {got['accuracy_before']:.1%} -> {got['accuracy_after']:.1%} in {got['wall_seconds']:.0f} s",
-                        flush=True,
-                    )
-                    args.out.write_text(json.dumps(rows, indent=1) + "\n")
+    policy = load_model(args.model)
+    policy = add_lora(policy, args.lora) if args.lora else policy
+    start = {k: v.clone() for k, v in policy.state_dict().items()}
+    rows: list[dict[str, Any]] = []
+    for name, lr, seed in ((t, lr, s) for t in args.tasks for lr in args.lr for s in args.seeds):
+        policy.load_state_dict(start)
+        env = task(f"{name}(reward='numeric')")
+        config = Config(
+            seed=seed, steps=args.steps, prompts=PROMPTS, n=N, lr=lr, sampling=Sampling(args.max_tokens), micro_tokens=65536,
+        )  # fmt: skip
+        before = shown(policy, env, args.max_tokens)
+        began = time.perf_counter()
+        got = learn(policy, grpo.but(terms=()), env, config)
+        said = {"before": before, "after": shown(policy, env, args.max_tokens)}
+        rows.append(
+            {"task": Path(name).name, "seed": seed, "lora": args.lora, "lr": lr, "steps": args.steps,
+             "wall_seconds": round(time.perf_counter() - began, 1), **got, "said": said, **about()}
+        )  # fmt: skip
+        first, last = got["points"][0], got["points"][-1]
+        print(f"{Path(name).name} seed {seed} lora {args.lora} lr {lr}: sampled {first['sampled']:.1%} -> {last['sampled']:.1%}, greedy "
+              f"{first['greedy']:.1%} -> {last['greedy']:.1%}, {last['seconds']:.0f} s learning", flush=True)  # fmt: skip
+        args.out.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":

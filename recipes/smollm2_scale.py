@@ -1,0 +1,127 @@
+"""Six published systems against GRPO at equal samples on SmolLM2-135M-Instruct: claims/scale/<id>.json with their curves.
+
+python recipes/smollm2_tasks.py --out tasks
+python recipes/smollm2_scale.py --model smollm2 --task tasks/word-problems --out FOLDER [--arms lite-ppo grpo]
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from posttrain.core.config import Config
+from posttrain.core.method import Method
+from posttrain.core.sampling import Sampling
+from posttrain.core.types import Prompt
+from posttrain.environments.language.listed import Listed
+from posttrain.environments.task import task
+from posttrain.lab.fit import fit
+from posttrain.methods.grpo import grpo
+from posttrain.methods.grpo_lambda import grpo_lambda
+from posttrain.methods.lite_ppo import lite_ppo
+from posttrain.methods.process_reward_model import process_reward_model
+from posttrain.methods.prorl import prorl
+from posttrain.methods.pure import min_form_rl
+from posttrain.methods.topr import topr
+from posttrain.methods.treepo import treepo
+from posttrain.models.load import load_model
+from posttrain.rewards.models.process_model import ProcessModel
+from posttrain.rewards.spec import build_scorer
+from posttrain.rollouts.step_labels import label_steps
+from recipes.smollm2_grpo import PROMPTS, N, about, learn
+
+plain = grpo.but(terms=())
+PRM_PROMPTS, PRM_STEPS = 256, 24
+# what is tried; arms with the same number of samples, prompts a step changed where the group is larger
+ARMS: dict[str, Method] = {
+    "grpo": plain,
+    "lite-ppo": lite_ppo, "grpo, 4 minibatches": plain.but(minibatches=4),
+    "topr": topr, "grpo, 4 epochs": plain.but(epochs=4, minibatches=2),
+    "grpo-lambda": grpo_lambda.but(terms=()),
+    "prorl": prorl.but(reference=prorl.reference.but(every=20)),
+    "treepo": treepo,
+    "pure": min_form_rl(outcome="outcome").but(terms=()),
+}  # fmt: skip
+
+
+def step_model(policy: Any, env: Any, config: Config, out: dict[str, Any]) -> Callable[[], Any]:
+    """A process reward model from the policy's own steps, finished four times each; returns the scorer."""
+    scorer, began = build_scorer("", env), time.perf_counter()
+    found = label_steps(
+        policy, [env.prompt(i) for i in range(PRM_PROMPTS)], scorer, config.sampling, seed=config.seed + 1000
+    )
+    model = policy.as_reward_model()
+    steps = dataclasses.replace(config, steps=PRM_STEPS, lr=1e-5, n=None)
+    rows = fit(model, process_reward_model, Listed("steps", tuple(found)), steps)
+    out["process_reward_model"] = {
+        "prompts": PRM_PROMPTS, "answers_labelled": 4 * PRM_PROMPTS, "steps_labelled": sum(len(p.info["steps"]) for p in found),
+        "mean_worth": mean(s["worth"] for p in found for s in p.info["steps"]), "loss": [round(r["loss"], 4) for r in rows],
+        "seconds": round(time.perf_counter() - began, 1), "agreement": agreement(model, policy, env, config),
+    }  # fmt: skip
+    return lambda: ProcessModel(scorer, model)
+
+
+def agreement(model: Any, policy: Any, env: Any, config: Config) -> float:
+    """How often the model scores a right answer above a wrong one to the same fresh question (0.5 is chance)."""
+    from posttrain.rewards.models.reward_model import RewardModel
+
+    asked: list[Prompt] = [env.prompt(i) for i in range(PRM_PROMPTS, PRM_PROMPTS + 128)]
+    wins = []
+    for group in policy.sample(asked, N, config.sampling, config.seed + 2000, 0):
+        good = [bool(env.grade(r.prompt, r.text)) for r in group]
+        score = RewardModel(model).raw(group).tolist()
+        wins += [
+            float(a > b) for a, x in zip(score, good, strict=True) for b, y in zip(score, good, strict=True) if x > y
+        ]
+    return round(mean(wins), 4)
+
+
+def mean(xs: Any) -> float:
+    some = list(xs)
+    return sum(some) / max(len(some), 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--task", required=True)
+    parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS), metavar="ARM")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--lr", type=float, default=2e-5)
+    parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--out", type=Path, required=True, help="a JSON file with a row for each arm and seed")
+    args = parser.parse_args()
+    policy = load_model(args.model)
+    start = {k: v.clone() for k, v in policy.state_dict().items()}
+    env, rows = task(f"{args.task}(reward='numeric')"), []
+    for arm in args.arms:
+        for seed in args.seeds:
+            policy.load_state_dict(start)
+            method, n = ARMS[arm], ARMS[arm].rollout.defaults().get("n", N)
+            config = Config(
+                seed=seed, steps=args.steps, prompts=PROMPTS * N // n, n=n, lr=args.lr, sampling=Sampling(args.max_tokens),
+                micro_tokens=65536,
+            )  # fmt: skip
+            extra: dict[str, Any] = {}
+            scorer = step_model(policy, env, config, extra)() if arm == "pure" else None
+            got = learn(policy, method, env, config, scorer, every=10)
+            rows.append(
+                {"arm": arm, "seed": seed, "task": Path(args.task).name, "lr": args.lr, "steps": args.steps, **got, **extra, **about()}
+            )  # fmt: skip
+            last = got["points"][-1]
+            print(f"{arm} seed {seed}: sampled {last['sampled']:.1%}, greedy {last['greedy']:.1%}, {last['tokens']:.1f} tokens, "
+                  f"{last['seconds']:.0f} s {extra}", flush=True)  # fmt: skip
+            args.out.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
