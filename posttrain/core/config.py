@@ -33,6 +33,7 @@ class Config:
     device: str = ""  # cuda where there is one, else cpu
     dtype: str = ""  # bfloat16 (with float32 masters) on a GPU, else float32
     lora: int = 0  # rank of adapters to train instead of the weights; 0: the weights
+    bits: int = 0  # 4: the weights packed into four bits beside the adapters (QLoRA); 0: as they are
     reward: str = ""  # by name, or mine.py:function, or a sum: "numeric + 0.2*format"; empty: the task grades itself
     reward_timeout: float = 10.0
     eval_every: int = 0  # steps between evaluations; 0: before and after only
@@ -51,6 +52,10 @@ class Config:
             raise UserError(f"n is {self.n}; a prompt needs at least 1 answer")
         if self.lora < 0:
             raise UserError(f"lora is {self.lora}; a rank is at least 1, and 0 trains the weights themselves")
+        if self.bits not in (0, 4):
+            raise UserError(f"bits is {self.bits}; use 4, or 0 for the weights as they are")
+        if self.bits and not self.lora:
+            raise UserError("weights of four bits do not learn; say what does with --lora 16")
         if self.schedule not in ("constant", "linear"):
             raise UserError(f"schedule is {self.schedule!r}; use 'constant' or 'linear'")
         if self.layout not in ("shared", "packed", "padded"):

@@ -14,6 +14,7 @@ from posttrain.core.errors import UserError
 from posttrain.core.types import Prompt, Rollout
 from posttrain.engines.sampling import Sampling, generate
 from posttrain.models.decoder import Decoder
+from posttrain.models.four_bit import FourBit
 from posttrain.models.heads import Critic, ScalarHead
 from posttrain.models.likelihood import CHUNK, likelihood
 from posttrain.models.rows import Rows, states
@@ -103,8 +104,10 @@ class LanguagePolicy(nn.Module):
         return out
 
     def _engine(self) -> Any:
-        """The native engine where it pays: our decoder on a GPU. Made once; it reads the live weights."""
-        if self.device.type != "cuda" or not isinstance(self.model, Decoder):
+        """The native engine where it pays: our decoder on a GPU, or with packed weights, which it unpacks once a call and not
+        at every token. Made once; it reads the live weights."""
+        packed = any(isinstance(m, FourBit) for m in self.model.modules())
+        if not isinstance(self.model, Decoder) or (self.device.type != "cuda" and not packed):
             return None
         from posttrain.engines.native.engine import Engine
 

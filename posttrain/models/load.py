@@ -10,21 +10,29 @@ import torch
 
 from posttrain.core.errors import UserError, nearest
 from posttrain.models.decoder import Decoder, DecoderConfig
+from posttrain.models.four_bit import pack
 from posttrain.models.language import LanguagePolicy
-from posttrain.models.lora import merged_state
+from posttrain.models.lora import TARGETS, merged_state
 
 POCKET = Path(__file__).parent / "pocket"
 NAMED = ("pocket", "smollm2")
 
 
-def load_model(spec: str = "pocket", device: str | None = None, dtype: str = "") -> LanguagePolicy:
-    """A policy from a name, a folder or a hub id; missing weights say in one sentence what to install or pass."""
+def load_model(spec: str = "pocket", device: str | None = None, dtype: str = "", bits: int = 0) -> LanguagePolicy:
+    """A policy from a name, a folder or a hub id; missing weights say in one sentence what to install or pass.
+
+    bits=4 packs every projection (models/four_bit.py) before the model goes to the device.
+    """
     folder = find_folder(spec)
     device = usable(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = dtype or ("bfloat16" if device.startswith("cuda") else "float32")
     if not isinstance(getattr(torch, dtype, None), torch.dtype):
         raise UserError(f"dtype is {dtype!r}; use float32 or bfloat16")
     model = load_decoder(folder, getattr(torch, dtype))
+    if bits and not pack(model, TARGETS, device):
+        raise UserError(
+            f"{spec} has no layer named {', '.join(TARGETS[:3])}... to pack into {bits} bits; leave --bits away"
+        )
     tokenizer = load_tokenizer(folder)
     return LanguagePolicy(model.to(device), tokenizer, spec, stop_ids(Path(folder)))
 

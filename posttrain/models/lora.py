@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from posttrain.core import rng
 from posttrain.core.errors import UserError
+from posttrain.models.four_bit import FourBit
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -59,6 +60,9 @@ def add_lora(policy: Any, rank: int, alpha: float | None = None, seed: int = 0) 
             if name in TARGETS and type(child) is nn.Linear:
                 setattr(module, name, LoRALinear.around(child, rank, alpha or 2 * rank, seed, f"{path}.{name}"))
                 found += 1
+            elif isinstance(child, FourBit):
+                child.adapt(rank, alpha or 2 * rank, seed, f"{path}.{name}")
+                found += 1
     if not found:
         raise UserError(f"the model has no layer named {', '.join(TARGETS[:3])}... for --lora; train it whole")
     return policy
@@ -66,8 +70,10 @@ def add_lora(policy: Any, rank: int, alpha: float | None = None, seed: int = 0) 
 
 def merged_state(model: nn.Module) -> dict[str, Tensor]:
     """The state of the model with every adapter added to its matrix, under the names that it has without adapters."""
-    state = {k: v for k, v in model.state_dict().items() if not k.endswith((".lora_a", ".lora_b"))}
+    state = {
+        k: v for k, v in model.state_dict().items() if not k.endswith((".lora_a", ".lora_b", ".packed", ".absmax"))
+    }
     for path, module in model.named_modules():
-        if isinstance(module, LoRALinear):
+        if isinstance(module, (LoRALinear, FourBit)):
             state[f"{path}.weight"] = module.merged()
     return state

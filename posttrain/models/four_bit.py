@@ -1,0 +1,102 @@
+"""Weights in four bits (NF4, blocks of 64), as QLoRA has them: they stay, and an adapter beside them learns.
+
+A matrix is unpacked where it is used and let go at once, forward and backward, so that only its four bits and a scale of each
+block stay (4.5 bits a weight). bitsandbytes packs and unpacks. The rollout engine adds adapters to unpacked copies of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from posttrain.core import rng
+from posttrain.core.errors import UserError
+
+BLOCK = 64
+
+
+class FourBit(nn.Module):
+    """A linear layer whose matrix is packed; `adapt` gives it the low-rank difference that learns."""
+
+    packed: Tensor
+    absmax: Tensor
+    lora_a: nn.Parameter | None
+    lora_b: nn.Parameter | None
+
+    def __init__(self, linear: nn.Linear, device: str | torch.device) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.dtype, self.scale = linear.weight.dtype, 1.0
+        packed, state = _library().quantize_4bit(
+            linear.weight.data.to(device), blocksize=BLOCK, quant_type="nf4", compress_statistics=False
+        )
+        self.register_buffer("packed", packed)
+        self.register_buffer("absmax", state.absmax)
+        self.bias = linear.bias
+        self.register_parameter("lora_a", None)
+        self.register_parameter("lora_b", None)
+
+    def adapt(self, rank: int, alpha: float, *identity: object) -> None:
+        like: dict[str, Any] = {"device": self.packed.device, "dtype": self.dtype}
+        a = torch.randn(rank, self.in_features, generator=rng.torch_generator("lora", *identity))
+        self.lora_a = nn.Parameter((a / self.in_features**0.5).to(**like))
+        self.lora_b = nn.Parameter(torch.zeros(self.out_features, rank, **like))
+        self.scale = alpha / rank
+
+    def wide(self) -> Tensor:
+        """The matrix unpacked, without the adapter."""
+        library = _library()
+        state = library.QuantState(
+            absmax=self.absmax, shape=torch.Size((self.out_features, self.in_features)), blocksize=BLOCK, quant_type="nf4",
+            code=library.get_4bit_type("nf4", device=self.packed.device), dtype=self.dtype,
+        )  # fmt: skip
+        return library.dequantize_4bit(self.packed, state)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = _Product.apply(x, self)
+        if self.bias is not None:
+            y = y + self.bias
+        if self.lora_a is None or self.lora_b is None:
+            return y
+        return y + self.scale * F.linear(F.linear(x, self.lora_a), self.lora_b)
+
+    def merged(self) -> Tensor:
+        """The matrix that does the same without an adapter."""
+        if self.lora_a is None or self.lora_b is None:
+            return self.wide()
+        return (self.wide().float() + self.scale * (self.lora_b.float() @ self.lora_a.float())).to(self.dtype).detach()
+
+
+class _Product(torch.autograd.Function):
+    """x W^T with W unpacked for the moment; W has no gradient, so nothing else is kept for the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: FourBit) -> Tensor:
+        ctx.layer = layer
+        return F.linear(x, layer.wide())
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad @ ctx.layer.wide(), None
+
+
+def pack(model: nn.Module, targets: tuple[str, ...], device: str | torch.device) -> int:
+    """Every projection of the model in four bits, one after another, so that the whole is never on the device."""
+    found = 0
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if name in targets and type(child) is nn.Linear:
+                setattr(module, name, FourBit(child, device))
+                found += 1
+    return found
+
+
+def _library() -> Any:
+    try:
+        import bitsandbytes.functional as library
+    except ImportError:
+        raise UserError("--bits 4 needs bitsandbytes: pip install 'posttrain[4bit]'") from None
+    return library

@@ -1,0 +1,83 @@
+"""A policy that writes prompts: a frozen language model with a small MLP before its head, whose logits are Q-values."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posttrain.core import rng
+from posttrain.core.types import Prompt, Rollout
+from posttrain.models.language import LanguagePolicy
+from posttrain.models.rows import Rows, states
+
+ASK = "Write a prompt."
+
+
+class Adapted(nn.Module):
+    """logits = head(mlp(h)), h the frozen model's states. The MLP begins near 0, so every token is about as likely."""
+
+    def __init__(self, model: Any, hidden: int = 256, seed: int = 0) -> None:
+        super().__init__()
+        self.inner = model.requires_grad_(False)
+        weight = next(model.parameters())
+        self.mlp = nn.Sequential(nn.Linear(model.width, hidden), nn.ReLU(), nn.Linear(hidden, model.width))
+        self.mlp.to(weight.device)
+        draw = rng.torch_generator("prompt writer", seed)
+        for p in self.mlp.parameters():
+            scale = 1e-2 if p.dim() == 2 else 0.0
+            p.data.copy_(scale * torch.randn(p.shape, generator=draw))
+
+    @property
+    def width(self) -> int:
+        return int(self.inner.width)
+
+    def hidden(self, *args: Any) -> Tensor:
+        return self.inner.hidden(*args)
+
+    def continued(self, *args: Any) -> tuple[Tensor, Tensor]:
+        return self.inner.continued(*args)
+
+    def prefill(self, *args: Any) -> tuple[Tensor, Any]:
+        return self.inner.prefill(*args)
+
+    def step(self, *args: Any) -> Tensor:
+        return self.inner.step(*args)
+
+    def logits(self, h: Tensor) -> Tensor:
+        return self.inner.logits(self.mlp(h.float()))
+
+
+class PromptWriter(LanguagePolicy):
+    """Writes the same kind of prompt whatever the input: it never sees it. value_BT is V = log sum exp of its logits."""
+
+    @staticmethod
+    def of(policy: LanguagePolicy, hidden: int = 256, seed: int = 0) -> PromptWriter:
+        """A writer on a copy of this model."""
+        model = Adapted(copy.deepcopy(policy.model), hidden, seed)
+        return PromptWriter(model, policy.tokenizer, policy.name, policy.stops)
+
+    def encode(self, prompt: Prompt) -> Tensor:
+        return super().encode(Prompt.text("writer", ASK))
+
+    def forward(self, rollouts: Sequence[Rollout], needs: Iterable[str] = ("logp",)) -> dict[str, Tensor]:
+        needs = set(needs)
+        out = super().forward(rollouts, needs - {"value"}) if needs - {"value"} else {}
+        if "value" in needs:
+            rows = Rows.of(rollouts, self.device)
+            h_BTD, _ = states(self.model, rows, self.layout)
+            logits_BTV = self.model.logits(h_BTD).float() / self.temperature  # type: ignore[operator]
+            out["value_BT"] = torch.logsumexp(logits_BTV, -1) * rows.real_BT
+        return out
+
+    def with_critic(self) -> PromptWriter:
+        """The logits are the critic."""
+        return self
+
+    def clone(self) -> PromptWriter:
+        other = PromptWriter(copy.deepcopy(self.model), self.tokenizer, self.name, self.stops)
+        other.temperature, other.layout = self.temperature, self.layout
+        return other
