@@ -39,30 +39,36 @@ def run(
     method = method or find_method(config.method)
     if config.n is not None:
         method = method.but(rollout=method.rollout.but(n=config.n))
-    config = dataclasses.replace(config, name=config.name or f"{method.name}-{config.task.replace('/', '-')}")
+    config = dataclasses.replace(
+        config, name=config.name or f"{method.name}-{config.task.replace('/', '-').replace(' + ', '+')}"
+    )
     env = environment(config, method)
     scorer = scorer_of(config, method, env)
     policy = load_policy(config)
-    if method.loss.card.stage == "reward_model_loss":
+    if method.scores:
         policy = policy.as_reward_model()
     with Run(Path(runs) / config.name, to_dict(config) | {"parts": method.describe()}, fresh=fresh) as store:
         loop = build_loop(config, method, policy, env, scorer, store)
-        loop.role = "reward_model" if method.loss.card.stage == "reward_model_loss" else "policy"
+        loop.role = "reward_model" if method.scores else "policy"
         return _measured(loop, watch)
 
 
 def environment(config: Config, method: Method) -> Any:
-    """The task; for a method that learns from written pairs, the pairs of that name or file."""
-    from posttrain.environments.task import pair_task, task
+    """The task; for a method that learns from written pairs, the pairs of that name or file; from a log, the log."""
+    from posttrain.environments.task import log_task, pair_task, task
 
     if method.rollout.name == "pairs":
         return pair_task(config.task, data=config.data or None)
+    if method.rollout.name == "logged":
+        return log_task(config.task)
     return task(config.task, level=config.level, think=config.think, data=config.data or None)
 
 
 def scorer_of(config: Config, method: Method, env: Any) -> Any:
     """What says how good answers are; those that somebody else wrote come with their worth."""
-    if method.rollout.name in ("demonstrations", "pairs"):
+    if method.rollout.name in ("demonstrations", "pairs", "step_labels"):
+        return Given()
+    if method.rollout.name == "logged" and not config.reward and env.rewarded:
         return Given()
     if not config.reward and not getattr(env, "graded", True):
         raise UserError(
@@ -90,7 +96,7 @@ def held_out(found: Score) -> dict[str, float]:
 
 
 def load_policy(config: Config) -> Any:
-    policy = load_model(config.model, config.device or None, config.dtype)
+    policy = load_model(config.model, config.device or None, config.dtype, config.bits)
     policy.temperature = config.sampling.temperature or 1.0
     policy.layout = config.layout
     return add_lora(policy, config.lora, seed=config.seed) if config.lora else policy

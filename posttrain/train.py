@@ -37,7 +37,7 @@ def credit(loop: Loop, rollouts: list[Rollout], batch: Batch) -> Batch:
     """Shape the rewards, then say which action deserves how much of them; each rollout keeps its own."""
     for part in loop.shaping:
         batch = batch.but(reward_BT=part(batch))
-    adv = loop.method.advantage(batch)
+    adv = loop.advantage(batch)
     streams = adv if isinstance(adv, tuple) else (adv,)  # some also say what the critic should learn, or mark tokens
     batch = batch.but(**dict(zip(("adv_BT", "return_BT", "mark_BT"), streams, strict=False)))
     for row, rollout in enumerate(rollouts):

@@ -1,4 +1,5 @@
-"""Which answers stand in the same state: those of a group whose actions so far are the same, letter by letter."""
+"""Which answers stand in the same state: those that grew from the same node of a tree, else those of a group whose actions so
+far are the same, letter by letter."""
 
 from __future__ import annotations
 
@@ -12,11 +13,16 @@ from posttrain.core.types import Batch
 def nodes(batch: Batch) -> Tensor:
     """(B, T + 1): a number for the state before each action, and after the last; equal where the prefix is.
 
-    After something that the policy did not choose (an observation, padding) an answer stands alone, and a row that is not
-    live always does.
+    Answers that were sampled as a tree say where they parted (`info["node_B"]`), and no chance likeness counts. Otherwise,
+    after something that the policy did not choose (an observation, padding) an answer stands alone. A row that is not live
+    always does.
     """
-    token_BT, B = batch.need("token_BT"), len(batch.mask_BT)
-    alone_B = torch.arange(B, device=token_BT.device) - B  # below 0: no number of a shared state
+    B, T = batch.mask_BT.shape
+    alone_B = torch.arange(B, device=batch.mask_BT.device) - B  # below 0: no number of a shared state
+    if "node_B" in batch.info:
+        node_BS: Tensor = batch.info["node_B"][:, : T + 1]
+        return torch.where(batch.live_B.unsqueeze(-1), node_BS, alone_B.unsqueeze(-1))
+    token_BT = batch.need("token_BT")
     lone_B = ~batch.live_B
     node_B = torch.where(lone_B, alone_B, batch.need("group_B"))
     out = [node_B]

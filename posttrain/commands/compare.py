@@ -1,6 +1,7 @@
 """examples:
 posttrain compare grpo rloo --seeds 5
 posttrain compare grpo "grpo(loss='cispo')" --task word_problems --steps 40 --picture grpo-cispo.png
+posttrain compare grpo topr --task arithmetic --seeds 2 --steps 3 --prompts 4 --eval-problems 20    a quick look
 """
 
 from __future__ import annotations
@@ -8,9 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 
-from posttrain.commands.parser import Parser, whole
+from posttrain.commands.parser import Parser, config_options, given, whole
 from posttrain.commands.use import load_parts, use_option
+from posttrain.core.config import Config, from_dict
 from posttrain.core.errors import UserError
+
+KEPT = ("eval_every", "save_every", "keep_checkpoints", "log_rollouts")  # of a run's folder: a comparison has none
 
 
 def options(parser: Parser) -> None:
@@ -22,6 +26,7 @@ def options(parser: Parser) -> None:
     parser.add_argument("--steps", type=whole, default=40, metavar="N", help="steps of each run [40]")
     parser.add_argument("--picture", default="", metavar="FILE", help="draw the comparison: .png or .svg")
     parser.add_argument("--json", action="store_true", help="the figures as JSON and nothing else")
+    config_options(parser, skip=("method", "task", "steps", "seed", "name", *KEPT))
     use_option(parser)
 
 
@@ -34,7 +39,9 @@ def main(args: argparse.Namespace) -> int:
     if args.seeds < 2:
         raise UserError(f"--seeds is {args.seeds}; with fewer than 2 nobody can tell a difference from luck")
     picture = args.picture or None
-    made = compare(args.methods, task=args.task, seeds=args.seeds, steps=args.steps, picture=picture)
+    settings = {k: v for k, v in given(args).items() if k not in ("task", "steps")}
+    config: Config = from_dict(Config, settings)
+    made = compare(args.methods, task=args.task, seeds=args.seeds, steps=args.steps, config=config, picture=picture)
     if args.json:
         print(json.dumps(made.to_dict()))
         return 0

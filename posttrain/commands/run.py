@@ -129,7 +129,8 @@ def part_changes(args: argparse.Namespace) -> dict[str, Any]:
 def run_name(method: Any, changed: list[str], config: Config) -> str:
     """grpo-arithmetic; grpo-cispo-arithmetic-s1 with another loss and seed: the same command finds the same run."""
     parts = [p.name for field in changed for p in method.parts().get(field, ())]
-    task = Path(config.task).name.split(".")[0] if "." in config.task else config.task.replace("/", "-")
+    file = "." in config.task or Path(config.task).is_dir()
+    task = Path(config.task).name.split(".")[0] if file else config.task.replace("/", "-").replace(" + ", "+")
     model = [] if config.model == "pocket" else [Path(config.model).name]
     seed = [f"s{config.seed}"] if config.seed else []
     return "-".join([method.name, *dict.fromkeys(parts), task, *model, *seed])

@@ -7,6 +7,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from posttrain.core.places import places
 from posttrain.core.types import Batch, Group, Rollout, pad
 
 
@@ -35,6 +36,7 @@ def assemble(groups: list[Group]) -> tuple[list[Rollout], Batch]:
             "length_B": torch.tensor([len(r) for r in rollouts]),
             "written_B": torch.tensor([bool(r.info.get("written")) for r in rollouts]),
             **components(rollouts),
+            **places(groups, T),
         },
     )
     return rollouts, batch

@@ -33,6 +33,10 @@ class Loop:
     shaping: list[Any] = field(default_factory=list)
     watch: Any = None  # called with (step, metrics) after every step: the display
     guard: Any = None
+    advantage: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.advantage = self.method.advantage.live()
 
     def steps(self) -> Iterator[int]:
         """The steps still to do; the first is the one after the last good checkpoint."""
@@ -42,7 +46,7 @@ class Loop:
 
     def stateful(self) -> dict[str, Any]:
         """Parts whose state must survive a restart, by name."""
-        named = {"curriculum": self.curriculum}
+        named = {"curriculum": self.curriculum, "advantage": self.advantage}
         named |= {f"keep{i}": p for i, p in enumerate(self.keep)}
         named |= {f"shaping{i}": p for i, p in enumerate(self.shaping)}
         return {k: p for k, p in named.items() if hasattr(p, "state_dict")}

@@ -238,18 +238,19 @@ def numbered(item: Any, name: str, split: str, index: int) -> Any:
 def split_up(read: dict[str, list[Any]]) -> tuple[dict[str, list[Any]], int]:
     """Train and test without a question in common, and how many training rows that cost."""
     if set(read) == {"train"}:
-        keyed = [(draws.key(_question(x)), x) for x in read["train"]]
+        keyed = [(draws.key(question_of(x)), x) for x in read["train"]]
         least = min(k for k, _ in keyed)  # a small file still has one test question
         test = [x for k, x in keyed if k % 10 == 0] or [x for k, x in keyed if k == least and len(keyed) > 1]
         read = {"train": read["train"], "test": test}
-        asked = {_question(x) for x in test}
-        return {"train": [x for x in read["train"] if _question(x) not in asked], "test": test}, 0
-    asked = {_question(x) for x in read.get("test", ())}
-    train = [x for x in read.get("train", ()) if _question(x) not in asked]
+        asked = {question_of(x) for x in test}
+        return {"train": [x for x in read["train"] if question_of(x) not in asked], "test": test}, 0
+    asked = {question_of(x) for x in read.get("test", ())}
+    train = [x for x in read.get("train", ()) if question_of(x) not in asked]
     return {**read, "train": train}, len(read.get("train", ())) - len(train)
 
 
-def _question(item: Any) -> str:
+def question_of(item: Any) -> str:
+    """What is asked, as one text: two prompts with the same are the same question."""
     prompt = getattr(item, "prompt", item)
     return repr([(m["role"], m["content"]) for m in prompt.content])
 

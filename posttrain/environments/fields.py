@@ -28,15 +28,17 @@ _ROLES = {
 _TURN = re.compile(r"(?:\A|\n\n)\s*(Human|Assistant):[ \t]?")
 
 
-def resolve(columns: Iterable[str], given: Mapping[str, str], source: str) -> dict[str, str]:
+def resolve(
+    columns: Iterable[str], given: Mapping[str, str], source: str, usual: Mapping[str, tuple[str, ...]] = NAMES
+) -> dict[str, str]:
     """field -> column: what the user gave, else the first usual name that is there; an empty name means none."""
     known = list(columns)
     for field, column in given.items():
-        if field not in NAMES:
-            raise UserError(f"no field called {field!r}; {_hint(field, NAMES, 'fields are')}")
+        if field not in usual:
+            raise UserError(f"no field called {field!r}; {_hint(field, usual, 'fields are')}")
         if column and column not in known:
             raise UserError(f"{source} has no column {column!r}; {_hint(column, known, 'it has')}")
-    found = {field: next((n for n in names if n in known), "") for field, names in NAMES.items()}
+    found = {field: next((n for n in names if n in known), "") for field, names in usual.items()}
     found |= dict(given)
     return {field: column for field, column in found.items() if column}
 

@@ -5,6 +5,7 @@
     gsm8k, data/gsm8k                     public data sets under the data folder
     path/to/file.jsonl, path/to/folder    your own data
     "my.jsonl(question='problem')"        any of them with options
+    "arithmetic + counting"               several at once
 A bare name is looked for in that order, so `countdown` is the school's and `data/countdown` the file's.
 """
 
@@ -21,6 +22,8 @@ from posttrain.environments.base import Environment
 from posttrain.environments.data import THINK, Layout, data
 from posttrain.environments.fields import NAMES
 from posttrain.environments.language.listed import from_pairs
+from posttrain.environments.logs import LOG_NAMES, LogData, logs
+from posttrain.environments.mixed import Mixed
 from posttrain.environments.preferences import preferences
 from posttrain.environments.presets import PAIRS, QUESTIONS, pair_set, question_set
 from posttrain.environments.rows import FORMATS
@@ -35,6 +38,8 @@ def task(spec: str, **options: Any) -> Environment:
     A file also takes test, reward, suffix, skip_bad and a column for each field (question=..., answer=...); a
     reasoning-gym set takes size and its own settings. An option that a task does not have is an error.
     """
+    if " + " in str(spec) and not Path(str(spec)).exists():
+        return mixture(str(spec), options)
     spec, given = parse(str(spec)) if str(spec).strip().endswith(")") else (str(spec).strip(), {})
     folder, _, name = spec.partition("/")
     options = {k: v for k, v in options.items() if v is not None} | given
@@ -51,6 +56,16 @@ def task(spec: str, **options: Any) -> Environment:
             taken["folder"] = taken.pop("data")
         return question_set(_known(spec, name or spec, QUESTIONS), **taken)
     raise unknown("task", spec, names())
+
+
+def mixture(spec: str, options: dict[str, Any]) -> Mixed:
+    """Several tasks as one, each with the same options."""
+    from posttrain.rewards.spec import split_sum  # rewards know environments
+
+    names = [piece for piece in split_sum(spec) if piece]
+    if len(set(names)) < 2 or len(set(names)) < len(names):
+        raise UserError(f"a mixture is of two tasks or more, each named once, got {spec!r}")
+    return Mixed({name: task(name, **options) for name in names})
 
 
 def pair_task(spec: str, data: str | Path | None = None) -> Environment:
@@ -70,6 +85,21 @@ def pair_task(spec: str, data: str | Path | None = None) -> Environment:
     if not found.size("train"):
         raise UserError(f"{found.name} has no training pairs; it has {found.size('test')} for test")
     return from_pairs(found.name, found.pairs("train"), found.pairs("test"))
+
+
+def log_task(spec: str) -> LogData:
+    """Answers that were given before: a file of them, or the folder of a run that stored its own."""
+    name, options = parse(spec) if spec.strip().endswith(")") else (spec.strip(), {})
+    taken = _renamed(options, name, ("reward", "skip_bad", *(k for k in LOG_NAMES if k != "reward"), "earned"))
+    if not looks_like_file(name):
+        told = "name a file of logged answers (--task log.jsonl) or the folder of a run (--task runs/NAME)"
+        raise UserError(f"{name!r} is no log; {told}")
+    columns = {
+        "reward" if k == "earned" else k: str(taken.pop(k))
+        for k in (*LOG_NAMES, "earned")
+        if k in taken and k != "reward"
+    }
+    return logs(name, columns, **taken)
 
 
 def looks_like_file(spec: str) -> bool:

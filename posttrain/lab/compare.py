@@ -10,10 +10,15 @@ from typing import Any
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method, find_method
+from posttrain.core.registry import fold, parse, parts
 from posttrain.evals.accuracy import accuracy
 from posttrain.lab.bootstrap import differences, interval
 from posttrain.lab.experiment import one_thread
 from posttrain.lab.fit import fit
+
+# rollouts that are read and not made, and what they are
+ELSEWHERE = {"pairs": "written pairs", "logged": "logged answers", "step_labels": "labelled steps"}
+OTHERS = {"dpo": "online-dpo, which makes its own"}
 
 
 @dataclass(frozen=True)
@@ -72,8 +77,8 @@ def compare(
 
     if len(methods) < 2 or len(set(methods)) < len(methods):
         raise UserError(f"a comparison needs at least two different methods, got {', '.join(methods) or 'none'}")
-    made: dict[str, Method] = {name: find_method(name) for name in methods}
     config = replace(config or Config(), task=task, steps=steps)
+    made: dict[str, Method] = {name: comparable(name, config.n) for name in methods}
     env = find_task(task, level=config.level, think=config.think, data=config.data or None)
     if not getattr(env, "graded", True):
         raise UserError(f"{task} has no gold answers, so accuracy cannot be compared on it; use another --task")
@@ -93,6 +98,24 @@ def compare(
     if picture:
         draw(result, picture)
     return result
+
+
+def comparable(name: str, n: int | None = None) -> Method:
+    """The method of that name, with n answers a prompt; one whose result is no accuracy on a task is refused with why."""
+    word = parse(name)[0]
+    if fold(word) in {p.name for p in parts("plan")} - {p.name for p in parts("method")}:
+        raise UserError(f"{word} is a plan of several phases, and compare is for methods; run it: posttrain run {word}")
+    method = find_method(name)
+    if method.scores:
+        raise UserError(
+            f"{word} trains a reward model, which has no accuracy on a task; compare methods that train a policy"
+        )
+    if method.rollout.name in ELSEWHERE:
+        other = OTHERS.get(method.name, "a method that samples its own")
+        raise UserError(f"{word} learns from {ELSEWHERE[method.rollout.name]}, which a task does not have; use {other}")
+    if n is not None and "n" in method.rollout.defaults():
+        method = method.but(rollout=method.rollout.but(n=n))
+    return method
 
 
 def _train(method: Method, env: Any, config: Config) -> tuple[float, float, list[float]]:

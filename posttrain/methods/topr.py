@@ -1,6 +1,6 @@
 """TOPR: many passes over old answers without a leash: the right ones are imitated, the wrong ones pushed down until rare.
 
-Here the answers are sampled each step and used four times; learn from a log with `--rollout logged`.
+Here the answers are sampled each step and used four times; learn from a log with `--rollout logged --task log.jsonl`.
 """
 
 from posttrain.advantages.baseline import baseline

@@ -1,7 +1,8 @@
-"""Answers that some policy gave earlier, with what it thought of them: learning from a log."""
+"""Answers that some policy gave earlier, with what it thought of them and what they earned: learning from a log."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,10 +17,12 @@ from posttrain.engines.sampling import Sampling
 def logged(
     policy: Any, prompts: list[Prompt], how: Sampling, seed: int, step: int, n: int | None = None, logp: bool = True
 ) -> list[Group]:
-    """Logged answers: those that come with the prompt (`info["answers"]`, each `{"text": ..., "logp": [...]}`).
+    """Logged answers: those that come with the prompt, `info["answers"]`, or a log's: `--task log.jsonl`, `--task runs/NAME`.
 
-    n: only so many of them, the next ones at each step, in turn (None: all). logp=False: log-probabilities of the policy
-    that gave them are not needed (CoPG, imitation) and stay 0.
+    Each is {"text": ...} or {"tokens": [...]}, with "logp": [...] and "reward" where they are known. Token ids are used as
+    they are. If the end of a text has no log-probability, it is not an action. n: only so many of them, the next ones at
+    each step, in turn (None: all). logp=False: log-probabilities of the policy that gave them are not needed (CoPG,
+    imitation) and stay 0.
     """
     groups = []
     for p in prompts:
@@ -28,18 +31,45 @@ def logged(
             raise UserError(f"prompt {p.id!r} has no logged answers; give it answers=[{{'text': ..., 'logp': [...]}}]")
         first, count = (0, len(told)) if n is None else (step * n, n)
         some = [told[(first + i) % len(told)] for i in range(min(count, len(told)))]
-        groups.append(Group(p, [_read(policy, p, answer, logp) for answer in some]))
+        groups.append(Group(p, [replace(_read(policy, p, a, logp), index=i) for i, a in enumerate(some)]))
     return groups
 
 
 def _read(policy: Any, prompt: Prompt, answer: dict[str, Any], logp: bool) -> Rollout:
-    made: Rollout = policy.written(prompt, answer["text"])
-    if logp:
-        if len(answer.get("logp") or ()) != len(made):
-            got = f"{len(answer['logp'])} log-probabilities" if answer.get("logp") else "no log-probabilities"
-            raise UserError(
-                f"an answer of prompt {prompt.id!r} has {len(made)} tokens and {got}; this method weighs answers by those of "
-                "the policy that gave them: log one a token, or say --rollout 'logged(logp=False)'"
-            )
-        made.logp_T = torch.tensor(answer["logp"], dtype=torch.float32)
+    made = _actions(policy, prompt, answer)
+    reward = answer.get("reward")
+    made.reward = None if reward is None else float(reward)
+    made.rewards = {} if reward is None else {"logged": float(reward)}
+    if not logp:
+        return made
+    known = answer.get("logp") or ()
+    ended = hasattr(policy, "tokenizer") and "tokens" not in answer  # a text gets an end token that may not have been logged
+    if ended and known and len(known) == len(made) - 1:  # it is no action then
+        made = replace(made, actions=made.actions[:-1], mask_T=made.mask_T[:-1], stopped=False)
+    if len(known) != len(made) or not len(made):
+        got = f"{len(known)} log-probabilities" if known else "no log-probabilities"
+        raise UserError(
+            f"an answer of prompt {prompt.id!r} has {len(made)} tokens and {got}; this method weighs answers by those of "
+            "the policy that gave them: log one a token, or say --rollout 'logged(logp=False)'"
+        )
+    made.logp_T = torch.tensor(known, dtype=torch.float32)
     return made
+
+
+def _actions(policy: Any, prompt: Prompt, answer: dict[str, Any]) -> Rollout:
+    """The answer as a rollout whose log-probabilities are 0: from its token ids where they were logged, else its text."""
+    if "tokens" not in answer:
+        made: Rollout = policy.written(prompt, answer["text"])
+        return made
+    actions = torch.tensor(answer["tokens"], dtype=torch.long)
+    size = len(policy.tokenizer) if hasattr(policy, "tokenizer") else int(policy.V)
+    if not len(actions) or int(actions.min()) < 0 or int(actions.max()) >= size:
+        raise UserError(
+            f"an answer of prompt {prompt.id!r} has token ids that are not of this model (0 to {size - 1}); was it logged with "
+            "another one? leave the ids out and give its text"
+        )
+    mask_T = torch.tensor(answer.get("mask") or [True] * len(actions), dtype=torch.bool)
+    if len(mask_T) != len(actions):
+        raise UserError(f"an answer of prompt {prompt.id!r} has {len(actions)} token ids and a mask of {len(mask_T)}")
+    text, zeros_T = answer.get("text") or policy.decode(actions), torch.zeros(len(actions))
+    return Rollout(prompt, policy.encode(prompt), actions, zeros_T, mask_T, text, info={"written": True})

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import posttrain.lab
+from posttrain.core.config import Config
+from posttrain.core.sampling import Sampling
 from tests.cli.conftest import call
 
 RECORD = {"id": "dpo", "verdict": "shown", "seeds": [0, 1], "seconds": 1.0, "checks": []}
@@ -60,7 +62,10 @@ def test_compare(monkeypatch: pytest.MonkeyPatch) -> None:
         "compare", "grpo", "rloo(epochs=2)", "--seeds", "3", "--steps", "7", "--task", "counting", "--picture", "a.png"
     )
     assert said.code == 0 and "as good as" in said.out and "a.png" in said.out
-    assert asked == [((["grpo", "rloo(epochs=2)"],), {"task": "counting", "seeds": 3, "steps": 7, "picture": "a.png"})]
+    asked_for = {"task": "counting", "seeds": 3, "steps": 7, "picture": "a.png", "config": Config()}
+    assert asked == [((["grpo", "rloo(epochs=2)"],), asked_for)]
+    call("compare", "grpo", "rloo", "--prompts", "3", "--sampling.max-tokens", "9")
+    assert asked[-1][1]["config"] == Config(prompts=3, sampling=Sampling(max_tokens=9))
     assert json.loads(call("compare", "grpo", "rloo", "--json").out) == {"grpo": 0.5, "rloo": 0.5}
 
 

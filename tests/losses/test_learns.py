@@ -32,8 +32,9 @@ def minimise(loss: str, *stages: str, terms=()):
 WIDER = {"gspo": "gspo(low=0.2, high=0.28)"}  # the paper's 4e-4 suits answers of thousands of tokens, not of three
 
 
-# those that read a reference need the policy as it was (test_policy_relatives), not the uniform one of here
-ALONE = [p for p in parts("policy_loss") if p.name != "raft" and "ref_logp" not in p.card.needs]
+# those that read a reference need the policy as it was (test_policy_relatives), not the uniform one of here; those that read
+# a value need logits that are worths (test_soft_q)
+ALONE = [p for p in parts("policy_loss") if p.name != "raft" and not {"ref_logp", "value"} & set(p.card.needs)]
 
 
 @pytest.mark.parametrize("loss", [WIDER.get(p.name, p.name) for p in ALONE])

@@ -1,0 +1,67 @@
+"""What a batch knows of where its rows stand: the nodes of a search tree, an environment's states, the task they belong to.
+
+Numbers mean nothing but equal or not; each table is `<name>_B` in `Batch.info`, there only where the rollouts say so.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from posttrain.core.types import Group, Rollout
+
+
+def places(groups: list[Group], T: int) -> dict[str, Tensor]:
+    """node_B (B, T + 1) where answers grew as trees, state_B (B, T) where states were told, task_B (B,) where tasks were."""
+    rollouts = [r for g in groups for r in g.rollouts]
+    out = {}
+    if any(r.parent is not None for r in rollouts):
+        out["node_B"] = tree_nodes(groups, T)
+    if any("states" in r.info for r in rollouts):
+        out["state_B"] = states(rollouts, T)
+    if any("task" in r.prompt.info for r in rollouts):
+        out["task_B"] = numbered([str(r.prompt.info.get("task", "")) for r in rollouts])
+    return out
+
+
+def numbered(keys: list[object]) -> Tensor:
+    """Equal keys, equal numbers."""
+    known: dict[object, int] = {}
+    return torch.tensor([known.setdefault(k, len(known)) for k in keys])
+
+
+def tree_nodes(groups: list[Group], T: int) -> Tensor:
+    """The state before each action and after the last (B, T + 1): equal up to where one answer left the other.
+
+    A path is known by its `index`, so filters may drop or reorder answers; what two children shared with a parent that
+    was dropped they still share.
+    """
+    most = 1 + max(max(r.index, r.parent or 0) for g in groups for r in g.rollouts)
+    owner_BT = torch.stack([x for g in groups for x in owners(g, T)])
+    group_B1 = torch.tensor([[i] for i, g in enumerate(groups) for _ in g.rollouts])
+    root_B1 = group_B1 * (most + 1) * (T + 1)
+    return torch.cat([root_B1, root_B1 + (owner_BT + 1) * (T + 1) + torch.arange(1, T + 1)], 1)
+
+
+def owners(group: Group, T: int) -> list[Tensor]:
+    """Who made each action (T,): the path itself after its fork, before it whoever made the parent's."""
+    by_index = {r.index: r for r in group.rollouts}
+
+    def chain(r: Rollout) -> Tensor:
+        own_T = torch.full((T,), r.index)
+        if r.parent is None:
+            return own_T
+        parent = by_index.get(r.parent)
+        above_T = torch.full((T,), r.parent) if parent is None else chain(parent)
+        return torch.cat([above_T[: r.fork], own_T[r.fork :]])
+
+    return [chain(r) for r in group.rollouts]
+
+
+def states(rollouts: list[Rollout], T: int) -> Tensor:
+    """`info["states"]`, one key an action, as numbers (B, T); an action without one stands in a state of its own."""
+    keys: list[object] = []
+    for b, r in enumerate(rollouts):
+        told = list(r.info.get("states", ()))[: len(r)]
+        keys += [("told", str(k)) for k in told] + [("alone", b, t) for t in range(len(told), T)]
+    return numbered(keys).view(len(rollouts), T)
