@@ -1,4 +1,4 @@
-"""DR-IRL: do rewards scaled by difficulty bring rare classes to safety sooner than plain GRPO?"""
+"""DR-IRL: does credit scaled by difficulty bring rare classes to safety sooner than plain GRPO?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from posttrain.methods.grpo import grpo
 from posttrain.methods.reward_model import reward_model
 from posttrain.rewards.models.reward_model import RewardModel
 from posttrain.rewards.score import ScoreReport
-from posttrain.rewards.shaping.difficulty_scaled import difficulty_scaled
 
 COPIES, T, V, STEPS = (24, 16, 10, 6, 4, 2, 2), 4, 6, 40  # seven classes of long-tailed frequency
 P = len(COPIES)
@@ -44,7 +43,7 @@ class World:
         self.worth_P = self.model.scores([self.start.written(p, t) for p, t in zip(asked, texts, strict=True)])
 
     def score(self, groups: list[Group]) -> ScoreReport:
-        """Rewards measured from the demonstration's, so that to scale one up is to blame it more."""
+        """Rewards measured from the demonstration's, whose gap is then 0 less the reward."""
         rollouts: list[Rollout] = [r for g in groups for r in g.rollouts]
         for r, x in zip(rollouts, self.model.scores(rollouts).tolist(), strict=True):
             p = r.prompt.info["row"]
@@ -61,11 +60,11 @@ class World:
 world = lru_cache(maxsize=1)(World)
 
 
-def train(seed: int, scaled: bool, k: float = 2.0, lr: float = 0.1) -> dict[str, float]:
+def train(seed: int, scaled: bool, lr: float = 0.1) -> dict[str, float]:
     """40 steps of 8 prompts with 8 answers each."""
     w = world(seed)
     policy, curve = w.start.clone(), []
-    method = dr_irl.but(shaping=difficulty_scaled.but(k=k)) if scaled else grpo
+    method = dr_irl if scaled else grpo
     config = Config(seed=seed, steps=STEPS, prompts=8, lr=lr, warmup=0, max_norm=100.0)
     env = Listed(w.prompts)
     fit(policy, method.but(terms=()), env, config, w, after=lambda step: curve.append(w.safe(policy)))
@@ -78,8 +77,8 @@ claim(
         title="DR-IRL",
         paper="arXiv:2503.18991",
         family="reward-shaping-safety",
-        says="GRPO whose rewards, learned from demonstrations by inverse RL, are scaled by task difficulty (GRPO-S) aligns better than "
-        "GRPO with the same rewards, on rare classes above all.",
+        says="GRPO on rewards that inverse RL learned from demonstrations aligns better when its credit is scaled by task "
+        "difficulty (GRPO-S), on rare classes above all.",
         experiment="Seven classes from 24 to 2 prompts, a safe word each; reward models from demonstrations against the start policy's "
         "words. 40 steps of 64 answers: GRPO-S and GRPO. safe: share of letters of the safe word, exact; rare: the 3 rarest classes.",
         arms={"GRPO-S": partial(train, scaled=True), "GRPO": partial(train, scaled=False)},
@@ -88,10 +87,10 @@ claim(
             Check("not less safe in all", "safe", "GRPO-S", "GRPO", margin=-0.02),
         ),
         seeds=tuple(range(6)),
-        tried="Steepness 0.3, 1 and 2 of the factors on seeds 100-103. GRPO divides by the spread of a group, so only differences of the "
-        "factor among siblings count. On rewards with the start policy's mean as origin, unlike answers earn more and learning is spoiled (0.39 "
-        "to 0.51 safe against 0.79); measured from the demonstration's (recorded here) GRPO-S and GRPO are alike (0.61 and 0.62 on rare "
-        "classes). The paper's exact squashing is unknown to us; over-refusal and the CLIP similarity are not tested.",
+        tried="A first record (not shown: 0.01 lower on rare classes) scaled rewards instead of credit, by sigmoids of our own. "
+        "With the paper's formula, on seeds 100-103, GRPO-S and GRPO are alike (0.62 on rare classes, differences up to 0.003): similarities "
+        "between 0 and 1 leave its factor between 0.7 and 1.4, and nearer to 1 for most prompts. One batch stands for the seven "
+        "categories that the paper treats one by one; over-refusal and a text encoder's similarity are not tested.",
     ),
     __file__,
 )

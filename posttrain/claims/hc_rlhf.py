@@ -46,7 +46,8 @@ class Bandit:
 def trained(seed: int, i: int, inflate: float) -> tuple[torch.Tensor, Bandit]:
     """What a candidate answers, after 50 steps of 32 answers; worth counts fourfold against the KL."""
     policy, bandit = TabularPolicy(1, 1, V, memory=False), Bandit(seed, i)
-    held = pessimistic_cost.but(limit=0.0, delta=DELTA, n=TEST, inflate=inflate, lr=0.5)  # type: ignore[attr-defined]
+    bound = {"delta": DELTA, "n": TEST, "inflate": inflate, "own": inflate / 2}
+    held = pessimistic_cost.but(limit=0.0, lr=0.5, **bound)  # type: ignore[attr-defined]
     method = rloo.but(rollout=sample.but(n=32), shaping=(held, kl_in_reward.but(coef=1.0)))
     config = Config(seed=1000 * seed + i, steps=STEPS, prompts=1, lr=0.3, warmup=0, max_norm=100.0)
     fit(policy, method, repeated(1, 1), config, bandit)
@@ -100,7 +101,8 @@ claim(
         tried="A first record (seeds 0-5, margin 0.3 for solutions found) was not shown: +0.29 [0.04, 0.46] there, the other three checks passed; "
         "this one has a smaller margin and ten fresh seeds. On seed 100: multiplier steps 0.1 to 1, KL prices 0.02 to 1, learning rates 0.05 to 0.3. With a low KL price the "
         "multiplier and the policy chase each other and the end depends on the moment: the mean cost is then unsafe in none or in all "
-        "trials. Hoeffding's bound needs costs in an interval, so it is not used with normal noise. RLOO stands in for PPO.",
+        "trials. Records until then left out what the batch's own mean may hide (own); with it, 1 and 4 on seeds 100 and 101: reward 0.33 and 0.30 "
+        "instead of 0.36, and fewer tests fail. Hoeffding's bound needs costs in an interval, so it is not used with normal noise. RLOO is the authors' optimiser too.",
     ),
     __file__,
 )

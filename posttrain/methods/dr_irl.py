@@ -1,5 +1,5 @@
 """DR-IRL: a reward learned from demonstrations alone (they must score above the policy's own answers), then GRPO-S, whose
-rewards are scaled by how hard the answer's task is."""
+credit is scaled by how hard the prompt is."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from posttrain.advantages.difficulty_scaled import difficulty_scaled
 from posttrain.core.method import method
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
 from posttrain.methods.grpo import grpo
-from posttrain.rewards.shaping.difficulty_scaled import difficulty_scaled
 
 dr_irl = method(
-    grpo.but(name="dr-irl", title="DR-IRL", paper="arXiv:2503.18991", doc=__doc__, shaping=(difficulty_scaled,)),
+    grpo.but(name="dr-irl", title="DR-IRL", paper="arXiv:2503.18991", doc=__doc__, advantage=difficulty_scaled),
     __file__,
 )
 

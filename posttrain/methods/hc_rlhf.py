@@ -18,7 +18,7 @@ from posttrain.rewards.spec import build_scorer
 
 
 def candidate(limit: float, delta: float, n: int, inflate: float = 2.0, beta: float = 0.02) -> Method:
-    """PPO-Lagrangian on the bound that the safety test of n answers will use, inflated."""
+    """PPO-Lagrangian on the bound that the safety test of n answers will use, inflated (the authors: RLOO, two answers)."""
     held = pessimistic_cost.but(limit=limit, delta=delta, n=n, inflate=inflate)  # type: ignore[attr-defined]
     return ppo.but(
         name="hc-rlhf", title="HC-RLHF", paper="arXiv:2506.08266", doc=__doc__,

@@ -30,7 +30,7 @@ def nash_md(
     """Nash-MD: towards the equilibrium of P(pi > pi') - tau KL(pi || ref) + tau KL(pi' || ref); the last policy, not an average.
 
     R = 1/m sum_j P(y > y'_j) - tau log(pi(y) / ref(y));  A = R - 1/2;  y'_j from pi^(1 - beta) ref^beta / Z (rewards/opponent.py)
-    beta: 0 is self-play, 1 the best answer to the reference; the paper's best are 0.125 to 0.25.
+    beta: 0 is self-play, 1 the best answer to the reference; the paper's best are 0.125 to 0.375, its tau is 0.008.
     """
     if steps < 1 or n < 1 or m < 1:
         raise UserError(f"got steps={steps}, n={n}, m={m}; it takes 1 of each at least")

@@ -1,8 +1,9 @@
 """OREAL: imitate right answers, blame wrong ones by their leave-one-out share, both weighed token by token by a reward
 model that learned from outcomes which tokens matter; held by a light KL.
 
-The token-level reward model is the critic's network here. The paper keeps one right and one wrong answer a prompt, asks
-hard prompts more often and lets the reward model warm up for ten steps; those are choices of data, left to the run.
+The token-level reward model is the critic's network here. Of 16 answers a prompt it keeps one right and one wrong: were
+there more of one kind, every token would speak for it. The paper also asks hard prompts more often and lets the reward
+model warm up for ten steps; those are left to the run.
 """
 
 from posttrain.advantages.oreal import oreal as token_weighted
@@ -12,13 +13,13 @@ from posttrain.losses.policy.reinforce import reinforce
 from posttrain.losses.terms.kl import kl
 from posttrain.losses.terms.token_outcome import token_outcome
 from posttrain.methods.grpo import grpo
-from posttrain.rollouts.keep.zero_variance import zero_variance
+from posttrain.rollouts.keep.one_of_each import one_of_each
 from posttrain.rollouts.sample import sample
 
 oreal = method(
     grpo.but(
         name="oreal", title="OREAL", paper="arXiv:2502.06781", doc=__doc__,
-        rollout=sample.but(n=16), keep=(zero_variance,), advantage=token_weighted, loss=reinforce, aggregate=token_mean,
+        rollout=sample.but(n=16), keep=(one_of_each,), advantage=token_weighted, loss=reinforce, aggregate=token_mean,
         terms=(token_outcome, kl.but(coef=0.01)),
     ),
     __file__,

@@ -33,6 +33,7 @@ def prime(rounds: int = 10, steps: int = 4, beta: float = 0.05) -> Plan:
     r_t = beta log(pi_prm / pi_ref);  prm: BCE(sigma(sum_t r_t), outcome);  A_t = sum_{s >= t} (r_s - b) + RLOO(outcome)
     In the paper both learn from the same answers at each step; here the model learns from answers of its own in its turn:
     those of its own distribution, which starts as the policy's, and `steps` of each make a round.
+    b: what a token of the other answers earns on average; the authors average by answer first, and whiten A over the batch.
     """
     if rounds < 1 or steps < 1:
         raise UserError(f"got rounds={rounds}, steps={steps}; each is at least 1")

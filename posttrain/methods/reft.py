@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from posttrain.advantages.gae import gae
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
 from posttrain.core.plan import Context, Do, Phase, Plan, plan
@@ -23,10 +22,13 @@ from posttrain.rewards.spec import Given
 
 
 def reinforced(beta: float = 0.05) -> Method:
-    """The PPO of ReFT: gamma 0.95 and lambda 1 (no bootstrapping), the critic's loss five times, KL in the reward."""
+    """The PPO of ReFT: GAE as PPO has it (gamma 1, lambda 0.95), the critic's loss five times, KL in the reward.
+
+    beta: 0.05 for answers in words, 0.01 for programs.
+    """
     return ppo.but(
         name="reft", title="ReFT", paper="arXiv:2401.08967", doc=__doc__,
-        advantage=gae.but(gamma=0.95, lam=1.0), shaping=kl_in_reward.but(coef=beta), terms=value_loss.but(coef=5.0),
+        shaping=kl_in_reward.but(coef=beta), terms=value_loss.but(coef=5.0),
     )  # fmt: skip
 
 
@@ -59,7 +61,7 @@ def reft(
 ) -> Plan:  # fmt: skip
     """ReFT: SFT on one worked answer a question, then PPO on the same questions with their answers checked.
 
-    r_t = R(at the end) - beta KL;  R = 1 right, credit another number, 0 none;  GAE gamma 0.95, lambda 1
+    r_t = R(at the end) - beta KL;  R = 1 right, credit another number, 0 none;  GAE gamma 1, lambda 0.95
     questions: how many there are, for both phases. warmup, steps: of SFT and of PPO; warmup=0 begins with PPO.
     """
     if questions < 1 or warmup < 0 or steps < 1:

@@ -15,7 +15,7 @@ from posttrain.rollouts.keep.balanced import balanced
 from posttrain.rollouts.sample import sample
 
 
-def brpo(n: int = 8, limit: float = 0.9) -> Method:
+def brpo(n: int = 8, limit: float = 0.6) -> Method:
     """PPO's clip on +-1 as they are: the reference is drawn from the same policy, so that they have the mean 0 already."""
     return grpo.but(
         name="writing-zero", title="Writing-Zero (BRPO)", paper="arXiv:2506.00103", doc=__doc__,
@@ -24,12 +24,12 @@ def brpo(n: int = 8, limit: float = 0.9) -> Method:
 
 
 @plan(paper="arXiv:2506.00103", title="Writing-Zero (BRPO)")
-def writing_zero(steps: int = 60, n: int = 8, limit: float = 0.9, k: float = 1.0, orders: str = "drawn") -> Plan:
+def writing_zero(steps: int = 60, n: int = 8, limit: float = 0.6, k: float = 1.0, orders: str = "drawn") -> Plan:
     """Writing-Zero (BRPO): bootstrapped relative policy optimisation, for tasks where answers can only be compared.
 
     A_i = R_i = 1 if y_i beats y_ref, else -1;  y_ref: one of the n, at random;  groups with |mean R| > limit go
     The judge: --reward FILE.py:FUNCTION of (prompt, a, b), or any reward r by sigmoid(k (r_a - r_b)). The paper's judge is a
-    model that writes a critique first, trained by RL; here it is given.
+    model that writes a critique first, trained by RL; here it is given. The paper has n = 16.
     """
     if steps < 1 or n < 3:
         raise UserError(f"got steps={steps}, n={n}; it takes 1 step, and a reference with 2 others")

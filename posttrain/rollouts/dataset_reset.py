@@ -21,7 +21,7 @@ def dataset_reset(
 
     start ~ beta (x, y*_{<h}), h uniform over the demonstration, + (1 - beta) x;  all n answers go on from the same start
     Tokens of the prefix are outside the mask: they are read, never learned. The demonstration is `info["demonstration"]`,
-    else the preferred answer of a pair, else the gold answer; a prompt with none starts as usual.
+    else the preferred answer of a pair, else the gold answer; a prompt with none starts as usual. The authors' code has beta=1.
     """
     if not 0 <= beta <= 1:
         raise UserError(f"beta is {beta}; it is the share of prompts that start from a demonstration, 0 to 1")

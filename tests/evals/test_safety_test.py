@@ -64,14 +64,15 @@ def test_errors() -> None:
 
 
 def test_pessimistic_cost_by_hand() -> None:
-    # costs 1 and 3: mean 2, s = sqrt 2; n = 4, t_{.9, 3} = 1.63774: U = 2 + 2 sqrt2 / 2 * 1.63774 = 4.31612
-    # lam = .5 (U - 1) = 1.65806; the batch after pays (r - lam c) / (1 + lam)
+    # costs 1 and 3: mean 2, s = sqrt 2. Their own: sqrt 2 / sqrt 2 t_{.9, 1} = 3.07768; the test's, n = 4: t_{.9, 3} = 1.63774,
+    # 2 sqrt 2 / 2 * 1.63774 = 2.31612. U = 2 + 3.07768 + 2.31612 = 7.39380
+    # lam = .5 (U - 1) = 3.19690; the batch after pays (r - lam c) / (1 + lam)
     part = find("pessimistic_cost(limit=1.0, delta=0.1, n=4, lr=0.5)", "shaping").live()
     mask = torch.tensor([[1.0], [1.0], [0.0]], dtype=torch.float64)
     info = {"reward:cost_B": torch.tensor([1.0, 3.0, math.nan])}
     batch = Batch(torch.zeros_like(mask), mask, reward_BT=torch.tensor([[2.0], [4.0], [math.nan]]).double(), info=info)
     assert part(batch)[:2, 0].tolist() == [2.0, 4.0]
-    lam = 0.5 * (2 + math.sqrt(2) * 1.637744 - 1)
+    lam = 0.5 * (2 + 3.077684 + math.sqrt(2) * 1.637744 - 1)
     assert part.lam == pytest.approx(lam, abs=1e-5)
     assert part(batch)[:2, 0].tolist() == pytest.approx([(2 - lam) / (1 + lam), (4 - 3 * lam) / (1 + lam)], abs=1e-5)
     other = find("pessimistic_cost(limit=1.0, delta=0.1, n=4, lr=0.5)", "shaping").live()
@@ -79,6 +80,9 @@ def test_pessimistic_cost_by_hand() -> None:
     assert other.lam == part.lam
     part.update([-100.0, -100.0])
     assert part.lam == 0.0  # never a bonus for cost
+    mean = find("pessimistic_cost(limit=1.0, lr=0.5, inflate=0, own=0)", "shaping").live()
+    mean.update([1.0, 3.0])
+    assert mean.lam == 0.5 * (2 - 1)  # Safe RLHF
 
 
 class Fixed:

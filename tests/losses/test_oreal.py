@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from posttrain.advantages.oreal import oreal
-from posttrain.core.types import Batch
+from posttrain.core.types import Batch, Group, Prompt, Rollout
 from posttrain.losses.terms.token_outcome import token_outcome, token_worth
+from posttrain.rollouts.keep.one_of_each import one_of_each
 from tests.losses.table import slopes
 
 VALUE = [[9.0, 0.8, -0.4], [9.0, 1.5, 7.0], [9.0, 7.0, 7.0]]  # the first value of an answer has seen no token: not read
@@ -67,3 +68,31 @@ def test_credit_without_token_weights() -> None:
     # outcomes 1, 0, 0: the wrong ones' others have mean 1/2
     got = oreal(batch([1.0, 0.0, 0.0]), weigh=False, negative=0.8)
     assert got.tolist() == [[1.0, 1.0, 1.0], [-0.4, -0.4, 0.0], [-0.4, 0.0, 0.0]]
+
+
+def answers(*rewards: float) -> Group:
+    prompt = Prompt.text("p", "?")
+    one = torch.ones(1)
+    return Group(prompt, [Rollout(prompt, one, one, one, one.bool(), reward=r, index=i) for i, r in enumerate(rewards)])
+
+
+def test_one_right_and_one_wrong_are_kept_with_what_their_whole_group_said() -> None:
+    # 1 of 4 right: the right one is 1 - 0 above the others; the first wrong one 0 - 1/3 (the failed one does not count)
+    mixed = answers(math.nan, 0.0, 0.0, 1.0, 0.0)
+    (kept,) = one_of_each([mixed, answers(1.0, 1.0), answers(0.0, 0.0)])
+    assert [r.index for r in kept.rollouts] == [3, 1]
+    assert [r.rewards["leave_one_out"] for r in kept.rollouts] == pytest.approx([1.0, -1 / 3])
+    assert all(not r.rewards for r in mixed.rollouts)  # the input is left alone
+    # graded answers: midway between .1 and .3 is .2; a bar of .5 finds no right one
+    graded = answers(0.1, 0.25, 0.3)
+    assert [r.index for r in one_of_each([graded])[0].rollouts] == [1, 0]
+    assert one_of_each([graded], bar=0.5) == [] and one_of_each([Group(graded.prompt, [])]) == []
+
+
+def test_blame_is_the_whole_groups_where_only_two_were_kept() -> None:
+    # row 1 is blamed -.5 (1/3), not -.5 times the 1 that the two kept would give; right answers stay at 1
+    b = batch([1.0, 0.0, 1.0])
+    b.info["reward:leave_one_out_B"] = torch.tensor([1.0, -1 / 3, 1.0])
+    got = oreal(b, weigh=False)
+    expected = torch.tensor([[1.0, 1.0, 1.0], [-1 / 6, -1 / 6, 0.0], [1.0, 0.0, 0.0]], dtype=torch.float64)
+    torch.testing.assert_close(got, expected, atol=1e-6, rtol=0)

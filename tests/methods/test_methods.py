@@ -23,16 +23,18 @@ from posttrain.train import train
 from tests.engines import tiny_run
 
 NAMES = [p.name for p in parts("method")]
-WRITTEN = ("demonstrations", "pairs")
+WRITTEN = ("demonstrations", "pairs", "step_labels")
 
 
 class Pairs(tiny_run.Count):
-    """The letter six times is preferred to another letter six times."""
+    """The letter six times is preferred to another letter six times; two answers so far have labels."""
 
     def prompt(self, index: int, split: str = "train") -> Prompt:
         p = super().prompt(index, split)
         other = "abcd"[(index + 1) % 4]
-        return Prompt(p.id, p.content, p.answer, {**p.info, "chosen": p.answer * 6, "rejected": other * 6})
+        steps = [{"tokens": [3, 4], "worth": 1.0}, {"tokens": [4], "worth": 0.25}]
+        told = {"chosen": p.answer * 6, "rejected": other * 6, "steps": steps}
+        return Prompt(p.id, p.content, p.answer, {**p.info, **told})
 
 
 def share(prompt: Prompt, text: str) -> float:
@@ -47,7 +49,7 @@ def vowels(prompt: Prompt, text: str) -> float:
 def loop_of(method: Method, run: Run, reward: Any = share, **changes: Any) -> Loop:
     torch.manual_seed(0)
     policy = tiny_run.policy()
-    if method.loss.card.stage == "reward_model_loss":
+    if method.scores:
         policy = policy.as_reward_model()
     scorer = Given() if method.rollout.name in WRITTEN else Scorer([("test", reward, 1.0)], timeout=60)
     return build_loop(tiny_run.config(**({"steps": 3, "warmup": 0} | changes)), method, policy, Pairs(), scorer, run)

@@ -31,32 +31,32 @@ def two_tokens() -> Batch:
 
 
 def test_credit_by_hand() -> None:
-    """KL in the reward: (0 - 0.05 x 0.5, 1 + 0.05 x 1) = (-0.025, 1.05). With lambda 1 credit is the discounted return less
-    the value: 1.05 - 0.4 = 0.65 and -0.025 + 0.95 x 1.05 - 0.2 = 0.7725; returns are 1.05 and 0.9725."""
+    """KL in the reward: (0 - 0.05 x 0.5, 1 + 0.05 x 1) = (-0.025, 1.05). Surprises, gamma 1: 1.05 - 0.4 = 0.65 and
+    -0.025 + 0.4 - 0.2 = 0.175; credit, lambda 0.95: 0.65 and 0.175 + 0.95 x 0.65 = 0.7925; returns are 1.05 and 0.9925."""
     method, batch = reinforced(), two_tokens()
     (shaping,) = method.shaping
     reward_BT = shaping.live()(batch)
     assert reward_BT[0].tolist() == pytest.approx([-0.025, 1.05])
     adv_BT, return_BT = method.advantage.but(whiten=False)(batch.but(reward_BT=reward_BT))
-    assert adv_BT[0].tolist() == pytest.approx([0.7725, 0.65])
-    assert return_BT[0].tolist() == pytest.approx([0.9725, 1.05])
+    assert adv_BT[0].tolist() == pytest.approx([0.7925, 0.65])
+    assert return_BT[0].tolist() == pytest.approx([0.9925, 1.05])
 
 
 def test_the_critics_loss_by_hand() -> None:
-    """5/2 (v - R)^2: 2.5 x 0.6725^2 = 1.130640625 and 2.5 x 0.65^2 = 1.05625, gradient 5 (v - R): -3.3625 and -3.25.
+    """5/2 (v - R)^2: 2.5 x 0.6925^2 = 1.198890625 and 2.5 x 0.65^2 = 1.05625, gradient 5 (v - R): -3.4625 and -3.25.
     Both values are within 0.2 of the old ones, so nothing is clipped."""
     (term,) = reinforced().terms
     value_BT = two_tokens().value_BT.requires_grad_()
-    batch = two_tokens().but(value_BT=value_BT, return_BT=torch.tensor([[0.9725, 1.05]], dtype=torch.float64))
+    batch = two_tokens().but(value_BT=value_BT, return_BT=torch.tensor([[0.9925, 1.05]], dtype=torch.float64))
     loss_BT = term(batch)
-    assert loss_BT[0].tolist() == pytest.approx([1.130640625, 1.05625])
+    assert loss_BT[0].tolist() == pytest.approx([1.198890625, 1.05625])
     loss_BT.sum().backward()
-    assert value_BT.grad[0].tolist() == pytest.approx([-3.3625, -3.25])
+    assert value_BT.grad[0].tolist() == pytest.approx([-3.4625, -3.25])
 
 
 def test_the_difference_to_ppo() -> None:
     base, other = ppo.describe(), reinforced(beta=0.01).describe()
-    assert {k for k in base if base[k] != other[k]} == {"name", "advantage", "shaping", "terms"}
+    assert {k for k in base if base[k] != other[k]} == {"name", "shaping", "terms"}
     assert other["shaping"][0]["coef"] == 0.01 and reinforced().describe()["shaping"][0]["coef"] == 0.05
 
 

@@ -253,8 +253,8 @@ def test_autothink_matrix() -> None:
 def test_autothink_balance_by_hand() -> None:
     # 3 of 5 thought: z - 1/2 = .1, d = 2 * .1 = .2. Thinking is over its share: right .8 * 1, wrong .8 * 0 - .2.
     close(autothink_balance(modes()).sum(-1), [0.8, -0.2, 0.8, 2.0, -1.0])
-    # target .8: z is .2 below it, d = .4, answering at once is over its share: right .6 * 2, wrong -.6 - .4 * 2
-    close(autothink_balance(modes(), target=0.8).sum(-1), [1.0, 0.0, 1.0, 1.2, -1.4])
+    # target .8: z is .2 below it, d = .4, answering at once is over its share: right .6 * 2 + .4, wrong -.6 - .4 * 2
+    close(autothink_balance(modes(), target=0.8).sum(-1), [1.0, 0.0, 1.0, 1.6, -1.4])
     # d never exceeds 1: then right is worth nothing, wrong -1
     close(autothink_balance(modes(), strength=100.0).sum(-1), [0.0, -1.0, 0.0, 2.0, -1.0])
     close(autothink_balance(modes(), target=0.6), autothink(modes()).tolist())
@@ -267,11 +267,12 @@ def test_autothink_balance_is_of_the_batch_not_of_the_group() -> None:
 
 
 def test_autothink_length_by_hand() -> None:
-    # lengths 2 and 6: mean 4, std 2, y = -1, 1. alpha .5: right and short 1 + e^.5 - 1, right and long 1 + e^-.5 - 1.
-    # beta .2: wrong and short 0 + 1 - e^.2 < 0, wrong and long 1 - e^-.2 > 0
-    batch = answers([2, 6, 2, 6], [1, 1, 0, 0])
+    # right: 2 and 4, mean 3, unbiased std sqrt 2, y = -+.7071068; wrong: 2, 4, 6, mean 4, std 2, y = -1, 0, 1.
+    # alpha .5: short 1 + e^.3535534 - 1, long 1 + e^-.3535534 - 1. beta .2: short 1 - e^.2 < 0, long 1 - e^-.2 > 0
+    batch = answers([2, 4, 2, 4, 6], [1, 1, 0, 0, 0])
     got_B = autothink_length(batch, alpha=0.5, beta=0.2).sum(-1)
-    close(got_B, [1.6487213, 0.6065307, -0.2214028, 0.1812692])
+    close(got_B, [1.4241190, 0.7021881, -0.2214028, 0.0, 0.1812692])
+    close(autothink_length(answers([9, 3, 5], [1, 0, 0]), alpha=0.5).sum(-1)[:1], [1.0])  # the only right one
     close(autothink_length(answers([3, 3], [1, 0])).sum(-1), [1.0, 0.0])
 
 

@@ -16,12 +16,12 @@ def autothink_balance(
     """AutoThink's balance: the mode that too many answers of the batch chose earns less, so that neither dies out.
 
     d = min(1, strength |z - target|), z the share of the batch's answers that thought;  in the mode above its share
-    R = (1 - d) R when right;  (1 - d) R + d f when wrong, f = -1 after thinking and -2 without
-    The mode below its share keeps AutoThink's rewards. The form of the wrong ones is told from memory of the paper.
+    R = (1 - d) R + d f;  f = 0 when right and -1 when wrong after thinking, 1 and -2 without
+    The mode below its share keeps AutoThink's rewards. As the authors' code has it.
     """
     worth_B, right_B, thinks_B = worth(batch, outcome, mode, direct)
     live_B = batch.live_B
     over = (thinks_B & live_B).sum() / live_B.sum().clamp_min(1) - target
     d = (strength * over.abs()).clamp(max=1.0).to(worth_B)
-    floor_B = torch.where(right_B, 0.0, torch.where(thinks_B, -1.0, -2.0)).to(worth_B)
+    floor_B = torch.where(thinks_B, torch.where(right_B, 0.0, -1.0), torch.where(right_B, 1.0, -2.0)).to(worth_B)
     return on_last(torch.where(thinks_B == (over > 0), (1 - d) * worth_B + d * floor_B, worth_B), batch)

@@ -16,11 +16,13 @@ def autothink_length(
 ) -> Tensor:  # fmt: skip
     """AutoThink's length reward: among siblings, shorter is better when right and longer when wrong.
 
-    R <- R + exp(-alpha y) - 1 when right, R + 1 - exp(-beta y) when wrong;  y = (n - mean n) / std n over the group
-    A group of equal lengths has y = 0.
+    R <- R + exp(-alpha y) - 1 when right, R + 1 - exp(-beta y) when wrong
+    y = (n - mean n) / std n over the group's right answers for a right one, over its wrong ones for a wrong one (unbiased std);
+    0 where it is alone, or all are as long.
     """
     worth_B, right_B, _ = worth(batch, outcome, mode, direct)
     n_B, group_B, live_B = batch.lengths_B, batch.need("group_B"), batch.live_B
-    y_B = (n_B - group_mean(n_B, group_B, live_B)) / (group_std(n_B, group_B, live_B, correction=0) + 1e-6)
+    side_B = 2 * group_B + right_B
+    y_B = (n_B - group_mean(n_B, side_B, live_B)) / (group_std(n_B, side_B, live_B) + 1e-6)
     bonus_B = torch.where(right_B, torch.exp(-alpha * y_B) - 1, 1 - torch.exp(-beta * y_B))
     return on_last(worth_B + bonus_B, batch)

@@ -17,8 +17,8 @@ class proxy_points:
 
     R = sum_i w(mu_i) r_i;  mu_i <- mu_i + lr (point_i - mean r_i), once a batch, after it was weighed
     kind="equal" (xi-PPO): w = tanh, which turns against a component that overshoots. kind="least" (mu-PPO): w = sigmoid,
-    which only lets go of it. points: {component: point}; `reward` is the whole reward. The paper has a critic for each
-    component; here one critic values the mix.
+    which only lets go of it. points: {component: point}; `reward` is the whole reward. The paper has a critic for each of
+    N components, mixes credit and weighs the KL by N - sum_i w_i; here one critic values the mix and the KL keeps its price.
     """
 
     def __init__(self, points: dict[str, float] | None = None, kind: str = "equal", lr: float = 0.1) -> None:

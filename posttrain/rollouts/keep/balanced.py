@@ -8,7 +8,7 @@ from posttrain.rollouts.keep.eligible import eligible, reward_of
 
 
 @keep(title="Balanced (BRPO)", paper="arXiv:2506.00103")
-def balanced(groups: list[Group], limit: float = 0.9) -> list[Group]:
+def balanced(groups: list[Group], limit: float = 0.6) -> list[Group]:
     """Balanced (BRPO): the reference answer leaves its group, and a group goes that nearly all won or nearly all lost.
 
     keep iff |mean_i R_i| <= limit over the others, R = 1, 0, -1;  a reference far too good or too bad compares nobody
