@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-STEPS = 4
+STEPS = 3
 
 
 def ours(model: str) -> list[float]:

@@ -1,7 +1,8 @@
 """Six published systems against GRPO at equal samples on SmolLM2-135M-Instruct: claims/scale/<id>.json with their curves.
 
 python recipes/smollm2_tasks.py --out tasks
-python recipes/smollm2_scale.py --model smollm2 --task tasks/word-problems --out FOLDER [--arms lite-ppo grpo]
+python recipes/smollm2_scale.py --model smollm2 --task tasks/word-problems --out rows.json [--arms lite-ppo grpo]
+python recipes/smollm2_scale.py --write rows.json more-rows.json        once all arms have run, on one machine or several
 """
 
 from __future__ import annotations
@@ -39,7 +40,17 @@ from posttrain.rollouts.step_labels import label_steps
 from recipes.smollm2_grpo import PROMPTS, N, about, learn
 
 plain = grpo.but(terms=())
-PRM_PROMPTS, PRM_STEPS = 256, 24
+PRM_PROMPTS, PRM_STEPS, PRM_RATE = (
+    256,
+    64,
+    1e-4,
+)  # with 24 steps at 1e-5 the model had learned nothing: its head starts at 0
+SCALE = Path(__file__).parent.parent / "posttrain" / "claims" / "scale"
+# each system beside GRPO with as many updates and as much reuse of answers
+BESIDE = {
+    "lite-ppo": ("grpo, 4 minibatches", "grpo"), "topr": ("grpo, 4 epochs", "grpo"), "grpo-lambda": ("grpo",),
+    "prorl": ("grpo", "grpo, 4 minibatches"), "treepo": ("grpo", "grpo, 4 minibatches"), "pure": ("grpo",),
+}  # fmt: skip
 # what is tried; arms with the same number of samples, prompts a step changed where the group is larger
 ARMS: dict[str, Method] = {
     "grpo": plain,
@@ -59,7 +70,7 @@ def step_model(policy: Any, env: Any, config: Config, out: dict[str, Any]) -> Ca
         policy, [env.prompt(i) for i in range(PRM_PROMPTS)], scorer, config.sampling, seed=config.seed + 1000
     )
     model = policy.as_reward_model()
-    steps = dataclasses.replace(config, steps=PRM_STEPS, lr=1e-5, n=None)
+    steps = dataclasses.replace(config, steps=PRM_STEPS, lr=PRM_RATE, n=None)
     rows = fit(model, process_reward_model, Listed("steps", tuple(found)), steps)
     out["process_reward_model"] = {
         "prompts": PRM_PROMPTS, "answers_labelled": 4 * PRM_PROMPTS, "steps_labelled": sum(len(p.info["steps"]) for p in found),
@@ -84,6 +95,26 @@ def agreement(model: Any, policy: Any, env: Any, config: Config) -> float:
     return round(mean(wins), 4)
 
 
+def write(files: list[Path]) -> None:
+    """claims/scale/<id>.json of every system whose arms are among the rows, with the last figures of each arm by seed."""
+    rows = [row for file in files for row in json.loads(file.read_text())]
+    told = ("task", "lr", "steps", "hardware", "versions", "date")
+    for id, others in BESIDE.items():
+        arms = {arm: sorted((r for r in rows if r["arm"] == arm), key=lambda r: r["seed"]) for arm in (id, *others)}
+        if not all(arms.values()):
+            print(f"{id}: no rows of {', '.join(a for a, some in arms.items() if not some)}")
+            continue
+        kept = {arm: [{k: r[k] for k in ("seed", "points", "process_reward_model") if k in r} | {"reward": r["figures"]["reward"]}
+                      for r in some] for arm, some in arms.items()}  # fmt: skip
+        last = {arm: {k: [r["points"][-1][k] for r in some] for k in ("sampled", "greedy", "tokens")}
+                | {"sampled on the way": [round(mean(p["sampled"] for p in r["points"]), 4) for r in some]}
+                for arm, some in arms.items()}  # fmt: skip
+        found = {"id": id, "model": "SmolLM2-135M-Instruct", **{k: rows[0][k] for k in told}, "samples": rows[0]["samples_drawn"],
+                 "command": "python recipes/smollm2_scale.py --task tasks/word-problems", "last": last, "arms": kept}  # fmt: skip
+        (SCALE / f"{id}.json").write_text(json.dumps(found, indent=1) + "\n")
+        print(id, json.dumps(last))
+
+
 def mean(xs: Any) -> float:
     some = list(xs)
     return sum(some) / max(len(some), 1)
@@ -92,14 +123,21 @@ def mean(xs: Any) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--task", required=True)
+    parser.add_argument("--task", help="a folder with train.jsonl and test.jsonl")
+    parser.add_argument(
+        "--write", type=Path, nargs="+", metavar="ROWS", help="nothing but claims/scale from these rows"
+    )
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS), metavar="ARM")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--lr", type=float, default=2e-5)
     parser.add_argument("--max-tokens", type=int, default=64)
-    parser.add_argument("--out", type=Path, required=True, help="a JSON file with a row for each arm and seed")
+    parser.add_argument("--out", type=Path, help="a JSON file with a row for each arm and seed")
     args = parser.parse_args()
+    if args.write:
+        return write(args.write)
+    if not args.task or not args.out:
+        parser.error("say which --task, and where the rows go with --out")
     policy = load_model(args.model)
     start = {k: v.clone() for k, v in policy.state_dict().items()}
     env, rows = task(f"{args.task}(reward='numeric')"), []
