@@ -3,7 +3,8 @@
     python tests/scan_evidence.py            write it
     python tests/scan_evidence.py --check    exit 1 if it is not up to date
 
-formula: a test under tests/<the part's folder> that uses the part: imported, or asked for by name with `find`.
+formula: a test of a stage (tests/losses and the like) that uses the part: imported, or asked for by name with `find` (if other parts
+         have that name, under the part's own folder).
 learns:  a test in a file test_learns*.py that names the part: imported, as a text, or as a parameter.
 """
 
@@ -23,6 +24,7 @@ from posttrain.core.registry import Part, fold, parts
 ROOT = Path(__file__).parent.parent
 TABLE = ROOT / "posttrain" / "evidence.json"
 GENERIC = ("test_laws", "test_partition", "test_imports")  # run over the whole registry: they name no part
+STAGES = ("advantages", "evals", "losses", "rewards", "rollouts", "weights")  # folders whose tests are of formulas
 WHOLE = ("method", "plan")  # a text "grpo" in a test of losses is the advantage, not the method
 
 
@@ -84,11 +86,12 @@ def supports(p: Part, names: Names, folder: str, learns: bool) -> bool:
     """Does a test that names these stand behind this part?"""
     module = p.card.file.removesuffix(".py").replace("/", ".")
     near = module.split(".")[1] == folder
-    if f"{module}.{p.card.name.replace('-', '_')}" in names.imported:
-        return near or learns
+    if {module, f"{module}.{p.card.name.replace('-', '_')}"} & names.imported:
+        return near or learns or folder in STAGES
     if p.card.stage in WHOLE:
         return near and p.name in (names.texts if learns else names.found)
-    return p.name in names.texts if learns else near and p.name in names.found
+    alone = sum(q.name == p.name and q.card.stage not in WHOLE for q in parts()) == 1
+    return p.name in names.texts if learns else (near or (alone and folder in STAGES)) and p.name in names.found
 
 
 def scan(ids: list[str]) -> dict[str, dict[str, list[str]]]:

@@ -1,7 +1,7 @@
 """The evidence for a part: never a level without the file that shows it.
 
 formula  tests that hold it to values derived by hand      posttrain/evidence.json, written by tests/scan_evidence.py
-         (a method: each part that computes has such tests)
+         (a method, or each method of a plan: every part that computes has such tests)
 learns   tests in which a tiny policy improves with it     the same
 claim    the paper's claim as a small experiment           claims/results/<id>.json, through posttrain.lab.evidence
 scale    a run with a real model on a GPU                  claims/scale/<id>.json
@@ -40,18 +40,26 @@ def files(card: Card) -> dict[str, list[str]]:
     tests = tested().get(f"{card.stage}/{card.name}", {})
     out = {level: list(tests.get(level, [])) for level in ("formula", "learns")}
     if card.stage == "method":
-        out["formula"] = _formulas_of_parts(card)
+        out["formula"] = _formulas_of_parts([find(card.name, "method").fn()])
+    elif card.stage == "plan":
+        out["formula"] = out["formula"] or _formulas_of_parts(_methods_of(find(card.name, "plan").fn().parts))
     id = system_id(card)
     for level, path in (("claim", PACKAGE / "claims" / "results" / f"{id}.json"), ("scale", SCALE / f"{id}.json")):
         out[level] = [str(path.relative_to(PACKAGE.parent))] if path.is_file() else []
     return out
 
 
-def _formulas_of_parts(card: Card) -> list[str]:
-    """One test for each part of a method that computes; nothing if one of them has none."""
-    parts = find(card.name, "method").fn().parts()
-    tests = [tested().get(f"{p.card.stage}/{p.name}", {}).get("formula", []) for f in _COMPUTES for p in parts[f]]
+def _formulas_of_parts(methods: list[Any]) -> list[str]:
+    """One test for each part of the methods that computes; nothing if one of them has none, or there is no method."""
+    parts = [p for m in methods for f in _COMPUTES for p in m.parts()[f]]
+    tests = [tested().get(f"{p.card.stage}/{p.name}", {}).get("formula", []) for p in parts]
     return list(dict.fromkeys(t[0] for t in tests)) if all(tests) else []
+
+
+def _methods_of(parts: tuple[Any, ...]) -> list[Any]:
+    """The methods of a plan's phases, in its cycles too."""
+    inner = [m for part in parts for m in _methods_of(getattr(part, "parts", ()))]
+    return inner + [part.method for part in parts if hasattr(part, "method")]
 
 
 def in_words(levels: dict[str, Any]) -> str:

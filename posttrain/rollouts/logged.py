@@ -43,7 +43,9 @@ def _read(policy: Any, prompt: Prompt, answer: dict[str, Any], logp: bool) -> Ro
     if not logp:
         return made
     known = answer.get("logp") or ()
-    ended = hasattr(policy, "tokenizer") and "tokens" not in answer  # a text gets an end token that may not have been logged
+    ended = (
+        hasattr(policy, "tokenizer") and "tokens" not in answer
+    )  # a text gets an end token that may not have been logged
     if ended and known and len(known) == len(made) - 1:  # it is no action then
         made = replace(made, actions=made.actions[:-1], mask_T=made.mask_T[:-1], stopped=False)
     if len(known) != len(made) or not len(made):

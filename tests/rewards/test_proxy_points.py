@@ -29,7 +29,7 @@ def batch() -> Batch:
 
 def test_multipliers_begin_at_nothing_and_rise_below_the_point() -> None:
     # mean a = 2 below 2.5: mu_a = .5 (2.5 - 2) = .25; mean b = 1 above .8: mu_b = .5 (.8 - 1) = -.1
-    it = part(points={"a": 2.5, "b": 0.8}, lr=0.5)
+    it = find("proxy_points", "shaping").but(points={"a": 2.5, "b": 0.8}, lr=0.5).live()
     assert it(batch())[:2].abs().sum() == 0  # tanh(0): this batch is still weighed with the old ones
     assert it.mu == pytest.approx({"a": 0.25, "b": -0.1})
     # row 0: tanh(.25) 1; row 1: tanh(.25) 3 - tanh(.1) 2, on the last own token; the failed row stays failed
