@@ -75,6 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--trl", action="store_true", help="measure TRL too")
+    parser.add_argument("--rounds", type=int, default=2, help="how often each runs, in turns")
     parser.add_argument("--only", choices=("ours", "trl"), help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -83,7 +84,7 @@ def main() -> None:
         print(json.dumps({"seconds": seconds, "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6}))
         return
     runs: dict[str, list[dict[str, Any]]] = {"ours": [], "trl": []}
-    for which in ("ours", "trl", "ours", "trl") if args.trl else ("ours",):
+    for which in (("ours", "trl") if args.trl else ("ours",)) * args.rounds:
         runs[which].append(apart(which, args.model))
         print(which, runs[which][-1], flush=True)
     mine, theirs = ([x for r in runs[k] for x in r["seconds"][1:]] for k in ("ours", "trl"))
@@ -92,7 +93,7 @@ def main() -> None:
 
     row = {"name": "GRPO step on two CPU cores, SmolLM2-135M, 8 x 4 x 32 tokens, fp32", "value": value, "unit": "s", "peer": "TRL 1.16",
            "peer_value": peer, "ratio": peer / value if peer else None, "bar": "2x TRL, peak memory below 4.4 GB",
-           "met": None if peer is None else peer >= 2 * value and runs["ours"][0]["peak_gb"] <= 4.4, "runs": runs,
+           "met": None if peer is None else peer >= 2 * value and max(r["peak_gb"] for r in runs["ours"]) <= 4.4, "runs": runs,
            "hardware": f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}",
            "versions": f"torch {torch.__version__}, Python {platform.python_version()}", "command": "python -m benchmarks.cpu_step --trl",
            "date": time.strftime("%Y-%m-%d")}  # fmt: skip
