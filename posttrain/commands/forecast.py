@@ -33,6 +33,7 @@ def options(parser: Parser) -> None:
     group.add_argument("--dtype", default="", metavar="TEXT", help="of the weights [bfloat16 on a GPU, else float32]")
     group.add_argument("--n", type=whole, metavar="N", help="answers a prompt [the method's own]")
     group.add_argument("--lora", type=whole, default=0, metavar="N", help="rank of adapters; 0 trains the weights [0]")
+    group.add_argument("--bits", type=whole, default=0, metavar="N", help="4: weights packed beside the adapters [0]")
     for name, (default, told) in SIZES.items():
         group.add_argument(f"--{name}", type=whole, default=default, metavar="N", help=f"{told} [{default}]")
 
@@ -69,12 +70,16 @@ def read_work(args: argparse.Namespace, gpu: bool) -> Any:
             raise UserError(f"--{name} is {given}; it must be at least 1")
     if args.dtype not in ("", "float32", "bfloat16", "float16"):
         raise UserError(f"dtype is {args.dtype!r}; use float32 or bfloat16")
+    if args.bits not in (0, 4) or (args.bits and not args.lora):
+        raise UserError(
+            f"bits is {args.bits} and lora {args.lora}; --bits 4 packs the weights beside adapters: --lora 16 --bits 4"
+        )
     method = find_method(args.method)
     n = args.n or int(method.rollout.defaults().get("n", 1))
     size = 4 if (args.dtype or ("bfloat16" if gpu else "float32")) == "float32" else 2
     return Work(
         args.prompts, n, args.max_tokens, args.prompt_tokens, args.micro_tokens, size, args.lora,
-        "ref_logp" in method.needs, "value" in method.needs, method.epochs,
+        "ref_logp" in method.needs, "value" in method.needs, method.epochs, args.bits,
     )  # fmt: skip
 
 

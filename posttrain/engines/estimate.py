@@ -16,6 +16,9 @@ from posttrain.models.shape import DecoderConfig
 MOST_GPU, MOST_CPU = 1024, 512  # answers made at a time
 
 
+PACKED_BITS = 4.5  # of a weight in NF4: four, and a float32 scale for each block of 64
+
+
 @dataclass(frozen=True)
 class Machine:
     """What a device can do: products, memory traffic, and how long it takes to start one operation (decoding, training)."""
@@ -30,7 +33,8 @@ class Machine:
 
 @dataclass(frozen=True)
 class Work:
-    """One step of a run. `size`: bytes of a weight; `lora`: rank of adapters, 0 where the weights themselves learn."""
+    """One step of a run. `size`: bytes of a weight; `lora`: rank of adapters, 0 where the weights themselves learn; `bits`: 4
+    where projections are packed beside them."""
 
     prompts: int = 16
     n: int = 8
@@ -42,6 +46,7 @@ class Work:
     reference: bool = True
     critic: bool = False
     updates: int = 1  # passes over the answers
+    bits: int = 0
 
     @property
     def answers(self) -> int:
@@ -142,12 +147,15 @@ def standing(c: DecoderConfig, work: Work, gpu: bool) -> dict[str, float]:
     learning = (adapters(c, work.lora) if work.lora else N) * (1 + work.critic)
     wide, narrow = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
     joined = c.num_layers * c.hidden_size * (wide + 2 * narrow + 2 * c.intermediate_size)
+    projections = joined + c.num_layers * c.hidden_size * (wide + c.intermediate_size)
+    joined = projections if work.lora else joined  # with adapters every projection is copied
+    packed = projections * (PACKED_BITS / 8 - work.size) if work.bits else 0.0
     return {
-        "weights": float(N * work.size * (1 + work.critic)),
+        "weights": (N * work.size + packed) * (1 + work.critic),
         "masters": 4.0 * learning if work.size == 2 else 0.0,
         "gradients": 4.0 * learning,
         "moments": 8.0 * learning,
-        "reference": float(N * work.size) if work.reference else 0.0,
+        "reference": N * work.size + packed if work.reference else 0.0,
         "joined copies": float(joined * work.size) if gpu else 0.0,  # of the rollout engine
     }
 

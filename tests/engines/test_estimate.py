@@ -90,6 +90,14 @@ def test_what_does_not_fit_is_made_smaller() -> None:
     assert not found.fits
 
 
+def test_four_bits_by_hand() -> None:
+    """A layer's projections have 4*(6 + 6) + 6*4 + 3*4*6 = 144 numbers; 288 of 348 take 4.5 bits, 162 bytes, the other 60 two
+    bytes each. With adapters the engine on a GPU has a copy of all 288."""
+    found = estimate(TINY, Work(2, 3, 5, 7, 15, size=2, lora=2, bits=4), Machine(1.0, 1.0, 1e12, gpu=True))
+    assert found.memory["weights"] == found.memory["reference"] == 162 + 120
+    assert found.memory["joined copies"] == 2 * 288
+
+
 def test_lora_learns_little() -> None:
     """Rank 2: 2 layers * 2 * (2*(4 + 6) + 2*(4 + 3) + 3*(4 + 6)) = 256 numbers with gradients and moments."""
     found = estimate(TINY, Work(2, 3, 5, 7, 15, lora=2), Machine(1.0, 1.0, 1e9))
