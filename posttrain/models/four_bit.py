@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posttrain.core import rng
 from posttrain.core.errors import UserError
+from posttrain.models.adapter import added, new_adapter
 
 BLOCK = 64
 
@@ -40,10 +40,8 @@ class FourBit(nn.Module):
         self.register_parameter("lora_b", None)
 
     def adapt(self, rank: int, alpha: float, *identity: object) -> None:
-        like: dict[str, Any] = {"device": self.packed.device, "dtype": self.dtype}
-        a = torch.randn(rank, self.in_features, generator=rng.torch_generator("lora", *identity))
-        self.lora_a = nn.Parameter((a / self.in_features**0.5).to(**like))
-        self.lora_b = nn.Parameter(torch.zeros(self.out_features, rank, **like))
+        like = torch.empty(0, device=self.packed.device, dtype=self.dtype)
+        self.lora_a, self.lora_b = new_adapter(like, self.out_features, self.in_features, rank, *identity)
         self.scale = alpha / rank
 
     def wide(self) -> Tensor:
@@ -67,7 +65,7 @@ class FourBit(nn.Module):
         """The matrix that does the same without an adapter."""
         if self.lora_a is None or self.lora_b is None:
             return self.wide()
-        return (self.wide().float() + self.scale * (self.lora_b.float() @ self.lora_a.float())).to(self.dtype).detach()
+        return added(self.wide(), self.lora_a, self.lora_b, self.scale)
 
 
 class _Product(torch.autograd.Function):

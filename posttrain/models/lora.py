@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posttrain.core import rng
 from posttrain.core.errors import UserError
+from posttrain.models.adapter import added, new_adapter
 from posttrain.models.four_bit import FourBit
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -32,10 +32,7 @@ class LoRALinear(nn.Linear):
         with torch.device("meta"):
             out = LoRALinear(linear.in_features, linear.out_features, linear.bias is not None)
         out.weight, out.bias = linear.weight, linear.bias
-        like: dict[str, Any] = {"device": linear.weight.device, "dtype": linear.weight.dtype}
-        a = torch.randn(rank, linear.in_features, generator=rng.torch_generator("lora", *identity))
-        out.lora_a = nn.Parameter((a / linear.in_features**0.5).to(**like))
-        out.lora_b = nn.Parameter(torch.zeros(linear.out_features, rank, **like))
+        out.lora_a, out.lora_b = new_adapter(linear.weight, *linear.weight.shape, rank, *identity)
         out.scale = alpha / rank
         return out
 
@@ -44,11 +41,7 @@ class LoRALinear(nn.Linear):
 
     def merged(self) -> Tensor:
         """The matrix that does the same without an adapter."""
-        return (
-            (self.weight.float() + self.scale * (self.lora_b.float() @ self.lora_a.float()))
-            .to(self.weight.dtype)
-            .detach()
-        )
+        return added(self.weight, self.lora_a, self.lora_b, self.scale)
 
 
 def add_lora(policy: Any, rank: int, alpha: float | None = None, seed: int = 0) -> Any:

@@ -25,7 +25,7 @@ def step_labels(policy: Any, prompts: list[Prompt], how: Sampling, seed: int, st
     for p in prompts:
         told = p.info.get("steps")
         if not isinstance(told, (list, tuple)) or not told:
-            raise UserError(f"prompt {p.id!r} has no labelled steps; `posttrain run pure --prm-steps 20` makes them")
+            raise UserError(f"prompt {p.id!r} has no labelled steps; `posttrain run 'pure(prm_steps=20)'` makes them")
         context = policy.encode(p)
         groups.append(Group(p, [_prefix(p, context, s["tokens"], float(s["worth"]), i) for i, s in enumerate(told)]))
     return groups
