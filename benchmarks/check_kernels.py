@@ -5,6 +5,8 @@ python -m benchmarks.check_kernels.py
 
 from __future__ import annotations
 
+from itertools import product
+
 import torch
 
 from posttrain.core import rng
@@ -95,45 +97,44 @@ def training() -> None:
 
 def twins() -> None:
     """Each kernel beside its plain twin in fp32, with spans short enough to be joined."""
-    attention.SPAN = 128
     S, H, KV, D, C, F = 7, 6, 2, 64, 96, 150
     gen = torch.Generator("cuda").manual_seed(0)
     q, x, y = (torch.randn(*s, device="cuda", generator=gen) for s in ((S, H, D), (S, C), (S, F)))
     k, v = (torch.randn(40, KV, 64, D, device="cuda", generator=gen) for _ in range(2))
     table = (torch.randperm(39, device="cuda", generator=gen)[: S * 5].view(S, 5) + 1).to(torch.int32)
-    table[4:, :2] = table[
-        3, :2
-    ]  # the last four share a head of 100 places in two pages; three of them read it together
-    length = torch.tensor([0, 1, 63, 164, 100, 191, 255], device="cuda")
-    head = torch.tensor([0, 1, 0, 100, 100, 100, 100], device="cuda")
-    crews = attention.Crews.blank(S, 5, torch.device("cuda"))
-    crews.members[1, :3], crews.table[1, :2] = torch.tensor([4, 6, 5], dtype=torch.int32), table[3, :2]
-    crews.common[4:] = 100
+    table[3, :2], table[5:, :2] = (
+        table[2, :2],
+        table[4, :2],
+    )  # two share a head of 100 places in two pages, and three another
+    length = torch.tensor([0, 1, 163, 164, 100, 191, 255], device="cuda")
+    head = torch.tensor([0, 1, 100, 100, 100, 100, 100], device="cuda")
     N, gaps = (H + 2 * KV) * D, {}
     qkv, bias = (torch.randn(*s, device="cuda", generator=gen) for s in ((S, N), (N,)))
     angle = torch.rand(300, D // 2, device="cuda", generator=gen)
     turn = products.Turn(bias, (angle[0].repeat(2), angle[1].repeat(2)), (angle.cos(), angle.sin()), 1e-5)
-    where = products.Where(table, head, length)
-    for attention.SPAN in (2, 8):
-        for name, who in (("alone", None), ("crews", crews)):
-            ours, theirs = (k.clone(), v.clone()), (k.clone(), v.clone())
-            want = attention.attend_plain(products.place_plain(qkv, *theirs, where, turn), *theirs, where)
-            gaps[f"{name} {attention.SPAN}"] = attention.attend(qkv, *ours, where, turn, who) - want
-            gaps[f"{name} {attention.SPAN} keys"], gaps[f"{name} {attention.SPAN} values"] = (
-                ours[0] - theirs[0],
-                ours[1] - theirs[1],
-            )
+    where = products.Where(table, head, length, arrived=torch.zeros(S, KV, dtype=torch.int32, device="cuda"))
+    for attention.SPAN, mates in product((1, 2, 8), (1, 2, 4)):
+        ours, theirs, name = (k.clone(), v.clone()), (k.clone(), v.clone()), f"span {attention.SPAN}, mates {mates}"
+        want = attention.attend_plain(products.place_plain(qkv, *theirs, where, turn)[0], *theirs, where)
+        gaps[name] = attention.attend(qkv, *ours, where, turn, mates) - want
+        gaps[f"{name} keys"], gaps[f"{name} values"] = ours[0] - theirs[0], ours[1] - theirs[1]
     where.row = torch.tensor([0, 1, 2, 5, 6, 4, 3], device="cuda")
     ours, theirs = (k.clone(), v.clone()), (k.clone(), v.clone())
-    gaps["place"] = products.place(qkv, *ours, where, turn) - products.place_plain(qkv, *theirs, where, turn)
+    gaps["place"] = torch.cat(products.place(qkv, *ours, where, turn), 1)
+    gaps["place"] -= torch.cat(products.place_plain(qkv, *theirs, where, turn), 1)
     gaps["keys"], gaps["values"] = ours[0] - theirs[0], ours[1] - theirs[1]
     gaps["gate"] = products.gate(y, None) - products.gate_plain(y, None)
     w, mine, other = torch.randn(C, device="cuda", generator=gen), x.clone(), x.cpu()
     gaps["norm"] = products.add_norm(mine, q.flatten(1)[:, :C].contiguous(), w, w, 1e-5).cpu()
     gaps["norm"] -= products.add_norm(other, q.flatten(1)[:, :C].cpu(), w.cpu(), w.cpu(), 1e-5)
     gaps["sum"] = mine.cpu() - other
+    token = torch.tensor([5, 0, 3], device="cuda")
+    for a, b in zip(
+        products.embed_norm(token, x, w, 1e-5), products.embed_norm(token.cpu(), x.cpu(), w.cpu(), 1e-5), strict=True
+    ):
+        gaps[f"embed {a[0, 0]:.2f}"] = a.cpu() - b
     for name, gap in gaps.items():
-        print(f"{name:14} {float(gap.abs().max()):.1e}", flush=True)
+        print(f"{name:22} {float(gap.abs().max()):.1e}", flush=True)
 
 
 if __name__ == "__main__":

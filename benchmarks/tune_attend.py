@@ -1,4 +1,4 @@
-"""Which block, warps and stages are fastest for decode attention, with and without crews.
+"""How decode attention is fastest: slots a program, warps and stages.
 
 python -m benchmarks.tune_attend --shape SmolLM2-135M --answers 256
 """
@@ -16,13 +16,13 @@ from benchmarks.rollout import SHAPES
 from posttrain.engines.native import attention, products
 
 
-def timed(once: Callable[[int], Any], layers: int) -> float:
-    """Microseconds a call, over calls 0..layers-1 captured in one graph."""
-    once(0)
+def timed(once: Callable[[int, int], Any], mates: int, layers: int) -> float:
+    """Microseconds a call, over layers 0, 1, ... captured in one graph."""
+    once(0, mates)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for i in range(layers):
-            once(i)
+            once(i, mates)
     for _ in range(2):
         graph.replay()
     a, b = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--shape", default="SmolLM2-135M", choices=list(SHAPES))
     parser.add_argument("--answers", type=int, default=256)
     args = parser.parse_args()
-    c, S, layers, M = SHAPES[args.shape], args.answers, 8, 7
+    c, S, layers, M = SHAPES[args.shape], args.answers, 8, 8
     made: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
     q = torch.randn(S, (c.num_heads + 2 * c.num_kv_heads) * c.head_dim, **made)
     cos = torch.rand(512, c.head_dim // 2, device="cuda")
@@ -50,26 +50,20 @@ def main() -> None:
         table[s, :2] = table[s - s % 8, :2]  # groups of 8 share a prompt of 128
     length, head = torch.full((S,), 255, device="cuda"), torch.full((S,), 127, device="cuda")
     where = products.Where(table, head, length)
-    crews = attention.Crews.blank(S, M, torch.device("cuda"))
-    for g in range(S // 8):
-        crews.members[g], crews.table[g, :2] = torch.arange(8 * g, 8 * g + 8), table[8 * g, :2]
-    crews.common.fill_(127)
     floor = S * 256 * c.num_kv_heads * c.head_dim * 4 / 4.3e6
-    rows = []
-    for warps, stages in product((1, 2, 4), (2, 3)):
+    print(f"{args.shape} x {S}: floor without sharing {floor:.1f} us, with {floor * 144 / 256:.1f}", flush=True)
+
+    def once(i: int, mates: int) -> torch.Tensor:
+        return attention.attend(q, keys[i], values[i], where, turn, mates)
+
+    for mates, (warps, stages) in product((1, 2, 4), ((1, 2), (1, 3), (2, 2), (2, 3), (4, 2))):
         attention.TUNED = {D: {"num_warps": warps, "num_stages": stages} for D in (64, 128)}
-        for n in (255, 290):
+        out = []
+        for n in (160, 255, 350):
             length.fill_(n)
-            us = timed(lambda i: attention.attend(q, keys[i], values[i], where, turn), layers)
-            rows.append((n, us, f"{warps} warps, {stages} stages"))
-    print(f"{args.shape} x {S}: floor without sharing {floor:.1f} us")
-    for n in (255, 290):
-        print(f"  length {n}:", "; ".join(f"{us:.1f} us {how}" for m, us, how in sorted(rows) if m == n), flush=True)
-    length.fill_(255)
-    print(
-        f"  with crews {timed(lambda i: attention.attend(q, keys[i], values[i], where, turn, crews), layers):.1f} us",
-        flush=True,
-    )
+            out.append(timed(once, mates, layers))
+        told = " ".join(f"{us:6.1f}" for us in out)
+        print(f"  {mates} mates, {warps} warps, {stages} stages: {told}  mean {sum(out) / 3:6.1f} us", flush=True)
 
 
 if __name__ == "__main__":

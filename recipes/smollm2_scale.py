@@ -18,6 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from posttrain.advantages.rloo import rloo
 from posttrain.core.config import Config
 from posttrain.core.method import Method
 from posttrain.core.sampling import Sampling
@@ -25,6 +26,8 @@ from posttrain.core.types import Prompt
 from posttrain.environments.language.listed import Listed
 from posttrain.environments.task import task
 from posttrain.lab.fit import fit
+from posttrain.losses.aggregate import token_mean
+from posttrain.methods.dapo import dapo
 from posttrain.methods.grpo import grpo
 from posttrain.methods.grpo_lambda import grpo_lambda
 from posttrain.methods.lite_ppo import lite_ppo
@@ -36,20 +39,21 @@ from posttrain.methods.treepo import treepo
 from posttrain.models.load import load_model
 from posttrain.rewards.models.process_model import ProcessModel
 from posttrain.rewards.spec import build_scorer
+from posttrain.rollouts.keep.zero_variance import zero_variance
 from posttrain.rollouts.step_labels import label_steps
 from recipes.smollm2_grpo import PROMPTS, N, about, learn
 
-plain = grpo.but(terms=())
-PRM_PROMPTS, PRM_STEPS, PRM_RATE = (
-    256,
-    64,
-    1e-4,
-)  # with 24 steps at 1e-5 the model had learned nothing: its head starts at 0
+plain, WARM_UP = grpo.but(terms=()), 15
+min_form = min_form_rl(outcome="outcome").but(terms=())
+outcome = plain.but(advantage=rloo, aggregate=token_mean)  # the same without rewards on steps
+PRM_PROMPTS, PRM_STEPS, PRM_RATE = 256, 64, 1e-4  # with 24 steps at 1e-5 it had learned nothing: its head starts at 0
 SCALE = Path(__file__).parent.parent / "posttrain" / "claims" / "scale"
-# each system beside GRPO with as many updates and as much reuse of answers
+# each system beside GRPO with as many updates and as much reuse of answers, and beside itself without its idea
 BESIDE = {
     "lite-ppo": ("grpo, 4 minibatches", "grpo"), "topr": ("grpo, 4 epochs", "grpo"), "grpo-lambda": ("grpo",),
-    "prorl": ("grpo", "grpo, 4 minibatches"), "treepo": ("grpo", "grpo, 4 minibatches"), "pure": ("grpo",),
+    "prorl": ("grpo", "grpo, 4 minibatches"),
+    "treepo": ("grpo, 4 minibatches", "treepo, unfinished answers count", "dapo, unfinished answers count"),
+    "pure": ("grpo", "rloo, tokens alike", "pure after 15 steps of grpo", "rloo, tokens alike, after 15 steps of grpo"),
 }  # fmt: skip
 # what is tried; arms with the same number of samples, prompts a step changed where the group is larger
 ARMS: dict[str, Method] = {
@@ -59,7 +63,10 @@ ARMS: dict[str, Method] = {
     "grpo-lambda": grpo_lambda.but(terms=()),
     "prorl": prorl.but(reference=prorl.reference.but(every=20)),
     "treepo": treepo,
-    "pure": min_form_rl(outcome="outcome").but(terms=()),
+    "treepo, unfinished answers count": treepo.but(keep=(zero_variance,)),
+    "dapo, unfinished answers count": dapo.but(keep=(zero_variance,)),
+    "pure": min_form, "pure after 15 steps of grpo": min_form,
+    "rloo, tokens alike": outcome, "rloo, tokens alike, after 15 steps of grpo": outcome,
 }  # fmt: skip
 
 
@@ -110,8 +117,12 @@ def write(files: list[Path]) -> None:
                 | {"sampled on the way": [round(mean(p["sampled"] for p in r["points"]), 4) for r in some]}
                 for arm, some in arms.items()}  # fmt: skip
         found = {"id": id, "model": "SmolLM2-135M-Instruct", **{k: rows[0][k] for k in told}, "samples": rows[0]["samples_drawn"],
-                 "command": "python recipes/smollm2_scale.py --task tasks/word-problems", "last": last, "arms": kept}  # fmt: skip
-        (SCALE / f"{id}.json").write_text(json.dumps(found, indent=1) + "\n")
+                 "command": "python recipes/smollm2_scale.py --task tasks/word-problems --lr 5e-5 --steps 30 --seeds 0 1 2", "last": last, "arms": kept}  # fmt: skip
+        file = SCALE / f"{id}.json"
+        found["found"] = (
+            json.loads(file.read_text()).get("found", "") if file.is_file() else ""
+        )  # written by hand; read it again
+        file.write_text(json.dumps(found, indent=1) + "\n")
         print(id, json.dumps(last))
 
 
@@ -150,7 +161,9 @@ def main() -> None:
                 micro_tokens=65536,
             )  # fmt: skip
             extra: dict[str, Any] = {}
-            scorer = step_model(policy, env, config, extra)() if arm == "pure" else None
+            if "after" in arm:  # when half of the answers are right, a model of steps has something to learn from
+                learn(policy, plain, env, dataclasses.replace(config, steps=WARM_UP, seed=seed + 500), every=WARM_UP)
+            scorer = step_model(policy, env, config, extra)() if method is min_form else None
             got = learn(policy, method, env, config, scorer, every=10)
             rows.append(
                 {"arm": arm, "seed": seed, "task": Path(args.task).name, "lr": args.lr, "steps": args.steps, **got, **extra, **about()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from posttrain.core.evidence import evidence, in_words
+from posttrain.core.evidence import SCALE, evidence, in_words
 from posttrain.core.registry import STAGES, Card, parts
 from posttrain.lab.evidence import RESULTS
 
@@ -35,7 +35,21 @@ def page() -> str:
         found = parts(stage)
         if found:
             out += [f"## {HEADINGS[stage]}", "", *_table(stage, [p.card for p in found]), ""]
+        if stage == "claim":
+            out += [*_scale(), ""]
     return "\n".join(out)
+
+
+def _scale() -> list[str]:
+    """What came out with a real model, good or bad; curves are in the files."""
+    out = ["### With a real model", "", "| id | model and task | found | file |", "|---|---|---|---|"]
+    for path in sorted(SCALE.glob("*.json")):
+        made = json.loads(path.read_text())
+        where = f"{made['model']}, {made['task']}, {made['samples']:,} answers"
+        out.append(
+            f"| `{made['id']}` | {where} | {made['found']} | [{path.name}](posttrain/claims/scale/{path.name}) |"
+        )
+    return out
 
 
 def _table(stage: str, cards: list[Card]) -> list[str]:

@@ -27,6 +27,11 @@ def test_no_help_page_imports_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
+def test_the_package_can_be_run() -> None:
+    made = subprocess.run([sys.executable, "-m", "posttrain", "--version"], check=True, capture_output=True, text=True)
+    assert made.stdout.startswith("posttrain ")
+
+
 def test_overview_names_every_command() -> None:
     text = call("--help").out
     assert all(f"\n  {name}" in text for name in COMMANDS)

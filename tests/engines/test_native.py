@@ -11,7 +11,8 @@ from posttrain.engines.native.attention import attend_plain
 from posttrain.engines.native.engine import Engine
 from posttrain.engines.native.jobs import Job
 from posttrain.engines.native.pick import Books, pick
-from posttrain.engines.native.products import Where, add_norm, gate_plain
+from posttrain.engines.native.products import Where, add_norm, embed_norm, gate_plain
+from posttrain.engines.native.reading import Reader
 from posttrain.engines.sampling import Sampling, generate
 from posttrain.models.decoder import Decoder
 from posttrain.models.shape import DecoderConfig
@@ -253,3 +254,34 @@ def test_twins_by_hand():
     got = add_norm(x, torch.tensor([[2.0, 1.0]]), torch.zeros(2), torch.tensor([1.0, 5.0]), 0.0)
     assert x.tolist() == [[3.0, 3.0]]
     torch.testing.assert_close(got, torch.tensor([[1.0, 5.0]]))
+    x, got = embed_norm(torch.tensor([1]), torch.tensor([[0.0, 0.0], [3.0, 3.0]]), torch.tensor([1.0, 5.0]), 0.0)
+    assert x.tolist() == [[3.0, 3.0]]
+    torch.testing.assert_close(got, torch.tensor([[1.0, 5.0]]))
+
+
+def test_reading_in_rounded_sizes_as_graphs_do_changes_nothing(monkeypatch):
+    """A GPU reads texts of rounded numbers and lengths, the second time and on as a captured graph with inputs of its own."""
+
+    class Graph:
+        def __init__(self, reader, inputs):
+            self.reader, self.inputs, self.replayed = reader, inputs, 0
+
+        def replay(self):
+            self.replayed += 1
+            self.reader.fused.read(*self.inputs, self.reader.pages)
+
+    def capture(self, size, given):
+        inputs = tuple(torch.zeros_like(x) for x in given)
+        self.graphs[size] = Graph(self, inputs), inputs
+
+    monkeypatch.setattr(Reader, "_capture", capture)
+    model = made("llama")
+    engine = Engine(model, room=90)
+    engine.generate(LONG, MANY, Sampling(20), [])
+    engine.slots.reader.pool = "a GPU's"
+    for turn in range(4):
+        contexts = [c.roll(turn) for c in LONG[:3]]  # three texts of up to 129 tokens: read as four of 160
+        want = generate(model, contexts, MANY[:3], Sampling(20), [1])
+        assert texts(engine.generate(contexts, MANY[:3], Sampling(20), [1])) == texts(want)
+    graphs = engine.slots.reader.graphs
+    assert {size: graph.replayed for size, (graph, _) in graphs.items()} == {(4, 160): 3}

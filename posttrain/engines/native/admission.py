@@ -6,17 +6,16 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from posttrain.engines.native.attention import CREW, CREW_PLACES
 from posttrain.engines.native.jobs import Job, Seats
 from posttrain.engines.native.pages import OutOfPages
 from posttrain.engines.native.send import sent
 from posttrain.engines.native.slots import Slots
 
-PREFILL = 32_768  # padded tokens read at a time
+PREFILL = 8_192  # padded tokens read at a time
+AHEAD = 32_768  # tokens of contexts that are read before their turn
 PIECE = 4_096  # tokens of one text read at a time
 
 
@@ -40,9 +39,13 @@ class Admission:
     def admit(self, waiting: deque[Job], steps: int) -> list[int]:
         """Seat jobs while there are slots and pages, and read what nobody has read before; returns the seats taken."""
         new: list[int] = []
-        texts: list[Text] = []
         copies: list[tuple[int, int]] = []
-        for seat in self.seats.free():
+        free, pool = self.seats.free(), self.slots.pages
+        ahead = not self.slots.fixed and not self.remember
+        if ahead and waiting[0].group not in self.heads and len(pool.free) > len(free) * self.slots.table.shape[1]:
+            self._read(self._ahead(waiting, AHEAD))  # there is plenty: the device reads while the host seats
+        texts: list[Text] = []
+        for seat in free:
             if not waiting:
                 break
             try:
@@ -60,9 +63,9 @@ class Admission:
             new.append(seat)
         if not new:
             return new
-        self.seats.settle(new, self.slots.pages.size)
-        if texts and not self.slots.fixed and not self.remember:
-            texts += self._ahead(waiting, PREFILL - sum(len(t.tokens) for t in texts))
+        self.seats.settle(new, pool.size)
+        if texts and ahead:
+            texts += self._ahead(waiting, AHEAD - sum(len(t.tokens) for t in texts))
         self._read(texts)
         if copies:
             source, target = sent(copies, self.slots.device).T
@@ -74,21 +77,6 @@ class Admission:
         """Let go of the contexts of other groups."""
         for group in self.heads.keys() - wanted:
             self.slots.pages.drop(self.heads.pop(group))
-
-    def crew_up(self) -> None:
-        """Jobs that share a long head read it together."""
-        alike: dict[int, list[int]] = {}
-        for seat in np.flatnonzero(self.seats.taken & (self.seats.begin >= CREW_PLACES)).tolist():
-            job = self.seats.job(seat)
-            if job.head >= CREW_PLACES:
-                alike.setdefault(job.pages[0], []).append(seat)
-        crews = []
-        for seats in alike.values():
-            for crew in (seats[i : i + CREW] for i in range(0, len(seats), CREW)):
-                if len(crew) > 1:
-                    job = self.seats.job(crew[0])
-                    crews.append((crew, job.pages[: self.slots.pages.needed(job.head)], job.head))
-        self.slots.crew_up(crews)
 
     def _pages(self, job: Job, seat: int, steps: int) -> tuple[Text | None, int]:
         """Give a job its pages; returns what is to be read into them, and the page to copy its only one from (or 0)."""
@@ -162,9 +150,9 @@ class Admission:
             tokens = torch.zeros(len(batch), max(counts), dtype=torch.long)
             table = torch.zeros(len(batch), s.table.shape[1], dtype=torch.int32)
             for row, (t, n) in enumerate(zip(batch, counts, strict=True)):
-                tokens[row, :n] = t.tokens[t.past : t.past + n]
-                table[row, : len(t.pages)] = torch.tensor(t.pages, dtype=torch.int32)
-            s.fused.read(tokens, [t.past for t in batch], counts, s.pages, table)
+                tokens.numpy()[row, :n] = t.tokens.numpy()[t.past : t.past + n]
+                table.numpy()[row, : len(t.pages)] = t.pages
+            s.reader.read(tokens, [t.past for t in batch], counts, table)
             self.read += sum(counts)
             for t, n in zip(batch, counts, strict=True):
                 t.past += n

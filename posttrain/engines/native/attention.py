@@ -1,14 +1,13 @@
-"""Attention of one new token a slot over the slot's pages, as Triton kernels beside the plain-torch twin that means the same.
+"""Attention of one new token a slot over the slot's pages, as a Triton kernel beside the plain-torch twin that means the same.
 
 A slot's pages hold its head (the first `head` places, shared by a group, from the start of a page) and then its own places, from
-the start of the next page. The new token's key and value are where the running softmax begins; they go into the slot's page on
-the side, so that no other kernel is needed between the product and attention. Slots that share a long head form a crew: one program reads it for all of them, another each slot's
-own rest, and the two are joined by their log-sum-exps. More than SPAN pages are cut into spans, joined the same way.
+the start of the next page. The new token's key and value join the running softmax at its end and go into the slot's page on the
+side, so that no other kernel is needed between the product and attention. One program serves a few neighbouring slots, mates: a
+head that they all share is read once for all of them, their queries filling rows of the product that would else be padding.
+More than SPAN pages a mate are cut into spans, and whoever is done last with them joins them, in order, by their log-sum-exps.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -23,62 +22,45 @@ except ImportError:  # CPU builds of torch come without it
     triton = None
 
 SPAN = 8  # pages
-CREW = 8  # slots that read common pages together
-CREW_PLACES = 512  # from so many common places on; fewer come from the GPU's cache as fast
-TUNED = {64: {"num_warps": 2, "num_stages": 3}, 128: {"num_warps": 2, "num_stages": 2}}  # benchmarks/tune_attend.py
-TUNED_CREW = {"num_warps": 4, "num_stages": 3}
+TUNED = {
+    64: {"num_warps": 1, "num_stages": 3},
+    128: {"num_warps": 2, "num_stages": 2, "maxnreg": 192},
+}  # benchmarks/tune_attend.py
+FEW = {
+    64: {"num_warps": 4, "num_stages": 3},
+    128: {"num_warps": 4, "num_stages": 2},
+}  # where most of the device is idle
 
 
-@dataclass
-class Crews:
-    """Who reads what together: members of each crew (-1: nobody), their common pages, and how many places each slot has there."""
-
-    members: Tensor  # (crews, CREW)
-    table: Tensor  # (crews, M)
-    common: Tensor  # (S,) places of each slot that its crew reads
-
-    @staticmethod
-    def blank(count: int, pages: int, device: torch.device) -> Crews:
-        members = torch.full((max(1, count // 2), CREW), -1, dtype=torch.int32, device=device)
-        table = torch.zeros(len(members), pages, dtype=torch.int32, device=device)
-        return Crews(members, table, torch.zeros(count, dtype=torch.int32, device=device))
-
-
-def attend(
-    qkv_SN: Tensor, keys: Tensor, values: Tensor, where: Where, turn: Turn, crews: Crews | None = None
-) -> Tensor:  # fmt: skip
+def attend(qkv_SN: Tensor, keys: Tensor, values: Tensor, where: Where, turn: Turn, mates: int = 1) -> Tensor:
     """Turn q and k of each slot to its place, write k and v into its page, and
     softmax(q K^T / sqrt(D)) V over the first length + 1 places of each slot's pages (N, H_kv, page, D); returns (S, H, D)."""
     if triton is None or not qkv_SN.is_cuda:
-        return attend_plain(place_plain(qkv_SN, keys, values, where, turn), keys, values, where)
+        return attend_plain(place_plain(qkv_SN, keys, values, where, turn)[0], keys, values, where)
     (S, N), (_, kv_heads, page, D) = qkv_SN.shape, keys.shape
     H = N // D - 2 * kv_heads
     group, spans = H // kv_heads, triton.cdiv(where.table.shape[1], SPAN)
     out = torch.empty(S, H, D, dtype=qkv_SN.dtype, device=qkv_SN.device)
-    parts = spans if crews is None else 2 * spans
-    part = torch.empty(S, H, parts, D, device=out.device) if parts > 1 else out
-    mass = torch.empty(S, H, parts, device=out.device) if parts > 1 else out
-    common = where.length if crews is None else crews.common
+    part, mass, arrived = out, out, where.arrived
+    if spans > 1:
+        part, mass = torch.empty(S, H, spans, D, device=out.device), torch.empty(S, H, spans, device=out.device)
+        arrived = torch.zeros(S, kv_heads, dtype=torch.int32, device=out.device) if arrived is None else arrived
     cos, sin = turn.rope
     q_norm, k_norm = turn.norms or (cos, cos)
-    turned = (qkv_SN, qkv_SN if turn.bias is None else turn.bias, cos, sin, q_norm)
-    meta = {"D": D, "PAGE": page, "SPAN": SPAN, "EXACT": out.dtype == torch.float32, "NORM": turn.norms is not None, "BIAS": turn.bias is not None}  # fmt: skip
-    shape = (turn.eps, D**-0.5 * 1.4426950408889634, where.table.stride(0), kv_heads, group, spans)
-    if crews is not None:
-        _together[(len(crews.members), kv_heads, spans)](
-        *turned, keys, values, crews.members, crews.table, crews.common, where.length, part, mass, *shape,
-        CREW=CREW, PAD=max(16, triton.next_power_of_2(group * CREW)), **meta, **TUNED_CREW,
+    _attend[(triton.cdiv(S, mates), kv_heads, spans)](
+        qkv_SN, qkv_SN if turn.bias is None else turn.bias, cos, sin, q_norm, k_norm, keys, values, where.table, where.head,
+        where.length, part, mass, arrived if spans > 1 else out, out, turn.eps, D**-0.5 * 1.4426950408889634, S, where.table.stride(0),
+        kv_heads, group, spans, MATES=mates, PAD=max(16, triton.next_power_of_2(mates * group)), MANY=spans > 1, D=D, PAGE=page,
+        SPAN=SPAN * mates, EXACT=out.dtype == torch.float32, NORM=turn.norms is not None, BIAS=turn.bias is not None,
+        **(FEW if S * kv_heads <= 192 else TUNED)[64 if D <= 64 else 128],
     )  # fmt: skip
-    _alone[(S, kv_heads, spans)](
-        *turned, k_norm, keys, values, where.table, where.head, where.length, common, part, mass, out, *shape,
-        PAD=max(16, triton.next_power_of_2(group)), CREWS=crews is not None, MANY=spans > 1, **meta, **TUNED[64 if D <= 64 else 128],
-    )  # fmt: skip
-    if spans > 1:
-        _join[(S, H)](
-            part, mass, out, where.head, where.length, common, H, spans, CREWS=crews is not None,
-            D=D, SPANS=triton.next_power_of_2(parts), SPAN=SPAN, PAGE=page, num_warps=2,
-        )  # fmt: skip
     return out
+
+
+def mates(slots: int, group: int, D: int) -> int:
+    """Neighbours that one program should serve where they share a head: 4 where their queries fit into the 16 rows that a
+    product has anyway, and enough programs are left to fill the device; with fewer slots or wider heads it is slower."""
+    return 4 if D <= 64 and slots >= 1024 and 4 * group <= 16 else 1
 
 
 def attend_plain(q_SHD: Tensor, keys: Tensor, values: Tensor, where: Where) -> Tensor:
@@ -107,31 +89,48 @@ def gathered(pages: Tensor, table_SM: Tensor) -> Tensor:
 if triton is not None:
 
     @triton.jit
-    def _scan(query, k, v, table, first, last, head, own, h, KV, scale, top, total, acc, D: tl.constexpr, PAGE: tl.constexpr,
-              SPAN: tl.constexpr, EXACT: tl.constexpr):  # fmt: skip
-        """Running softmax in base 2 over pages first..last of a table that holds `head` places and then `own` ones.
+    def _agenda(table, heads, lengths, p, c, S, M, MATES: tl.constexpr, PAGE: tl.constexpr, SPAN: tl.constexpr):
+        """The pages that span c of program p reads: first the head, if all mates have the same one, then each mate's own.
 
-        The page numbers of a span are read before the loop: a load whose address needs another load is not pipelined.
+        Of each: its number, whose it is (0: everybody's, 1 + mate), and how many of its places count, in one integer, because
+        a loop finds its page by a sum over the span: a load whose address needs another load would not be pipelined.
         """
-        precision: tl.constexpr = "ieee" if EXACT else "tf32"
-        d, j, which = tl.arange(0, D), tl.arange(0, PAGE), tl.arange(0, SPAN)
-        inner = j[:, None] * D + d[None, :]
-        heads = tl.cdiv(head, PAGE)
-        pages = tl.load(table + first + which, mask=first + which < last, other=0)
-        for i in range(first, last):
-            page = tl.sum(tl.where(which == i - first, pages, 0), 0).to(tl.int64)
-            base = (page * KV + h) * (PAGE * D)
-            inside = j < tl.where(i < heads, head - i * PAGE, own - (i - heads) * PAGE)
-            key = tl.load(k + base + inner, mask=inside[:, None], other=0.0)
-            value = tl.load(v + base + inner, mask=inside[:, None], other=0.0)
-            score = tl.dot(query, tl.trans(key), input_precision=precision) * scale
-            score = tl.where(inside[None, :], score, float("-inf"))
-            new = tl.maximum(top, tl.max(score, 1))
-            weight = tl.exp2(score - new[:, None])
-            fade = tl.exp2(top - new)
-            acc = acc * fade[:, None] + tl.dot(weight.to(value.dtype), value, input_precision=precision)
-            total = total * fade + tl.sum(weight, 1)
-            top = new
+        m, t = tl.arange(0, MATES), c * SPAN + tl.arange(0, SPAN)
+        seat = p * MATES + m
+        head = tl.load(heads + seat, mask=seat < S, other=0).to(tl.int32)
+        own = tl.load(lengths + seat, mask=seat < S, other=0).to(tl.int32) - head
+        before = tl.cdiv(head, PAGE)
+        has, common = before + tl.cdiv(own, PAGE), 0
+        if MATES > 1:
+            page = tl.load(table + seat * M, mask=seat < S, other=0)
+            other = (page != tl.sum(tl.where(m == 0, page, 0), 0)) | (head != tl.sum(tl.where(m == 0, head, 0), 0))
+            differ = tl.sum((other & (has > 0)).to(tl.int32), 0)
+            common = tl.where(differ > 0, 0, tl.sum(tl.where(m == 0, before, 0), 0))
+        rest = tl.maximum(has - common, 0)
+        begin, end = common + tl.cumsum(rest, 0) - rest, common + tl.sum(rest, 0)
+        mate = tl.maximum(tl.sum((begin[None, :] <= t[:, None]).to(tl.int32), 1) - 1, 0)
+        mine = mate[:, None] == m[None, :]
+        at = tl.where(t < common, t, t - tl.sum(tl.where(mine, begin[None, :], 0), 1) + common)
+        head, own = tl.sum(tl.where(mine, head[None, :], 0), 1), tl.sum(tl.where(mine, own[None, :], 0), 1)
+        before = tl.cdiv(head, PAGE)
+        count = tl.minimum(tl.where(at < before, head - at * PAGE, own - (at - before) * PAGE), PAGE)
+        there = (at < M) & (p * MATES + mate < S)  # not `t < end`: a slot of its own need not wait for its length
+        number = tl.load(table + (p * MATES + mate) * M + at, mask=there, other=0).to(tl.int64)
+        return number * 1024 + tl.where(t < common, 0, 1 + mate) * 128 + tl.where(t < end, count, 0), end
+
+    @triton.jit
+    def _joined(part, mass, row, real, count, top, total, acc, D: tl.constexpr):
+        """The running softmax with what others have found in places of their own: count parts of each row, side by side."""
+        d = tl.arange(0, D)
+        for c in range(count):
+            theirs = tl.load(mass + row + c, mask=real, other=0.0, cache_modifier=".cg")
+            found = tl.load(
+                part + (row + c)[:, None] * D + d[None, :], mask=real[:, None], other=0.0, cache_modifier=".cg"
+            )
+            most = tl.maximum(top, theirs)
+            anchor = tl.where(most == float("-inf"), 0.0, most)
+            fade, more = tl.exp2(top - anchor), tl.exp2(theirs - anchor)
+            top, total, acc = most, total * fade + more, acc * fade[:, None] + found * more[:, None]
         return top, total, acc
 
     @triton.jit
@@ -150,118 +149,86 @@ if triton is not None:
             mine = mine * r * tl.load(norm + d)[None, :].to(tl.float32)
             pair = pair * r * tl.load(norm + other)[None, :].to(tl.float32)
         angle = at[:, None] * HALF + (d % HALF)[None, :]
-        c, t = tl.load(cos + angle), tl.load(sin + angle)
+        c = tl.load(cos + angle, mask=real[:, None], other=0.0)  # rows that are not there cost nothing
+        t = tl.load(sin + angle, mask=real[:, None], other=0.0)
         return mine * c + tl.where(d < HALF, -1.0, 1.0)[None, :] * pair * t
 
     @triton.jit
-    def _together(qkv, bias, cos, sin, qn, k, v, members, table, common, lengths, part, mass, eps, scale, M, KV, G, SPANS,
-                  CREW: tl.constexpr, PAD: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, SPAN: tl.constexpr,
-                  EXACT: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
-        crew, h, c = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-        leader = tl.load(members + crew * CREW)
-        if leader >= 0:
-            n = tl.load(common + leader)
-            first, last = c * SPAN, tl.minimum((c + 1) * SPAN, tl.cdiv(n, PAGE))
-            if first < last:
-                r, d = tl.arange(0, PAD), tl.arange(0, D)
-                slot = tl.load(members + crew * CREW + r // G, mask=r < CREW * G, other=-1)
-                real = slot >= 0
-                row = slot.to(tl.int64) * KV * G + h * G + r % G
-                at = tl.load(lengths + slot, mask=real, other=0)
-                x = qkv + (slot.to(tl.int64) * KV * (G + 2) + h * G + r % G) * D
-                query = _turned(x, bias + (h * G + r % G) * D, at, real, qn, cos, sin, eps, D, NORM, BIAS).to(
-                    k.dtype.element_ty
-                )
-                top, total = tl.full((PAD,), float("-inf"), tl.float32), tl.zeros((PAD,), tl.float32)
-                acc = tl.zeros((PAD, D), tl.float32)
-                top, total, acc = _scan(query, k, v, table + crew * M, first, last, n, 0, h, KV, scale, top, total, acc,
-                                        D, PAGE, SPAN, EXACT)  # fmt: skip
-                to = row * 2 * SPANS + c
-                tl.store(part + to[:, None] * D + d[None, :], acc / total[:, None], mask=real[:, None])
-                tl.store(mass + to, top + tl.log2(total), mask=real)
-
-    @triton.jit
-    def _alone(qkv, bias, cos, sin, qn, kn, k, v, table, heads, lengths, common, part, mass, out, eps, scale, M, KV, G, SPANS,
-               PAD: tl.constexpr, CREWS: tl.constexpr, MANY: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr,
-               SPAN: tl.constexpr, EXACT: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
-        s, h, c = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
-        head, at = tl.load(heads + s).to(tl.int32), tl.load(lengths + s).to(tl.int32)
-        own = at - head  # places before the new one
-        begun = 0
-        if CREWS:
-            begun = tl.cdiv(tl.load(common + s), PAGE)
-        first = begun + c * SPAN
-        last = tl.minimum(first + SPAN, tl.cdiv(head, PAGE) + tl.cdiv(own, PAGE))
-        if (c == 0) | (first < last):
-            g, d, one = tl.arange(0, PAD), tl.arange(0, D), tl.arange(0, 1)
-            real = g < G
-            row = s * KV * G + h * G + g
-            base = s * KV * (G + 2)
-            query = _turned(
-                qkv + (base + h * G + g) * D, bias + (h * G + g) * D, g * 0 + at, real, qn, cos, sin, eps, D, NORM, BIAS
-            )
-            query = query.to(k.dtype.element_ty)
+    def _attend(qkv, bias, cos, sin, qn, kn, k, v, table, heads, lengths, part, mass, arrived, out, eps, scale, S, M, KV, G, SPANS,
+                MATES: tl.constexpr, PAD: tl.constexpr, MANY: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr,
+                SPAN: tl.constexpr, EXACT: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
+        precision: tl.constexpr = "ieee" if EXACT else "tf32"
+        p, h, c = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+        agenda, end = _agenda(table, heads, lengths, p, c, S, M, MATES, PAGE, SPAN)
+        spans, last = tl.maximum(1, tl.cdiv(end, SPAN)), tl.minimum(SPAN, end - c * SPAN)
+        if c < spans:
+            g, d, j, which = tl.arange(0, PAD), tl.arange(0, D), tl.arange(0, PAGE), tl.arange(0, SPAN)
+            seat = (p * MATES + g // G).to(tl.int64)  # rows are the query heads of one mate after another
+            real = (g < MATES * G) & (seat < S)
+            row = seat * KV * G + h * G + g % G
+            base = seat * KV * (G + 2)
+            at = tl.load(lengths + seat, mask=real, other=0).to(tl.int32)
+            x, b = qkv + (base + h * G + g % G) * D, bias + (h * G + g % G) * D
+            query = _turned(x, b, at, real, qn, cos, sin, eps, D, NORM, BIAS).to(k.dtype.element_ty)
             top, total = tl.full((PAD,), float("-inf"), tl.float32), tl.zeros((PAD,), tl.float32)
-            acc = tl.zeros((PAD, D), tl.float32)
-            if c == 0:  # the new token: the softmax begins with it, and its page gets it
-                ik, iv = KV * G + h, KV * G + KV + h
-                key = _turned(
-                    qkv + (base + ik + one) * D,
-                    bias + (ik + one) * D,
-                    one + at,
-                    one == 0,
-                    kn,
-                    cos,
-                    sin,
-                    eps,
-                    D,
-                    NORM,
-                    BIAS,
-                )
-                value = tl.load(qkv + (base + iv) * D + d).to(tl.float32)
+            acc, inner = tl.zeros((PAD, D), tl.float32), j[:, None] * D + d[None, :]
+            for i in range(0, last):  # the running softmax, in base 2
+                entry = tl.sum(tl.where(which == i, agenda, 0), 0)
+                inside = j < (entry & 127).to(tl.int32)
+                page = ((entry >> 10) * KV + h) * (PAGE * D)
+                key = tl.load(k + page + inner, mask=inside[:, None], other=0.0)
+                value = tl.load(v + page + inner, mask=inside[:, None], other=0.0)
+                score = tl.dot(query, tl.trans(key), input_precision=precision) * scale
+                seen = inside[None, :]
+                if MATES > 1:
+                    whose = ((entry >> 7) & 7).to(tl.int32)
+                    seen = seen & ((whose == 0) | (whose - 1 == g // G))[:, None]
+                score = tl.where(seen, score, float("-inf"))
+                new = tl.maximum(top, tl.max(score, 1))
+                anchor = new
+                if MATES > 1:  # a mate whose turn has not come yet has seen nothing
+                    anchor = tl.where(new == float("-inf"), 0.0, new)
+                weight, fade = tl.exp2(score - anchor[:, None]), tl.exp2(top - anchor)
+                acc = acc * fade[:, None] + tl.dot(weight.to(value.dtype), value, input_precision=precision)
+                top, total = new, total * fade + tl.sum(weight, 1)
+            if c == 0:  # and each mate's new token
+                n = tl.arange(0, PAD if MATES > 1 else 1)  # for every row, or one for all
+                its = (p * MATES + n // G).to(tl.int64)
+                there = (n < MATES * G) & (its < S)
+                at_n = tl.load(lengths + its, mask=there, other=0).to(tl.int32)
+                head = tl.load(heads + its, mask=there, other=0).to(tl.int32)
+                x_n, b_n = qkv + (its * KV * (G + 2) + KV * G + h) * D, bias + (KV * G + h + n * 0) * D
+                key = _turned(x_n, b_n, at_n, there, kn, cos, sin, eps, D, NORM, BIAS).to(k.dtype.element_ty)
+                value = tl.load((x_n + KV * D)[:, None] + d[None, :], mask=there[:, None], other=0.0).to(tl.float32)
                 if BIAS:
-                    value += tl.load(bias + iv * D + d).to(tl.float32)
-                page = tl.load(table + s * M + tl.cdiv(head, PAGE) + own // PAGE).to(tl.int64)
-                to = ((page * KV + h) * PAGE + own % PAGE) * D
-                key, value = key.to(k.dtype.element_ty), value.to(v.dtype.element_ty)
-                tl.store(k + to + one[:, None] * D + d[None, :], key)
-                tl.store(v + to + d, value)
-                top = tl.sum(query.to(tl.float32) * key.to(tl.float32), 1) * scale
-                total = tl.full((PAD,), 1.0, tl.float32)
-                acc = tl.zeros((PAD, D), tl.float32) + value.to(tl.float32)[None, :]
-            if CREWS and not MANY:  # and goes on with what the crew has found
-                crew = real & (begun > 0)
-                theirs = tl.load(mass + row * 2, mask=crew, other=float("-inf"))
-                most = tl.maximum(top, theirs)
-                fade, more = tl.exp2(top - most), tl.exp2(theirs - most)
-                found = tl.load(part + (row * 2)[:, None] * D + d[None, :], mask=crew[:, None], other=0.0)
-                top, total, acc = most, total * fade + more, acc * fade[:, None] + found * more[:, None]
-            top, total, acc = _scan(query, k, v, table + s * M, first, last, head, own, h, KV, scale, top, total, acc,
-                                    D, PAGE, SPAN, EXACT)  # fmt: skip
-            y = acc / total[:, None]
-            if MANY:
-                to = row * (2 * SPANS) + SPANS + c if CREWS else row * SPANS + c
-                tl.store(part + to[:, None] * D + d[None, :], y, mask=real[:, None])
-                tl.store(mass + to, top + tl.log2(total), mask=real)
-            else:
-                tl.store(out + row[:, None] * D + d[None, :], y.to(out.dtype.element_ty), mask=real[:, None])
-
-    @triton.jit
-    def _join(part, mass, out, heads, lengths, common, H, N, CREWS: tl.constexpr, D: tl.constexpr, SPANS: tl.constexpr,
-              SPAN: tl.constexpr, PAGE: tl.constexpr):  # fmt: skip
-        s, h = tl.program_id(0).to(tl.int64), tl.program_id(1)
-        head = tl.load(heads + s)
-        pages = tl.cdiv(head, PAGE) + tl.cdiv(tl.load(lengths + s) - head, PAGE)
-        c, d = tl.arange(0, SPANS), tl.arange(0, D)
-        if CREWS:
-            begun = tl.cdiv(tl.load(common + s), PAGE)
-            there = tl.where(c < N, c * SPAN < begun, (c == N) | ((c < 2 * N) & (begun + (c - N) * SPAN < pages)))
-            row = (s * H + h) * 2 * N
-        else:
-            there = (c == 0) | (c * SPAN < pages)
-            row = (s * H + h) * N
-        m = tl.load(mass + row + c, mask=there, other=float("-inf"))
-        w = tl.exp2(m - tl.max(m, 0))
-        x = tl.load(part + (row + c)[:, None] * D + d[None, :], mask=there[:, None], other=0.0)
-        y = tl.sum(x * (w / tl.sum(w, 0))[:, None], 0)
-        tl.store(out + (s * H + h) * D + d, y.to(out.dtype.element_ty))
+                    value += tl.load((b_n + KV * D)[:, None] + d[None, :], mask=there[:, None], other=0.0).to(
+                        tl.float32
+                    )
+                value = value.to(v.dtype.element_ty)
+                own, writes = at_n - head, there & (n % G == 0)
+                mine = tl.load(table + its * M + tl.cdiv(head, PAGE) + own // PAGE, mask=writes, other=0).to(tl.int64)
+                to = (((mine * KV + h) * PAGE + own % PAGE) * D)[:, None] + d[None, :]
+                tl.store(k + to, key, mask=writes[:, None])
+                tl.store(v + to, value, mask=writes[:, None])
+                score = tl.sum(query.to(tl.float32) * key.to(tl.float32), 1) * scale
+                new = tl.maximum(top, score)
+                fade, weight = tl.exp2(top - new), tl.exp2(score - new)
+                acc = acc * fade[:, None] + value.to(tl.float32) * weight[:, None]
+                top, total = new, total * fade + weight
+            others = 0
+            if MANY:  # noqa: SIM102 (known when it is compiled)
+                if spans > 1:
+                    parts = row * SPANS
+                    y = acc / tl.where(total > 0, total, 1.0)[:, None]
+                    tl.store(part + (parts + c)[:, None] * D + d[None, :], y, mask=real[:, None])
+                    tl.store(mass + parts + c, top + tl.log2(total), mask=real)
+                    tl.debug_barrier()
+                    others = spans - 1 - tl.atomic_add(arrived + p * KV + h, 1)
+                    if others == 0:
+                        tl.store(arrived + p * KV + h, 0)
+                        top, total = tl.full((PAD,), float("-inf"), tl.float32), tl.zeros((PAD,), tl.float32)
+                        acc = tl.zeros((PAD, D), tl.float32)
+                        top, total, acc = _joined(part, mass, parts, real, spans, top, total, acc, D)
+            if others == 0:
+                y = (acc / total[:, None]).to(out.dtype.element_ty)
+                tl.store(out + row[:, None] * D + d[None, :], y, mask=real[:, None])

@@ -165,7 +165,6 @@ class Engine:
         s = self._there()
         self._leave(self.seats.running())
         self.admission.drop(set())
-        s.crew_up([])
         s.books.alive.zero_()
         s.books.filled.zero_()
 
@@ -191,7 +190,6 @@ class Engine:
             self.seats.since[new] = Look.count + 1
             self.read, self.way = self.admission.read, ""
             s.seat(new, [self.seats.job(seat) for seat in new])
-            self.admission.crew_up()
 
     def _leave(self, seats: list[int]) -> None:
         s = self._there()
@@ -221,7 +219,6 @@ class Engine:
             if s.fixed:
                 for seat in near:
                     self.seats.job(seat).pages = [seat + 1]
-            self.admission.crew_up()
         self.size = size
 
     # ---- room
@@ -276,12 +273,12 @@ class Engine:
         ended = sorted({*np.flatnonzero(known & (alive == 0)).tolist(), *cut})
         if not ended:
             return []
-        tokens, logp = look.rows(s.books, ended)
+        tokens, logp = (x.unbind() for x in look.rows(s.books, ended))  # this look's own copy
         out = []
         for row, seat in enumerate(ended):
             job = seats.job(seat)
             n = len(job.tokens) if job.done else int(made[seat])  # a stop string may have ended it some tokens ago
-            job.tokens, job.logp = tokens[row, :n], logp[row, :n]  # of this look's own copy
+            job.tokens, job.logp = tokens[row][:n], logp[row][:n]
             job.stopped, job.done = bool(stopped[seat]) or job.done, True
             if self.remember and not s.fixed:
                 s.pages.note(job.text[:-1], job.pages)

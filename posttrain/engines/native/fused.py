@@ -14,10 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from posttrain.engines.native.attention import Crews, attend
+from posttrain.engines.native.attention import attend
 from posttrain.engines.native.pages import Pages
-from posttrain.engines.native.products import Turn, Where, add_norm, gate, place
-from posttrain.engines.native.send import sent
+from posttrain.engines.native.products import Turn, Where, add_norm, embed_norm, gate, place
 from posttrain.models.decoder import Decoder
 
 
@@ -68,13 +67,12 @@ class Fused:
         self.seen = now
         return True
 
-    def step(self, token_S: Tensor, pages: Pages, where: Where, crews: Crews | None = None) -> Tensor:
-        """Read one token a slot at its place; returns the logits (S, V) in float32."""
-        x = self.model.model.embed_tokens.weight[token_S].float()
-        h = add_norm(x, None, None, self.layers[0].norm, self.eps)
+    def step(self, token_S: Tensor, pages: Pages, where: Where, mates: int = 1) -> Tensor:
+        """Read one token a slot at its place; returns the logits (S, V) in float32. Mates are slots that attend together."""
+        x, h = embed_norm(token_S, self.model.model.embed_tokens.weight, self.layers[0].norm, self.eps)
         for i, layer in enumerate(self.layers):
             k, v = pages.keys[i], pages.values[i]
-            h = self._rest(i, x, attend(h @ layer.qkv.T, k, v, where, layer.turn, crews).flatten(1))
+            h = self._rest(i, x, attend(h @ layer.qkv.T, k, v, where, layer.turn, mates).flatten(1))
         return self.model.logits(h)
 
     def _rest(self, i: int, x: Tensor, seen: Tensor) -> Tensor:
@@ -85,30 +83,30 @@ class Fused:
         after = self.layers[i + 1].norm if i + 1 < len(self.layers) else self.model.model.norm.weight.data
         return add_norm(x, y, layer.down_bias, after, self.eps)
 
-    def read(self, tokens_PL: Tensor, past: list[int], count: list[int], pages: Pages, table_PM: Tensor) -> None:
-        """Read count new tokens of each text (right-padded) after the past ones that its pages hold already. All of it comes
-        from the host, and nothing is asked back from the device, which may be busy with steps."""
-        (P, L), used = tokens_PL.shape, max(map(sum, zip(past, count, strict=True)))
-        tokens_PL, past_P, count_P, table_PM = (sent(x, pages.keys.device) for x in (tokens_PL, past, count, table_PM))
-        positions_PL = past_P.unsqueeze(-1) + torch.arange(L, device=tokens_PL.device)
-        real_PL = positions_PL < (past_P + count_P).unsqueeze(-1)
-        row_PL = torch.where(real_PL, torch.arange(P, device=tokens_PL.device).unsqueeze(-1), P)
+    def read(
+        self, tokens_PL: Tensor, count_P: Tensor, table_PM: Tensor, pages: Pages, past_P: Tensor | None = None, used: int = 0
+    ) -> None:  # fmt: skip
+        """Read count new tokens of each text (right-padded) into its pages, after the past ones that they hold already;
+        `used` is how many places the longest has then, where any has a past."""
+        (P, L), device = tokens_PL.shape, tokens_PL.device
+        positions_PL = torch.arange(L, device=device).expand(P, L)
+        if past_P is not None:
+            positions_PL, count_P = positions_PL + past_P.unsqueeze(-1), count_P + past_P
+        row_PL = torch.where(positions_PL < count_P.unsqueeze(-1), torch.arange(P, device=device).unsqueeze(-1), P)
         at_N = positions_PL.clamp_max(table_PM.shape[1] * pages.size - 1).flatten()
         nobody = torch.zeros_like(table_PM[:1])  # padding goes to the page that belongs to nobody
         where = Where(torch.cat((table_PM, nobody)), torch.zeros_like(at_N), at_N, row_PL.flatten())
-        table_PM = table_PM[:, : pages.needed(used)]
-        mask = (
-            None
-            if not max(past)
-            else (torch.arange(used, device=at_N.device) <= positions_PL.unsqueeze(-1)).unsqueeze(1)
-        )
-        x = self.model.model.embed_tokens.weight[tokens_PL.flatten()].float()
-        h = add_norm(x, None, None, self.layers[0].norm, self.eps)
+        table_PM, mask = table_PM[:, : pages.needed(used)].long(), None
+        if used:
+            mask = (torch.arange(used, device=device) <= positions_PL.unsqueeze(-1)).unsqueeze(1)
+        x, h = embed_norm(tokens_PL.flatten(), self.model.model.embed_tokens.weight, self.layers[0].norm, self.eps)
         for i, layer in enumerate(self.layers):
-            k, v = pages.keys[i], pages.values[i]
-            q = place(h @ layer.qkv.T, k, v, where, layer.turn)
+            keys, values = pages.keys[i], pages.values[i]
+            q, k, v = (y.unflatten(0, (P, L)) for y in place(h @ layer.qkv.T, keys, values, where, layer.turn))
             if i + 1 < len(self.layers):  # of the last layer only keys and values are wanted
-                h = self._rest(i, x, look_back(q.unflatten(0, (P, L)), k, v, table_PM, used, mask).flatten(0, 1))
+                if mask is not None:
+                    k, v = (y[table_PM].transpose(2, 3).flatten(1, 2)[:, :used] for y in (keys, values))
+                h = self._rest(i, x, look_back(q, k, v, mask).flatten(0, 1))
 
     def _fuse(self, block: Any) -> FusedLayer:
         a, m = block.self_attn, block.mlp
@@ -128,10 +126,9 @@ class Fused:
         )
 
 
-def look_back(q_PLHD: Tensor, keys: Tensor, values: Tensor, table_PM: Tensor, used: int, mask: Tensor | None) -> Tensor:
-    """Causal attention of many tokens a text over its pages; returns (P, L, H D)."""
-    q = q_PLHD.transpose(1, 2)
-    k, v = (x[table_PM.long()].transpose(1, 2).flatten(2, 3)[:, :, :used] for x in (keys, values))
+def look_back(q_PLHD: Tensor, k_PTHD: Tensor, v_PTHD: Tensor, mask: Tensor | None) -> Tensor:
+    """Causal attention of many tokens a text, over themselves or, with a mask, over all that the text has; returns (P, L, H D)."""
+    q, k, v = (x.transpose(1, 2) for x in (q_PLHD, k_PTHD, v_PTHD))
     shared = q.shape[1] != k.shape[1]
     if mask is not None and shared and q.is_cuda:  # with a mask the fast kernels want a key head for every query head
         k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))

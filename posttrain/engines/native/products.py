@@ -39,27 +39,28 @@ class Where:
     head: Tensor
     length: Tensor
     row: Tensor | None = None  # which table is whose; None: row s has table s
+    arrived: Tensor | None = None  # (S, H_kv) zeros, where attention counts the spans of a slot that are done
 
 
-def place(qkv_SN: Tensor, keys: Tensor, values: Tensor, where: Where, turn: Turn) -> Tensor:
-    """Turn q and k to each row's place, write k and v into its page; returns q as (S, H, D)."""
+def place(qkv_SN: Tensor, keys: Tensor, values: Tensor, where: Where, turn: Turn) -> tuple[Tensor, ...]:
+    """Turn q and k to each row's place, write k and v into its page; returns q (S, H, D), and k and v (S, H_kv, D)."""
     if triton is None or not qkv_SN.is_cuda:
         return place_plain(qkv_SN, keys, values, where, turn)
     S, (_, kv_heads, page, D) = len(qkv_SN), keys.shape
     heads = qkv_SN.shape[1] // D - 2 * kv_heads
-    q_SHD = torch.empty(S, heads, D, dtype=qkv_SN.dtype, device=qkv_SN.device)
+    out_SHD = torch.empty(S, heads + 2 * kv_heads, D, dtype=qkv_SN.dtype, device=qkv_SN.device)
     cos, sin = turn.rope
     qn, kn = turn.norms or (cos, cos)
     _place[(S,)](
-        qkv_SN, q_SHD, keys, values, where.table, where.head, where.length,
+        qkv_SN, out_SHD, keys, values, where.table, where.head, where.length,
         where.length if where.row is None else where.row, cos, sin, qn, kn, qkv_SN if turn.bias is None else turn.bias,
         turn.eps, heads, kv_heads, where.table.shape[1], ALL=triton.next_power_of_2(heads + 2 * kv_heads), PAGE=page, HALF=D // 2,
         ROWS=where.row is not None, NORM=turn.norms is not None, BIAS=turn.bias is not None, num_warps=4,
     )  # fmt: skip
-    return q_SHD
+    return out_SHD.split((heads, kv_heads, kv_heads), 1)
 
 
-def place_plain(qkv_SN: Tensor, keys: Tensor, values: Tensor, where: Where, turn: Turn) -> Tensor:
+def place_plain(qkv_SN: Tensor, keys: Tensor, values: Tensor, where: Where, turn: Turn) -> tuple[Tensor, ...]:
     S, (_, kv_heads, page, D) = len(qkv_SN), keys.shape
     heads = qkv_SN.shape[1] // D - 2 * kv_heads
     dtype, qkv_SN = qkv_SN.dtype, qkv_SN.float()
@@ -72,9 +73,9 @@ def place_plain(qkv_SN: Tensor, keys: Tensor, values: Tensor, where: Where, turn
     own_S = where.length - where.head
     table_SM = where.table if where.row is None else where.table[where.row]
     page_S = table_SM.gather(1, (-(-where.head // page) + own_S // page).unsqueeze(-1)).squeeze(-1).long()
-    keys[page_S, :, own_S % page] = _turned(k, cos, sin).to(keys.dtype)
-    values[page_S, :, own_S % page] = v.to(values.dtype)
-    return _turned(q, cos, sin).to(dtype)
+    q, k, v = _turned(q, cos, sin).to(dtype), _turned(k, cos, sin).to(keys.dtype), v.to(values.dtype)
+    keys[page_S, :, own_S % page], values[page_S, :, own_S % page] = k, v
+    return q, k, v
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -102,40 +103,61 @@ def gate_plain(y_SF2: Tensor, bias: Tensor | None) -> Tensor:
     return (F.silu(a) * b).to(y_SF2.dtype)
 
 
-def add_norm(x_SC: Tensor, y_SC: Tensor | None, bias: Tensor | None, weight: Tensor, eps: float) -> Tensor:
+def add_norm(x_SC: Tensor, y_SC: Tensor, bias: Tensor | None, weight: Tensor, eps: float) -> Tensor:
     """x <- x + y + bias, in place; returns x / rms(x) * weight in the weight's type."""
     if triton is None or not x_SC.is_cuda:
-        for more in (y_SC, bias):
-            if more is not None:
-                x_SC += more
+        x_SC += y_SC
+        if bias is not None:
+            x_SC += bias
         return F.rms_norm(x_SC, (x_SC.shape[-1],), weight.float(), eps).to(weight.dtype)
     S, C = x_SC.shape
     out = torch.empty(S, C, dtype=weight.dtype, device=x_SC.device)
     _add_norm[(S,)](
-        x_SC, x_SC if y_SC is None else y_SC, weight if bias is None else bias, weight, out, eps, C,
-        WIDE=triton.next_power_of_2(C), ADD=y_SC is not None, BIAS=bias is not None, num_warps=4 if C > 1024 else 2,
+        x_SC, y_SC, weight if bias is None else bias, weight, out, eps, C,
+        WIDE=triton.next_power_of_2(C), BIAS=bias is not None, num_warps=4 if C > 1024 else 2,
     )  # fmt: skip
     return out
+
+
+def embed_norm(token_S: Tensor, table_VC: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """x, the tokens' rows of the table in float32, and x / rms(x) * weight in the weight's type."""
+    if triton is None or not table_VC.is_cuda:
+        x_SC = table_VC[token_S].float()
+        return x_SC, F.rms_norm(x_SC, (x_SC.shape[-1],), weight.float(), eps).to(weight.dtype)
+    S, C = len(token_S), table_VC.shape[1]
+    x_SC = torch.empty(S, C, device=table_VC.device)
+    out = torch.empty(S, C, dtype=weight.dtype, device=x_SC.device)
+    _embed_norm[(S,)](token_S, table_VC, weight, x_SC, out, eps, C, WIDE=triton.next_power_of_2(C), num_warps=4)
+    return x_SC, out
 
 
 if triton is not None:
 
     @triton.jit
-    def _add_norm(x, y, bias, w, out, eps, C, WIDE: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr):
+    def _embed_norm(token, table, w, x, out, eps, C, WIDE: tl.constexpr):
         s = tl.program_id(0).to(tl.int64)
         i = tl.arange(0, WIDE)
-        row = tl.load(x + s * C + i, mask=i < C, other=0.0)
+        row = tl.load(table + tl.load(token + s) * C + i, mask=i < C, other=0.0).to(tl.float32)
+        tl.store(x + s * C + i, row, mask=i < C)
+        r = tl.rsqrt(tl.sum(row * row, 0) / C + eps)
         weight = tl.load(w + i, mask=i < C, other=0.0).to(tl.float32)
-        if ADD:
-            row += tl.load(y + s * C + i, mask=i < C, other=0.0).to(tl.float32)
-            if BIAS:
-                row += tl.load(bias + i, mask=i < C, other=0.0).to(tl.float32)
-            tl.store(x + s * C + i, row, mask=i < C)
+        tl.store(out + s * C + i, (row * r * weight).to(out.dtype.element_ty), mask=i < C)
+
+    @triton.jit
+    def _add_norm(x, y, bias, w, out, eps, C, WIDE: tl.constexpr, BIAS: tl.constexpr):
+        s = tl.program_id(0).to(tl.int64)
+        i = tl.arange(0, WIDE)
+        weight = tl.load(w + i, mask=i < C, other=0.0).to(tl.float32)
+        row = tl.load(x + s * C + i, mask=i < C, other=0.0)
+        row += tl.load(y + s * C + i, mask=i < C, other=0.0).to(tl.float32)
+        if BIAS:
+            row += tl.load(bias + i, mask=i < C, other=0.0).to(tl.float32)
+        tl.store(x + s * C + i, row, mask=i < C)
         r = tl.rsqrt(tl.sum(row * row, 0) / C + eps)
         tl.store(out + s * C + i, (row * r * weight).to(out.dtype.element_ty), mask=i < C)
 
     @triton.jit
-    def _place(qkv, q, keys, values, table, heads, lengths, rows, cos, sin, qn, kn, bias, eps, H, KV, M,
+    def _place(qkv, out, keys, values, table, heads, lengths, rows, cos, sin, qn, kn, bias, eps, H, KV, M,
                ALL: tl.constexpr, PAGE: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr,
                NORM: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
         D: tl.constexpr = 2 * HALF
@@ -164,15 +186,15 @@ if triton is not None:
             a, b = tl.where(turning, a * r * wa, a), tl.where(turning, b * r * wb, b)
         c, t = tl.load(cos + at * HALF + i)[None, :], tl.load(sin + at * HALF + i)[None, :]
         a, b = tl.where(turning, a * c - b * t, a), tl.where(turning, b * c + a * t, b)
-        queries = (h < H)[:, None]
-        tl.store(q + s * H * D + from_, a.to(q.dtype.element_ty), mask=queries)
-        tl.store(q + s * H * D + from_ + HALF, b.to(q.dtype.element_ty), mask=queries)
+        a, b = a.to(out.dtype.element_ty), b.to(out.dtype.element_ty)
+        tl.store(out + s * (H + 2 * KV) * D + from_, a, mask=real)
+        tl.store(out + s * (H + 2 * KV) * D + from_ + HALF, b, mask=real)
         to = (((page * KV + (h - H) % KV) * PAGE + own % PAGE) * D)[:, None] + i[None, :]
         is_k, is_v = ((h >= H) & (h < H + KV))[:, None], ((h >= H + KV) & (h < H + 2 * KV))[:, None]
-        tl.store(keys + to, a.to(q.dtype.element_ty), mask=is_k)
-        tl.store(keys + to + HALF, b.to(q.dtype.element_ty), mask=is_k)
-        tl.store(values + to, a.to(q.dtype.element_ty), mask=is_v)
-        tl.store(values + to + HALF, b.to(q.dtype.element_ty), mask=is_v)
+        tl.store(keys + to, a, mask=is_k)
+        tl.store(keys + to + HALF, b, mask=is_k)
+        tl.store(values + to, a, mask=is_v)
+        tl.store(values + to + HALF, b, mask=is_v)
 
     @triton.jit
     def _gate(y, out, bias, F, BLOCK: tl.constexpr, BIAS: tl.constexpr):

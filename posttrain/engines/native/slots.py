@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from posttrain.engines.native.attention import SPAN, Crews
+from posttrain.engines.native.attention import SPAN
+from posttrain.engines.native.attention import mates as best_mates
 from posttrain.engines.native.fused import Fused
 from posttrain.engines.native.jobs import Job
 from posttrain.engines.native.pages import Pages
 from posttrain.engines.native.pick import Books, pick
 from posttrain.engines.native.products import Where
+from posttrain.engines.native.reading import Reader
 from posttrain.engines.native.send import sent
 
 STOPS = 16  # stop ids a run may have; a fixed number, so that captured graphs serve every run
@@ -26,10 +28,11 @@ class Slots:
         wide = 1 if pages.size >= length else pages.needed(length) + 1  # head and own places each end within a page
         self.pages_of = np.zeros((count, wide), dtype=np.int32)  # the host's copy of the table
         self.table = torch.zeros(self.pages_of.shape, dtype=torch.int32, device=self.device)
-        self.crews = Crews.blank(count, self.table.shape[1], self.device)
         self.stops = torch.full((STOPS,), -1, dtype=torch.long, device=self.device)
-        self.crewed = False
-        self.graphs: dict[tuple[int, str, int, bool], torch.cuda.CUDAGraph] = {}
+        self.arrived = torch.zeros(count, pages.keys.shape[2], dtype=torch.int32, device=self.device)
+        self.graphs: dict[tuple[int, str, int, int], torch.cuda.CUDAGraph] = {}
+        self.pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None  # graphs take turns in it
+        self.reader = Reader(fused, pages, self.pool)
         if pages.size >= length:  # a page a slot, for good
             self.table[:, 0] = torch.arange(1, count + 1)
 
@@ -38,25 +41,31 @@ class Slots:
         """Every slot has one page of its own."""
         return self.pages.size >= self.length
 
-    def step(self, n: int, way: str, wide: int) -> None:
+    def step(self, n: int, way: str, wide: int, mates: int = 1) -> None:
         """One token for each of the first n slots, none with more pages than `wide`; those not alive compute too, and
         nothing of theirs is kept."""
         books = self.books.first(n)
-        where = Where(self.table[:n, :wide], books.head, books.filled)
-        logits = self.fused.step(books.token, self.pages, where, self.crews if self.crewed else None)
-        pick(logits, books, self.stops, way)
+        where = Where(self.table[:n, :wide], books.head, books.filled, arrived=self.arrived)
+        pick(self.fused.step(books.token, self.pages, where, mates), books, self.stops, way)
 
     def run(self, n: int, way: str, steps: int) -> None:
-        wide = self._wide(n)
         if self.device.type != "cuda":
             for _ in range(steps):
-                self.step(n, way, wide)
+                self.step(n, way, self._wide(n))
             return
-        kind = (n, way, wide, self.crewed)
+        kind = (n, way, self._wide(n), self._mates(n))
         if kind not in self.graphs:
-            self.graphs[kind] = self._capture(n, way, wide)
+            self.graphs[kind] = self._capture(*kind)
         for _ in range(steps):
             self.graphs[kind].replay()
+
+    def _mates(self, n: int) -> int:
+        """Slots that one program of attention serves: several only where most neighbours share a head."""
+        c = self.fused.model.config
+        mates = best_mates(n, c.num_heads // c.num_kv_heads, c.head_dim)
+        first = self.pages_of[:n, 0].reshape(-1, mates)
+        alike = (first == first[:, :1]).all(1) & (first[:, 0] > 0)
+        return mates if 2 * np.count_nonzero(alike) > len(first) else 1
 
     def _wide(self, n: int) -> int:
         """Pages that attention must look at: as many spans as the longest answer so far has, in few different numbers, so that
@@ -66,18 +75,17 @@ class Slots:
         used = int(np.count_nonzero(self.pages_of[:n], axis=1).max())
         return min(self.table.shape[1], SPAN << (max(0, used - 1) // SPAN).bit_length())
 
-    def _capture(self, n: int, way: str, wide: int) -> torch.cuda.CUDAGraph:
+    def _capture(self, n: int, way: str, wide: int, mates: int) -> torch.cuda.CUDAGraph:
         """Record the step, so that the host launches one graph instead of hundreds of kernels; the books stay as they are."""
         kept = [x.clone() for x in self.books.every()]
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            self.step(n, way, wide)  # compiles what is new, and lets cuBLAS take its memory
+            self.step(n, way, wide, mates)  # compiles what is new, and lets cuBLAS take its memory
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        shared = next(iter(self.graphs.values())).pool() if self.graphs else None  # graphs take turns in one memory
-        with torch.cuda.graph(graph, pool=shared):
-            self.step(n, way, wide)
+        with torch.cuda.graph(graph, pool=self.pool):
+            self.step(n, way, wide, mates)
         for x, was in zip(self.books.every(), kept, strict=True):
             x.copy_(was)
         return graph
@@ -97,28 +105,22 @@ class Slots:
     def seat(self, seats: list[int], jobs: list[Job]) -> None:
         """Write the books of new jobs."""
         b, at = self.books, sent(seats, self.device)
+        hows = [j.how for j in jobs]
         whole = [
-            (
-                j.last,
-                j.head,
-                j.length - 1,
-                len(j.tokens),
-                j.how.max_tokens,
-                j.key,
-                j.how.top_k if j.how.temperature else 1,
-            )
-            for j in jobs
-        ]
-        real = [(1 / (j.how.temperature or 1.0), j.how.top_p, j.how.min_p) for j in jobs]
-        columns = (*sent(whole, self.device).T, *sent(real, self.device).T)
+            [j.last for j in jobs], [j.head for j in jobs], [len(j.context) - 1 + len(j.tokens) for j in jobs],
+            [len(j.tokens) for j in jobs], [h.max_tokens for h in hows], [j.key for j in jobs],
+            [h.top_k if h.temperature else 1 for h in hows],
+        ]  # fmt: skip
+        real = [[1 / (h.temperature or 1.0) for h in hows], [h.top_p for h in hows], [h.min_p for h in hows]]
+        columns = (*sent(np.array(whole), self.device), *sent(np.array(real, dtype=np.float32), self.device))
         into = (b.token, b.head, b.filled, b.made, b.limit, b.key, b.top_k, b.cold, b.top_p, b.min_p)
         for to, values in zip(into, columns, strict=True):
             to[at] = values
         b.alive.index_fill_(0, at, True)
         b.stopped.index_fill_(0, at, False)
-        b.raw[at] = sent([j.how.raw_logp for j in jobs], self.device)
+        b.raw[at] = sent([h.raw_logp for h in hows], self.device)
         for seat, job in zip(seats, jobs, strict=True):
-            if not job.fresh:
+            if len(job.tokens):
                 b.tokens[seat, : len(job.tokens)] = job.tokens.to(self.device)
                 b.logp[seat, : len(job.logp)] = job.logp.to(self.device)
         self.write_table([(seat, job.pages) for seat, job in zip(seats, jobs, strict=True)])
@@ -128,7 +130,9 @@ class Slots:
         at = sent(seats, self.device, torch.long)
         for x in (self.books.alive, self.books.filled, self.books.head):
             x.index_fill_(0, at, 0)
-        self.write_table([(seat, []) for seat in seats])
+        if not self.fixed and seats:
+            self.pages_of[seats] = 0
+            self.table.copy_(sent(self.pages_of, self.device))
 
     def write_table(self, rows: list[tuple[int, list[int]]]) -> None:
         if self.fixed or not rows:
@@ -137,16 +141,3 @@ class Slots:
             self.pages_of[seat, : len(pages)] = pages
             self.pages_of[seat, len(pages) :] = 0
         self.table.copy_(sent(self.pages_of, self.device))
-
-    def crew_up(self, crews: list[tuple[list[int], list[int], int]]) -> None:
-        """Which slots read which common pages together; all others read for themselves."""
-        if not crews and not self.crewed:
-            return
-        self.crewed = bool(crews)
-        host = Crews.blank(self.count, self.table.shape[1], torch.device("cpu"))
-        for row, (members, pages, places) in enumerate(crews):
-            host.members[row, : len(members)] = torch.tensor(members, dtype=torch.int32)
-            host.table[row, : len(pages)] = torch.tensor(pages, dtype=torch.int32)
-            host.common[members] = places
-        for name in ("members", "table", "common"):
-            getattr(self.crews, name).copy_(sent(getattr(host, name), self.device))
