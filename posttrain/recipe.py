@@ -18,7 +18,7 @@ from posttrain.core.plan import Context, Copy, Do, Phase, Plan, Stopped
 from posttrain.engines.guard import Guard
 from posttrain.engines.run import Run
 from posttrain.engines.sampling import Sampling
-from posttrain.evals.accuracy import Score, accuracy, mean_reward, score_of
+from posttrain.evals.accuracy import Score, accuracy, at_test, mean_reward, score_of
 from posttrain.evals.ranking import ranking
 from posttrain.models.load import load_model
 from posttrain.models.lora import add_lora
@@ -86,7 +86,7 @@ def measure(policy: Any, env: Any, config: Config, method: Method, scorer: Any) 
     if isinstance(scorer, Given) and not getattr(env, "graded", True):
         return score_of([], "reward")  # demonstrations alone: nothing says what an answer of its own is worth
     if getattr(env, "graded", True):
-        return accuracy(policy, env, config.eval_problems, config.sampling)
+        return accuracy(policy, env, config.eval_problems, config.sampling, rollout=at_test(method.rollout))
     return mean_reward(policy, env, config.eval_problems, config.sampling, scorer)
 
 

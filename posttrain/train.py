@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from posttrain.core.assemble import assemble
+from posttrain.core.assemble import answers, assemble, placed, shared
 from posttrain.core.loop import Loop
 from posttrain.core.types import Batch, Group, Rollout
 
@@ -35,11 +35,13 @@ def keep(loop: Loop, groups: list[Group]) -> list[Group]:
 
 def credit(loop: Loop, rollouts: list[Rollout], batch: Batch) -> Batch:
     """Shape the rewards, then say which action deserves how much of them; each rollout keeps its own."""
+    judged = answers(batch)
     for part in loop.shaping:
-        batch = batch.but(reward_BT=part(batch))
-    adv = loop.advantage(batch)
+        judged = judged.but(reward_BT=part(judged))
+    adv = loop.advantage(judged)
     streams = adv if isinstance(adv, tuple) else (adv,)  # some also say what the critic should learn, or mark tokens
-    batch = batch.but(**dict(zip(("adv_BT", "return_BT", "mark_BT"), streams, strict=False)))
+    named = zip(("adv_BT", "return_BT", "mark_BT"), (shared(x, batch) for x in streams), strict=False)
+    batch = batch.but(reward_BT=placed(judged.need("reward_BT"), batch), **dict(named))
     for row, rollout in enumerate(rollouts):
         rollout.adv_T = batch.need("adv_BT")[row, : len(rollout)]
     return batch

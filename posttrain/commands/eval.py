@@ -15,6 +15,7 @@ from posttrain.commands.parser import Parser, number, whole
 from posttrain.commands.policy import load, policy_options
 from posttrain.commands.use import load_parts, use_option
 from posttrain.core.errors import UserError
+from posttrain.core.registry import find, parse
 
 
 def options(parser: Parser) -> None:
@@ -28,6 +29,9 @@ def options(parser: Parser) -> None:
     group.add_argument("--n", type=whole, default=1, metavar="N", help="answers a problem, for pass@k [1]")
     group.add_argument("--temperature", type=number, metavar="X", help="0 takes the likeliest token [the run's, or 1]")
     group.add_argument("--max-tokens", type=whole, metavar="N", help="the longest answer [the run's, or 64]")
+    group.add_argument(
+        "--rollout", metavar="ROLLOUT", help='how answers are made, "memory" or "memory(reading=(2, 64))" [at once]'
+    )
     group.add_argument("--split", default="test", choices=("train", "test"), help="which problems [test]")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON and nothing else")
     use_option(parser)
@@ -49,7 +53,7 @@ def main(args: argparse.Namespace) -> int:
         raise UserError(f"{env.name} has no gold answers, so nothing says which answers are right; use another --task")
     from posttrain.evals.accuracy import accuracy
 
-    score = accuracy(policy, env, args.problems, how, args.n, args.split)
+    score = accuracy(policy, env, args.problems, how, args.n, args.split, rollout_of(args.rollout))
     result = figures(score, args.n) | {"task": args.task or config.task, "model": args.run or config.model}
     result |= {"temperature": how.temperature, "split": args.split}
     if args.json:
@@ -57,6 +61,18 @@ def main(args: argparse.Namespace) -> int:
     else:
         show(result, score, args)
     return 0
+
+
+def rollout_of(spec: str | None) -> Any:
+    """The rollout named, if it is a way to answer and not only to explore."""
+    from posttrain.evals.accuracy import ANSWERING
+
+    if not spec:
+        return None
+    name, params = parse(spec)
+    if name not in ANSWERING:
+        raise UserError(f"--rollout {name}: not a way to answer a test; use {' or '.join(ANSWERING)}, or leave it out")
+    return find(name, "rollout").but(**params)
 
 
 def task_of(args: argparse.Namespace, config: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate
 
 import torch
@@ -14,8 +15,10 @@ from posttrain.core.types import Batch, Group, Rollout, pad
 def assemble(groups: list[Group]) -> tuple[list[Rollout], Batch]:
     """Rows in the order of groups; the outcome sits on the last action, a failed reward masks its row.
 
-    A group of two is also a preference pair, best first.
+    A group of two is also a preference pair, best first. Earlier turns of an answer are rows before it.
     """
+    if any(r.earlier for g in groups for r in g.rollouts):
+        return with_turns(groups)
     rollouts = [r for g in groups for r in g.rollouts]
     T = max(len(r) for r in rollouts)
     mask_BT = pad([(r.mask_T & (not r.failed)).float() for r in rollouts], T)
@@ -40,6 +43,47 @@ def assemble(groups: list[Group]) -> tuple[list[Rollout], Batch]:
         },
     )
     return rollouts, batch
+
+
+def with_turns(groups: list[Group]) -> tuple[list[Rollout], Batch]:
+    """As `assemble`, and `answer_B` says which row is the answer that a row's turn led to; a failed one masks its turns."""
+    turns = [[*r.earlier, r] for g in groups for r in g.rollouts]
+    bare = [Group(g.prompt, [replace(t, earlier=[]) for r in g.rollouts for t in (*r.earlier, r)]) for g in groups]
+    _, batch = assemble(bare)
+    ends = list(accumulate(len(some) for some in turns))
+    answer_B = torch.tensor([end - 1 for end, some in zip(ends, turns, strict=True) for _ in some])
+    failed_B = torch.tensor([some[-1].failed for some in turns for _ in some])
+    none = torch.zeros(0, dtype=torch.long)  # rows of a group are no longer a pair
+    batch = batch.but(mask_BT=torch.where(failed_B.unsqueeze(-1), 0.0, batch.mask_BT), chosen_P=none, rejected_P=none)
+    batch.info["answer_B"] = answer_B
+    return [t for some in turns for t in some], batch
+
+
+def answers(batch: Batch) -> Batch:
+    """The rows that are answers: what rewards and comparisons are about."""
+    answer_B = batch.info.get("answer_B")
+    return batch if answer_B is None else batch.rows((answer_B == torch.arange(len(answer_B))).nonzero().squeeze(-1))
+
+
+def placed(stream_AT: Tensor, batch: Batch) -> Tensor:
+    """A stream of the answers for all rows, 0 in earlier turns."""
+    answer_B = batch.info.get("answer_B")
+    if answer_B is None:
+        return stream_AT
+    out_BT = torch.zeros_like(batch.mask_BT)
+    out_BT[answer_B == torch.arange(len(answer_B)), : stream_AT.shape[1]] = stream_AT
+    return out_BT
+
+
+def shared(stream_AT: Tensor, batch: Batch) -> Tensor:
+    """A stream of the answers for all rows: an earlier turn has throughout what its answer has at its first action."""
+    answer_B = batch.info.get("answer_B")
+    if answer_B is None:
+        return stream_AT
+    out_BT = placed(stream_AT, batch)
+    first_B = (batch.mask_BT[answer_B] > 0).int().argmax(-1)
+    earlier_B1 = (answer_B != torch.arange(len(answer_B))).unsqueeze(-1)
+    return torch.where(earlier_B1, out_BT[answer_B, first_B].unsqueeze(-1) * batch.mask_BT, out_BT)
 
 
 def components(rollouts: list[Rollout]) -> dict[str, Tensor]:

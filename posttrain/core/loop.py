@@ -76,9 +76,10 @@ class Loop:
 def describe(groups: list[Group], kept: list[Group]) -> dict[str, float]:
     """What the rollouts of a step looked like. Every figure is a function of them alone, so a resumed run repeats it."""
     rollouts = [r for g in groups for r in g.rollouts]
+    turns = [t for r in rollouts for t in (*r.earlier, r)]
     scored = [r.reward for g in groups for r in g.scored if r.reward is not None]
-    tokens = sum(len(r) for r in rollouts)
-    logp = sum(float((r.logp_T * r.mask_T).sum()) for r in rollouts)
+    tokens = sum(map(len, turns))
+    logp = sum(float((t.logp_T * t.mask_T).sum()) for t in turns)
     out = {
         "reward": sum(scored) / len(scored) if scored else math.nan,
         "failed": float(sum(r.failed for r in rollouts)),

@@ -2,6 +2,7 @@
 
     arithmetic, school/arithmetic         the school tasks
     reasoning-gym/chain_sum, rg/...       every data set of reasoning-gym
+    documents                             facts in parts, questions that follow relations
     gsm8k, data/gsm8k                     public data sets under the data folder
     path/to/file.jsonl, path/to/folder    your own data
     "my.jsonl(question='problem')"        any of them with options
@@ -20,6 +21,7 @@ from posttrain.core.registry import parse
 from posttrain.environments import reasoning_gym as gym
 from posttrain.environments.base import Environment
 from posttrain.environments.data import THINK, Layout, data
+from posttrain.environments.documents import documents
 from posttrain.environments.fields import NAMES
 from posttrain.environments.language.listed import from_pairs
 from posttrain.environments.logs import LOG_NAMES, LogData, logs
@@ -50,6 +52,8 @@ def task(spec: str, **options: Any) -> Environment:
         return gym.reasoning_gym(_known(spec, name, gym.names()), **_renamed(options, spec, closed=None))
     if (folder == "school" and name) or spec.replace("-", "_") in TASKS:
         return school(_known(spec, name or spec, TASKS), **_renamed(options, spec, ("level", "think", "seed")))
+    if spec == "documents":
+        return documents(**_renamed(options, spec, ("parts", "facts", "hops", "think", "seed")))
     if (folder == "data" and name) or spec.replace("-", "_") in QUESTIONS:
         taken = _renamed(options, spec, ("level", "think", "seed", "data"))
         if "data" in taken:
@@ -113,7 +117,7 @@ def names() -> list[str]:
         rg = [f"reasoning-gym/{n}" for n in gym.names()]
     except UserError:
         rg = []
-    return [*TASKS, *(n if n not in TASKS else f"data/{n}" for n in QUESTIONS), *rg]
+    return [*TASKS, "documents", *(n if n not in TASKS else f"data/{n}" for n in QUESTIONS), *rg]
 
 
 def _known(spec: str, name: str, known: Any) -> str:

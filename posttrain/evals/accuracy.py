@@ -6,10 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from posttrain.core.registry import Part
 from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.engines.sampling import Sampling
 from posttrain.environments.base import size_of
 
+ANSWERING = ("memory",)  # rollouts that a test must make as training does
 EVAL_SEED = 20_000  # apart from every training seed; the same problems and draws before and after
 
 
@@ -28,13 +30,25 @@ class Score:
     name: str = "accuracy"
 
 
-def accuracy(policy: Any, env: Any, problems: int, how: Sampling, n: int = 1, split: str = "test") -> Score:
-    """n answers to each of the first `problems` held-out problems; temperature 0 in `how` makes it greedy."""
-    made = policy.sample(held_out(env, problems, split), n, how, EVAL_SEED, 0)
+def accuracy(
+    policy: Any, env: Any, problems: int, how: Sampling, n: int = 1, split: str = "test", rollout: Part | None = None
+) -> Score:  # fmt: skip
+    """n answers to each of the first `problems` held-out problems; temperature 0 in `how` makes it greedy. With a rollout
+    that is how the policy answers (`at_test`), they are made by it."""
+    prompts = held_out(env, problems, split)
+    if rollout is None:
+        made = policy.sample(prompts, n, how, EVAL_SEED, 0)
+    else:
+        made = [g.rollouts for g in rollout.but(n=n)(policy, prompts, how, EVAL_SEED, 0)]
     for rollouts in made:
         for r in rollouts:
             r.reward = float(env.grade(r.prompt, r.text))
     return score_of(made, "accuracy")
+
+
+def at_test(rollout: Part) -> Part | None:
+    """The rollout, where it is how the policy answers and not only how it explores."""
+    return rollout if rollout.name in ANSWERING else None
 
 
 def mean_reward(policy: Any, env: Any, problems: int, how: Sampling, scorer: Any) -> Score:

@@ -11,7 +11,7 @@ from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method, find_method
 from posttrain.core.registry import fold, parse, parts
-from posttrain.evals.accuracy import accuracy
+from posttrain.evals.accuracy import accuracy, at_test
 from posttrain.lab.bootstrap import differences, interval
 from posttrain.lab.experiment import one_thread
 from posttrain.lab.fit import fit
@@ -124,12 +124,12 @@ def _train(method: Method, env: Any, config: Config) -> tuple[float, float, list
 
     policy = load_policy(config)
     lr = config.lr if config.lr is not None else suggested_lr(policy, method)
-    before = accuracy(policy, env, config.eval_problems, config.sampling).accuracy
+    before = accuracy(policy, env, config.eval_problems, config.sampling, rollout=at_test(method.rollout)).accuracy
     written = method.rollout.name in ("demonstrations", "pairs")
     scorer = Given() if written else build_scorer(config.reward, env, config.reward_timeout)
     decay = config.steps if config.schedule == "linear" else 0
     rows = fit(policy, method, env, replace(config, lr=lr), scorer, decay=decay)
-    after = accuracy(policy, env, config.eval_problems, config.sampling).accuracy
+    after = accuracy(policy, env, config.eval_problems, config.sampling, rollout=at_test(method.rollout)).accuracy
     return before, after, [row["reward"] for row in rows]
 
 

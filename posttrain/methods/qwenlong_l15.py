@@ -1,8 +1,8 @@
 """QwenLong-L1.5: RL over many kinds of tasks at once: as many prompts of each, credit in the spread of each task's rewards,
 and blame only while the policy is not too undecided (AEPO). Give it a mixture: `--task "arithmetic + counting"`.
 
-The paper adds synthesised long-document questions, contexts that grow by stages and an agent that reads by chunks with a
-written memory; none of these is here.
+The plan `qwenlong-stages` is the whole recipe: documents that grow by stages, a reader with a memory (the rollout `memory`), and
+both merged.
 """
 
 from posttrain.advantages.aepo import aepo

@@ -104,6 +104,8 @@ class Watch:
         if summary.get("stopped"):
             self.console.print(f"the plan ended early: {summary['stopped']}", style="bold")
         for key, value in summary.items():
+            if isinstance(value, dict) and value and all(isinstance(x, (int, float)) for x in value.values()):
+                value = ", ".join(f"{k} {short(float(x))}" for k, x in value.items())  # a figure of every phase
             if isinstance(value, (int, float, str)) and key != "stopped":
                 self.console.print(f"  {key}  {short(value) if isinstance(value, float) else value}", markup=False)
         self.console.print(f"  all of it is in {self.runs}/{name}", markup=False)

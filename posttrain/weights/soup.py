@@ -18,11 +18,16 @@ class soup(Frozen):
     def __init__(self, alpha: float = 0.5) -> None:
         self.alpha = alpha
 
-    @torch.no_grad()
     def start(self, policy: Any) -> None:
         if self.policy is None:
             super().start(policy)
             return
-        other = dict(policy.named_parameters())
-        for name, p in self.policy.named_parameters():
-            p.lerp_(other[name].detach(), 1 - self.alpha)
+        blend(self.policy, policy, self.alpha)
+
+
+@torch.no_grad()
+def blend(policy: Any, other: Any, alpha: float) -> None:
+    """The policy's weights become alpha of its own and 1 - alpha of the other's, in place."""
+    theirs = dict(other.named_parameters())
+    for name, p in policy.named_parameters():
+        p.lerp_(theirs[name].detach(), 1 - alpha)

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from posttrain.core.errors import UserError
+from posttrain.core.registry import rollout
+from posttrain.core.types import Group, Prompt, Rollout
+from posttrain.engines.sampling import Sampling
+
+READ = "Read one part of a long text and write down all that is needed to answer the question later.\n\nQuestion: {ask}\n\nNotes so far: {notes}\n\nPart: {part}"
+ANSWER = "Answer the question from your notes.\n\nQuestion: {ask}\n\nNotes: {notes}"
+
+
+@rollout(title="Reading with a memory (QwenLong-L1.5)", paper="arXiv:2512.12967", base="sample")
+def memory(
+    policy: Any, prompts: list[Prompt], how: Sampling, seed: int, step: int, n: int = 8,
+    reading: tuple[int, int] = (1, 0),
+) -> list[Group]:  # fmt: skip
+    """Reading with a memory (QwenLong-L1.5): the text is read part by part; of what came before, only the notes are known.
+
+    notes_k = policy(question, parts k, notes_{k-1});  answer = policy(question, last notes)
+    reading = (parts at a time, tokens that notes may have; 0: as many as an answer). Every turn is an answer in a context of
+    its own (`Rollout.earlier`) and shares the last one's credit. A prompt has its parts and question in `info["parts"]`
+    and `info["ask"]`, as those of the task `documents` have; one without is answered at once.
+    """
+    window, notes = reading
+    if window < 1 or notes < 0:
+        raise UserError(f"got reading={reading}; at least one part is read at a time, and notes have 0 tokens or more")
+    writing = replace(how, max_tokens=notes or how.max_tokens)
+    paths = [(p, i, list[Rollout]()) for p in prompts for i in range(n)]
+    for k in range(max(len(windows(p, window)) for p in prompts)):
+        going = [path for path in paths if k < len(windows(path[0], window))]
+        asked = [turn(p, i, k, READ, noted(done), windows(p, window)[k]) for p, i, done in going]
+        for (_, _, done), (made,) in zip(going, policy.sample(asked, 1, writing, seed, step), strict=True):
+            done.append(made)
+    last = [
+        turn(p, i, len(done), ANSWER, noted(done)) if done else replace(p, id=f"{p.id}/{i}") for p, i, done in paths
+    ]
+    groups = [Group(p, []) for p in prompts]
+    for place, ((p, i, done), (made,)) in enumerate(zip(paths, policy.sample(last, 1, how, seed, step), strict=True)):
+        groups[place // n].rollouts.append(replace(made, prompt=p, index=i, earlier=done))
+    return groups
+
+
+def windows(prompt: Prompt, size: int) -> list[str]:
+    parts = prompt.info.get("parts", ())
+    return [" ".join(parts[at : at + size]) for at in range(0, len(parts), size)]
+
+
+def noted(done: list[Rollout]) -> str:
+    return done[-1].text.strip() if done else ""
+
+
+def turn(prompt: Prompt, index: int, k: int, template: str, notes: str, part: str = "") -> Prompt:
+    """What the policy sees at one turn; its number is part of the identity of what is drawn."""
+    text = template.format(ask=prompt.info["ask"], notes=notes or "none", part=part)
+    return Prompt.text(f"{prompt.id}/{index}/{k}", text, prompt.answer, ask=prompt.info["ask"], notes=notes, part=part)

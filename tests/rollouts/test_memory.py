@@ -1,0 +1,132 @@
+"""Reading with a memory: what each turn sees, whose credit it gets, and that training follows each turn's own context."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from posttrain.core.assemble import answers, assemble, placed, shared
+from posttrain.core.config import Config
+from posttrain.core.errors import UserError
+from posttrain.core.loop import describe
+from posttrain.core.types import Group, Prompt, Rollout
+from posttrain.engines.sampling import Sampling
+from posttrain.environments.task import task
+from posttrain.evals.accuracy import accuracy, at_test
+from posttrain.lab.fit import Listed, Worth, fit
+from posttrain.lab.tabular import TabularPolicy
+from posttrain.methods.grpo import grpo
+from posttrain.rollouts.memory import memory
+from posttrain.rollouts.sample import sample
+
+
+class Scribe:
+    """A policy that answers with what it was asked last, and remembers the prompts it saw."""
+
+    def __init__(self) -> None:
+        self.seen: list[Prompt] = []
+
+    def sample(self, prompts, n, how, seed=0, step=0):
+        self.seen += prompts
+        T = torch.ones(2, dtype=torch.bool)
+        return [
+            [Rollout(p, torch.tensor([len(p.last)]), torch.zeros(2).long(), torch.zeros(2), T, f"note {p.id}")]
+            for p in prompts
+        ]
+
+
+LONG = Prompt.text("d", "whole text", "x", parts=["red", "green", "blue"], ask="what?")
+SHORT = Prompt.text("s", "hello", "y")
+
+
+def test_each_turn_sees_the_question_the_notes_and_the_next_parts():
+    policy = Scribe()
+    groups = memory(policy, [LONG, SHORT], Sampling(4), 0, 0, n=2, reading=(2, 0))
+    reads = [p for p in policy.seen if "Part:" in p.last]
+    assert [p.id for p in reads] == ["d/0/0", "d/1/0", "d/0/1", "d/1/1"]
+    assert "red green" in reads[0].last and "blue" not in reads[0].last and "Notes so far: none" in reads[0].last
+    assert "blue" in reads[2].last and "red" not in reads[2].last and "Notes so far: note d/0/0" in reads[2].last
+    last = next(p for p in policy.seen if p.id == "d/1/2").last
+    assert "Notes: note d/1/1" in last and "blue" not in last and "what?" in last
+    assert [[len(r.earlier) for r in g.rollouts] for g in groups] == [[2, 2], [0, 0]]
+    assert [[(r.prompt.id, r.index) for r in g.rollouts] for g in groups] == [
+        [("d", 0), ("d", 1)],
+        [("s", 0), ("s", 1)],
+    ]
+    assert [p.last for p in policy.seen if p.id.startswith("s/")] == [
+        "hello",
+        "hello",
+    ]  # a text without parts is just asked
+
+
+def turned(reward: float, *lengths: int, mask: list[bool] | None = None) -> Rollout:
+    made = []
+    for T in lengths:
+        made.append(
+            Rollout(LONG, torch.tensor([1]), torch.arange(T), torch.full((T,), -0.5), torch.ones(T, dtype=torch.bool))
+        )
+    own = made[-1].mask_T if mask is None else torch.tensor(mask)
+    return replace(made[-1], reward=reward, earlier=made[:-1], mask_T=own)
+
+
+def test_rows_of_turns_and_their_credit():
+    # two answers with turns of (3, 1 | 2) and (1 | 3) actions; the second answer's first token is the environment's
+    group = Group(LONG, [turned(1.0, 3, 1, 2), turned(0.0, 1, 3, mask=[False, True, True])])
+    rollouts, batch = assemble([group])
+    assert [len(r) for r in rollouts] == [3, 1, 2, 1, 3]
+    assert batch.info["answer_B"].tolist() == [2, 2, 2, 4, 4]
+    assert batch.reward_BT.tolist() == [[0, 0, 0], [0, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 0]]
+    assert len(batch.chosen_P) == 0  # two answers with turns are no preference pair of rows
+    judged = answers(batch)
+    assert judged.returns_B.tolist() == [1.0, 0.0] and judged.mask_BT.shape == (2, 3)
+    adv_AT = torch.tensor([[0.5, 0.75, 0.0], [9.0, -2.0, -3.0]])
+    assert shared(adv_AT, batch).tolist() == [
+        [0.5, 0.5, 0.5],
+        [0.5, 0, 0],
+        [0.5, 0.75, 0],
+        [-2.0, 0, 0],
+        [9.0, -2.0, -3.0],
+    ]
+    assert placed(adv_AT, batch)[[0, 1, 3]].abs().sum() == 0
+    assert describe([group], [group])["tokens"] == 10
+
+
+def test_a_failed_answer_masks_its_turns():
+    _, batch = assemble([Group(LONG, [turned(float("nan"), 2, 2), turned(1.0, 2, 2)])])
+    assert batch.live_B.tolist() == [False, False, True, True]
+
+
+def test_training_moves_the_notes_by_the_answers_reward():
+    """One part, notes of one letter: the answer copies the notes, so only credit for the notes can raise the reward."""
+
+    class Copier(TabularPolicy):
+        def sample(self, prompts, n, how, seed=0, step=0):
+            rows = [0 if p.info["part"] else 1 + "ab".index(p.info["notes"]) for p in prompts]
+            return super().sample(
+                [replace(p, info=p.info | {"row": i}) for p, i in zip(prompts, rows, strict=True)], n, how, seed, step
+            )
+
+    policy = Copier(3, 1, 2, memory=False)
+    with torch.no_grad():
+        policy.table[1, 0, 0], policy.table[2, 0, 0] = torch.tensor([30.0, 0.0]), torch.tensor([0.0, 30.0])
+    asked = Listed([Prompt.text(f"d{i}", "", "b", parts=["part"], ask="?") for i in range(4)])
+    worth = Worth(lambda rollouts: torch.tensor([float(r.text == "b") for r in rollouts]))
+    config = Config(seed=0, steps=12, prompts=4, lr=0.3, warmup=0, sampling=Sampling(1))
+    rows = fit(policy, grpo.but(rollout=memory, terms=()), asked, config, worth)
+    assert policy.table[0, 0, 0].softmax(-1)[1] > 0.9 and rows[-1]["reward"] > 0.8
+
+
+def test_a_test_reads_as_training_does():
+    env = task("documents(parts=3, facts=2)")
+    policy = Scribe()
+    score = accuracy(policy, env, 2, Sampling(4), rollout=at_test(memory.but(reading=(3, 0))))
+    assert score.problems == 2 and len(policy.seen) == 4  # one turn of three parts, one answer
+    assert at_test(sample) is None
+
+
+@pytest.mark.parametrize("reading", [(0, 1), (1, -1)])
+def test_bad_reading_is_a_sentence(reading):
+    with pytest.raises(UserError, match="at least one part is read at a time"):
+        memory(Scribe(), [LONG], Sampling(4), 0, 0, reading=reading)
