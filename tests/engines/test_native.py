@@ -1,5 +1,6 @@
 """The slot engine makes the same answers as plain sampling, whatever the slots; kernels' twins mean what they say."""
 
+import weakref
 from itertools import chain
 
 import pytest
@@ -285,3 +286,13 @@ def test_reading_in_rounded_sizes_as_graphs_do_changes_nothing(monkeypatch):
         assert texts(engine.generate(contexts, MANY[:3], Sampling(20), [1])) == texts(want)
     graphs = engine.slots.reader.graphs
     assert {size: graph.replayed for size, (graph, _) in graphs.items()} == {(4, 160): 3}
+
+
+def test_growing_lets_the_old_memory_go_first(monkeypatch):
+    engine = Engine(made("llama"), room=40)
+    engine.generate(CONTEXTS, KEYS, Sampling(4), [1])
+    old, there = weakref.ref(engine.slots), []
+    make = engine._make
+    monkeypatch.setattr(engine, "_make", lambda *size: there.append(old()) or make(*size))
+    engine.generate(CONTEXTS, KEYS, Sampling(400), [1])
+    assert there == [None]

@@ -91,6 +91,7 @@ class Engine:
         if s is None or s.length < length or s.width < width or s.count < count:  # it only ever grows
             old = (s.count, s.length, s.width) if s else (0, 0, 0)
             s = self.slots = None  # its memory goes before the new one is measured
+            vars(self).pop("admission", None)  # and whoever holds it
             s = self.slots = self._make(max(count, old[0]), max(length, old[1]), max(width, old[2]))
             self.seats = Seats(s.count)
             self.admission = Admission(s, self.seats, self.remember)
