@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import textwrap
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +9,11 @@ from posttrain.core.registry import rollout
 from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.engines.sampling import Sampling
 
-READ = "Read one part of a long text and write down all that is needed to answer the question later.\n\nQuestion: {ask}\n\nNotes so far: {notes}\n\nPart: {part}"
+READ = (
+    "Read one part of a long text and write down all that is needed to answer the question later.\n\n"
+    "Question: {ask}\n\nNotes so far: {notes}\n\nPart: {part}"
+)
+PART = 1000  # characters, where a document does not come in parts
 ANSWER = "Answer the question from your notes.\n\nQuestion: {ask}\n\nNotes: {notes}"
 
 
@@ -21,12 +26,14 @@ def memory(
 
     notes_k = policy(question, parts k, notes_{k-1});  answer = policy(question, last notes)
     reading = (parts at a time, tokens that notes may have; 0: as many as an answer). Every turn is an answer in a context of
-    its own (`Rollout.earlier`) and shares the last one's credit. A prompt has its parts and question in `info["parts"]`
-    and `info["ask"]`, as those of the task `documents` have; one without is answered at once.
+    its own (`Rollout.earlier`) and shares the last one's credit. The text of a prompt is `info["parts"]` (the task `documents`)
+    or `info["document"]` (a column of your file), which is cut into parts; a prompt without is answered at once.
     """
     window, notes = reading
     if window < 1 or notes < 0:
         raise UserError(f"got reading={reading}; at least one part is read at a time, and notes have 0 tokens or more")
+    if step == 0 and not any(windows(p, window) for p in prompts):
+        raise UserError("no prompt has a text to read in parts; use --task documents, or a file with a column document")
     writing = replace(how, max_tokens=notes or how.max_tokens)
     paths = [(p, i, list[Rollout]()) for p in prompts for i in range(n)]
     for k in range(max(len(windows(p, window)) for p in prompts)):
@@ -44,7 +51,10 @@ def memory(
 
 
 def windows(prompt: Prompt, size: int) -> list[str]:
-    parts = prompt.info.get("parts", ())
+    """The text as it is read, a few parts at a time."""
+    parts = prompt.info.get("parts") or textwrap.wrap(
+        str(prompt.info.get("document") or ""), PART, replace_whitespace=False
+    )
     return [" ".join(parts[at : at + size]) for at in range(0, len(parts), size)]
 
 
@@ -54,5 +64,6 @@ def noted(done: list[Rollout]) -> str:
 
 def turn(prompt: Prompt, index: int, k: int, template: str, notes: str, part: str = "") -> Prompt:
     """What the policy sees at one turn; its number is part of the identity of what is drawn."""
-    text = template.format(ask=prompt.info["ask"], notes=notes or "none", part=part)
-    return Prompt.text(f"{prompt.id}/{index}/{k}", text, prompt.answer, ask=prompt.info["ask"], notes=notes, part=part)
+    ask = prompt.info.get("ask", prompt.last)
+    text = template.format(ask=ask, notes=notes or "none", part=part)
+    return Prompt.text(f"{prompt.id}/{index}/{k}", text, prompt.answer, ask=ask, notes=notes, part=part)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -130,3 +131,19 @@ def test_a_test_reads_as_training_does():
 def test_bad_reading_is_a_sentence(reading):
     with pytest.raises(UserError, match="at least one part is read at a time"):
         memory(Scribe(), [LONG], Sampling(4), 0, 0, reading=reading)
+
+
+def test_a_document_of_a_file_is_cut_at_words(tmp_path):
+    text = " ".join(f"word{i}" for i in range(400))  # 3,089 characters
+    (tmp_path / "long.jsonl").write_text(json.dumps({"question": "Which?", "answer": "word7", "document": text}) + "\n")
+    env, policy = task(str(tmp_path / "long.jsonl")), Scribe()
+    (group,) = memory(policy, [env.prompt(0, "test")], Sampling(4), 0, 0, n=1)
+    parts = [p.info["part"] for p in policy.seen[:-1]]
+    assert " ".join(parts) == text and len(parts) == 4 and all(len(part) <= 1000 for part in parts)
+    assert "Which?" in policy.seen[0].last and len(group.rollouts[0].earlier) == 4
+
+
+def test_nothing_to_read_is_a_sentence():
+    with pytest.raises(UserError, match="no prompt has a text to read in parts"):
+        memory(Scribe(), [SHORT], Sampling(4), 0, 0)
+    assert len(memory(Scribe(), [SHORT], Sampling(4), 0, 1, n=2)[0].rollouts) == 2  # later, in a mixture, it may happen
