@@ -8,6 +8,7 @@ from posttrain.core.errors import UserError
 from posttrain.core.registry import rollout
 from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.engines.sampling import Sampling
+from posttrain.environments.base import final_answer
 
 READ = (
     "Read one part of a long text and write down all that is needed to answer the question later.\n\n"
@@ -46,7 +47,10 @@ def memory(
     ]
     groups = [Group(p, []) for p in prompts]
     for place, ((p, i, done), (made,)) in enumerate(zip(paths, policy.sample(last, 1, how, seed, step), strict=True)):
-        groups[place // n].rollouts.append(replace(made, prompt=p, index=i, earlier=done))
+        asked_last = (
+            {"asked": made.prompt.last} if done else {}
+        )  # what it saw, notes and all: runs store it as the prompt
+        groups[place // n].rollouts.append(replace(made, prompt=p, index=i, earlier=done, info=made.info | asked_last))
     return groups
 
 
@@ -59,7 +63,8 @@ def windows(prompt: Prompt, size: int) -> list[str]:
 
 
 def noted(done: list[Rollout]) -> str:
-    return done[-1].text.strip() if done else ""
+    """What was written last, without the thinking before it; a turn that wrote nothing leaves the notes as they were."""
+    return next((notes for r in reversed(done) if (notes := final_answer(r.text))), "")
 
 
 def turn(prompt: Prompt, index: int, k: int, template: str, notes: str, part: str = "") -> Prompt:

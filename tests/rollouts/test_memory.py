@@ -19,7 +19,7 @@ from posttrain.evals.accuracy import accuracy, at_test
 from posttrain.lab.fit import Listed, Worth, fit
 from posttrain.lab.tabular import TabularPolicy
 from posttrain.methods.grpo import grpo
-from posttrain.rollouts.memory import memory
+from posttrain.rollouts.memory import memory, noted
 from posttrain.rollouts.sample import sample
 
 
@@ -52,6 +52,7 @@ def test_each_turn_sees_the_question_the_notes_and_the_next_parts():
     last = next(p for p in policy.seen if p.id == "d/1/2").last
     assert "Notes: note d/1/1" in last and "blue" not in last and "what?" in last
     assert [[len(r.earlier) for r in g.rollouts] for g in groups] == [[2, 2], [0, 0]]
+    assert groups[0].rollouts[1].info["asked"] == last and "asked" not in groups[1].rollouts[0].info
     assert [[(r.prompt.id, r.index) for r in g.rollouts] for g in groups] == [
         [("d", 0), ("d", 1)],
         [("s", 0), ("s", 1)],
@@ -60,6 +61,13 @@ def test_each_turn_sees_the_question_the_notes_and_the_next_parts():
         "hello",
         "hello",
     ]  # a text without parts is just asked
+
+
+def test_notes_are_what_follows_the_thinking():
+    said = [turned(0.0, 1) for _ in range(3)]
+    for r, text in zip(said, ("<think>a</think> Oslo. ", "", "<think>never closed"), strict=True):
+        r.text = text
+    assert noted([]) == "" and noted(said[:1]) == "Oslo." and noted(said) == "Oslo."
 
 
 def turned(reward: float, *lengths: int, mask: list[bool] | None = None) -> Rollout:
