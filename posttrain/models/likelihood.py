@@ -13,11 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # CPU builds of torch come without it
-    triton = None
+from posttrain.models.kernels import tl, triton
 
 CHUNK = 4_000_000  # logits alive at a time: 16 MB in fp32
 CHUNK_GPU = 1 << 28  # 1 GiB in fp32: few and large products

@@ -14,12 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posttrain.engines.native.products import Turn, Where, place_plain
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # CPU builds of torch come without it
-    triton = None
+from posttrain.models.kernels import tl, triton
 
 SPAN = 8  # pages
 TUNED = {

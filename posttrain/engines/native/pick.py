@@ -13,12 +13,7 @@ import torch
 from torch import Tensor
 
 from posttrain.core import rng
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # CPU builds of torch come without it
-    triton = None
+from posttrain.models.kernels import tl, triton
 
 BLOCK = 1024
 

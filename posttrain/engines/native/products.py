@@ -14,11 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # CPU builds of torch come without it
-    triton = None
+from posttrain.models.kernels import tl, triton
 
 
 @dataclass
