@@ -176,7 +176,7 @@ def main() -> None:
             **got,
         )
         torch.cuda.empty_cache()
-    for answers in (2048, 4096):
+    for answers in (2048, 4096, 8192):
         got = unequal("SmolLM2-135M", 256, answers)
         name = f"unequal lengths, {answers:,} answers in 256 slots"
         note(name, got["ratio"], "of equal", "0.7", got["ratio"] >= 0.7, **got)
