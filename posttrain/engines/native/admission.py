@@ -135,7 +135,7 @@ class Admission:
         return texts
 
     def _read(self, texts: list[Text]) -> None:
-        """Texts of like length together, long ones in pieces; earlier pieces and known pages count as past, and come first."""
+        """Texts of like length together, long ones in pieces; those with a past (earlier pieces, known pages) apart from fresh ones."""
         s = self.slots
         todo = sorted(texts, key=lambda t: (t.past > 0, len(t.tokens) - t.past))
         while todo:
@@ -143,7 +143,7 @@ class Admission:
             longest = 0
             while todo:
                 longest = max(longest, min(len(todo[0].tokens) - todo[0].past, PIECE))
-                if batch and (len(batch) + 1) * longest > PREFILL:
+                if batch and ((len(batch) + 1) * longest > PREFILL or (todo[0].past > 0) != (batch[0].past > 0)):
                     break
                 batch.append(todo.pop(0))
             counts = [min(len(t.tokens) - t.past, PIECE) for t in batch]

@@ -93,7 +93,7 @@ class Fused:
         if past_P is not None:
             positions_PL, count_P = positions_PL + past_P.unsqueeze(-1), count_P + past_P
         row_PL = torch.where(positions_PL < count_P.unsqueeze(-1), torch.arange(P, device=device).unsqueeze(-1), P)
-        at_N = positions_PL.clamp_max(table_PM.shape[1] * pages.size - 1).flatten()
+        at_N = positions_PL.clamp_max(len(self.rope[0]) - 1).flatten()  # padding may lie beyond the longest text
         nobody = torch.zeros_like(table_PM[:1])  # padding goes to the page that belongs to nobody
         where = Where(torch.cat((table_PM, nobody)), torch.zeros_like(at_N), at_N, row_PL.flatten())
         table_PM, mask = table_PM[:, : pages.needed(used)].long(), None
