@@ -309,3 +309,25 @@ def test_padding_beyond_the_longest_text():
         keys = [row[:2] for row in MANY[: len(contexts)]]
         want = generate(model, contexts, keys, Sampling(20), [1])
         assert texts(engine.generate(contexts, keys, Sampling(20), [1])) == texts(want)
+
+
+def test_who_has_ended_unseen_is_not_preempted():
+    """The host is a look behind and pages run out: an answer that has stopped by then must not be put off and go on."""
+    model = made("llama")
+    contexts = [torch.arange(n) % 50 + 2 for n in (63, 129, 130, 2, 60)]
+    for tag in (2, 3, 4):
+        keys = [[rng.key(tag, p, i) for i in range(n)] for p, n in enumerate((4, 1, 5, 6, 4))]
+        engine = Engine(model, room=14, stride=8)
+        want = generate(model, contexts, keys, Sampling(70), [1])
+        assert texts(engine.generate(contexts, keys, Sampling(70), [1])) == texts(want)
+        assert engine.preempted > 0 and len(engine.slots.pages.free) == 13
+
+
+def test_fewer_pages_than_slots_even_where_one_page_holds_an_answer():
+    model, contexts = made("llama"), [torch.arange(60) % 50 + 2, torch.arange(60) % 40 + 2]
+    keys = [[rng.key("few", p, i) for i in range(n)] for p, n in enumerate((6, 3))]
+    engine = Engine(model, room=5)
+    assert texts(engine.generate(contexts, keys, Sampling(3), [1])) == texts(
+        generate(model, contexts, keys, Sampling(3), [1])
+    )
+    assert not engine.slots.fixed and len(engine.slots.pages.free) == 4

@@ -127,7 +127,7 @@ class Engine:
         if self.pending is not None and (self._all_end() or self._fewer()):
             last, self.pending = self.pending, None
             return self._collect(last)
-        self._grow((1 + behind) * self.stride)
+        ended = self._grow((1 + behind) * self.stride)
         self._gather()
         before, self.pending = self.pending, None
         if self.seats.taken.any():
@@ -136,7 +136,7 @@ class Engine:
             self.pending = Look(s.books)
         if not behind:
             before, self.pending = self.pending, None
-        return self._collect(before) if before is not None else []
+        return ended + (self._collect(before) if before is not None else [])
 
     def _all_end(self) -> bool:
         """Whether every job will have come to its limit when the running steps are over: no need to start more."""
@@ -161,13 +161,12 @@ class Engine:
 
     def clear(self) -> None:
         """Forget every job: nothing of an interrupted call is left behind."""
-        self.waiting.clear()
         self.pending = None
-        s = self._there()
+        self.waiting.clear()
         self._leave(self.seats.running())
         self.admission.drop(set())
-        s.books.alive.zero_()
-        s.books.filled.zero_()
+        self._there().books.alive.zero_()
+        self._there().books.filled.zero_()
 
     def _there(self) -> Slots:
         assert self.slots is not None, "open() comes first"
@@ -224,11 +223,12 @@ class Engine:
 
     # ---- room
 
-    def _grow(self, steps: int) -> None:
-        """Pages for the next steps of every running job; where there are none left, the youngest gives up its own."""
-        s, seats = self._there(), self.seats
+    def _grow(self, steps: int) -> list[Job]:
+        """Pages for the next steps of every running job; where there are none left, the youngest gives up its own. Those who have
+        ended unseen are collected before, and returned: they must not go on."""
+        s, seats, ended = self._there(), self.seats, list[Job]()
         if s.fixed:
-            return
+            return ended
         short = seats.taken & (np.minimum(seats.places + steps + 1, seats.most) > seats.room)
         changed = []
         for seat in sorted(np.flatnonzero(short).tolist(), key=lambda i: seats.job(i).order):
@@ -243,20 +243,23 @@ class Engine:
                 except OutOfPages:
                     if self.admission.heads:
                         self.admission.drop(set())
+                    elif self.pending is not None:
+                        last, self.pending = self.pending, None
+                        ended += self._collect(last)
                     else:
                         self._preempt()
         s.write_table([(seat, seats.job(seat).pages) for seat in changed if seats.taken[seat]])
+        return ended
 
     def _preempt(self) -> None:
         running = self.seats.running()
         if len(running) == 1:
             raise UserError(
-                "the device has no room for one answer of this length; use a shorter max_tokens or a smaller model"
+                "the device has no room for one answer so long; use a shorter max_tokens or a smaller model"
             )
         seat = max(running, key=lambda i: self.seats.job(i).order)
         job, b = self.seats.job(seat), self._there().books
-        made = int(b.made[seat])
-        job.tokens, job.logp = b.tokens[seat, :made].cpu().clone(), b.logp[seat, :made].cpu().clone()
+        job.tokens, job.logp = (x[seat, : int(b.made[seat])].cpu().clone() for x in (b.tokens, b.logp))
         self._leave([seat])
         self.waiting.appendleft(job)
         self.preempted += 1
@@ -290,9 +293,8 @@ class Engine:
     def _completed(self, seat: int, made: int) -> bool:
         """Whether a stop string is complete; the answer is cut after the token that completes it."""
         job = self.seats.job(seat)
-        assert job.completes is not None
         so_far = self._there().books.tokens[seat, :made].cpu()
-        n = job.completes(so_far)
+        n = job.completes(so_far) if job.completes else 0
         if n:
             job.tokens, job.done = so_far[:n], True
         return bool(n)

@@ -25,7 +25,8 @@ class Slots:
         self.fused, self.pages, self.count, self.length, self.width = fused, pages, count, length, width
         self.device = pages.keys.device
         self.books = Books.blank(count, width, self.device)
-        wide = 1 if pages.size >= length else pages.needed(length) + 1  # head and own places each end within a page
+        self.fixed = pages.size >= length and pages.count > count  # every slot has one page of its own, for good
+        wide = 1 if self.fixed else pages.needed(length) + 1  # head and own places each end within a page
         self.pages_of = np.zeros((count, wide), dtype=np.int32)  # the host's copy of the table
         self.table = torch.zeros(self.pages_of.shape, dtype=torch.int32, device=self.device)
         self.stops = torch.full((STOPS,), -1, dtype=torch.long, device=self.device)
@@ -33,13 +34,8 @@ class Slots:
         self.graphs: dict[tuple[int, str, int, int], torch.cuda.CUDAGraph] = {}
         self.pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None  # graphs take turns in it
         self.reader = Reader(fused, pages, self.pool)
-        if pages.size >= length:  # a page a slot, for good
+        if self.fixed:
             self.table[:, 0] = torch.arange(1, count + 1)
-
-    @property
-    def fixed(self) -> bool:
-        """Every slot has one page of its own."""
-        return self.pages.size >= self.length
 
     def step(self, n: int, way: str, wide: int, mates: int = 1) -> None:
         """One token for each of the first n slots, none with more pages than `wide`; those not alive compute too, and
