@@ -11,7 +11,8 @@ import torch
 from posttrain.core import rng
 from posttrain.core.errors import UserError
 from posttrain.engines.native.engine import Engine
-from posttrain.engines.sampling import Sampling
+from posttrain.engines.sampling import Sampling, truncate
+from posttrain.models.decoder import Decoder
 from tests.engines.test_native import made
 
 SHAPES = {name: made(name) for name in ("llama", "qwen3")}
@@ -37,12 +38,33 @@ def test_any_configuration_gives_the_same_answers(seed: int) -> None:
         except UserError:
             continue  # one answer alone is too long for so few pages, which is said
         want = Engine(model).generate(contexts, keys, how, [1], limits=limits)
-        for a, b in zip([s for g in want for s in g], [s for g in got for s in g], strict=True):
-            assert a.tokens.tolist() == b.tokens.tolist() and a.stopped == b.stopped
-            torch.testing.assert_close(a.logp_T, b.logp_T, atol=1e-4, rtol=0)
+        for p, (wanted, found) in enumerate(zip(want, got, strict=True)):
+            for key, a, b in zip(keys[p], wanted, found, strict=True):
+                same = agreed(a.tokens, b.tokens)
+                torch.testing.assert_close(a.logp_T[:same], b.logp_T[:same], atol=1e-4, rtol=0)
+                if same < max(len(a.tokens), len(b.tokens)):
+                    assert on_an_edge(model, torch.cat((contexts[p], a.tokens[:same])), key, same, how), (p, key, same)
+                else:
+                    assert a.stopped == b.stopped
         pages = engine.slots.pages
         in_use = sum(uses > 0 for uses in pages.uses)
         assert in_use == len(set(pages.known.values())) and in_use + len(pages.free) == pages.count - 1
+
+
+def agreed(a: torch.Tensor, b: torch.Tensor) -> int:
+    """How many first tokens are the same."""
+    n = min(len(a), len(b))
+    differ = (a[:n] != b[:n]).nonzero()
+    return int(differ[0]) if len(differ) else n
+
+
+@torch.no_grad()
+def on_an_edge(model: Decoder, text: torch.Tensor, key: int, place: int, how: Sampling) -> bool:
+    """Whether the draw falls where one token's share ends, so that rounding decides: about one answer in ten thousand does."""
+    z_V = truncate(model.logits(model.hidden(text[None]))[:, -1].float() / how.temperature, how)[0]
+    share_V = torch.softmax(z_V.double(), -1).cumsum(-1)
+    u = float(rng.uniform(torch.tensor([key]), torch.tensor([place])))
+    return float((share_V - u).abs().min()) < 1e-5
 
 
 def begun(draw: random.Random, words: list[torch.Tensor]) -> torch.Tensor:
