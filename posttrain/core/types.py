@@ -67,9 +67,7 @@ class Rollout:
     fork: int = 0  # how many of the parent's actions it shares
     stopped: bool = True  # False when it ran into the length limit
     turns: list[int] = field(default_factory=list)  # start of each turn in actions
-    earlier: list[Rollout] = field(
-        default_factory=list
-    )  # turns before it in contexts of their own; they share its credit
+    earlier: list[Rollout] = field(default_factory=list)  # turns in contexts of their own; they share its credit
     info: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:

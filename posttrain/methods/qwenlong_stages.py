@@ -20,7 +20,7 @@ def qwenlong_stages(
     steps: int = 20, parts: tuple[int, ...] = (2, 4, 8), memory_parts: int = 16, hops: int = 1, notes: int = 32, alpha: float = 0.5
 ) -> Plan:  # fmt: skip
     """QwenLong-L1.5, in stages: AEPO on longer and longer documents read at once, then on longer ones still, read part by part
-    with a memory; the two are merged and trained once more on the longest that are read at once.
+    with a memory (MemAgent); the two are merged and trained once more on the longest that are read at once.
 
     theta = alpha theta_memory + (1 - alpha) theta_single
     steps: of each phase. parts, memory_parts: of the documents (4 facts each, `hops` relations to follow), which are drawn: --task is

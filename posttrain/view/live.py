@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from posttrain.evals.accuracy import at_test
 from posttrain.view.figures import count, duration, percent, short
 from posttrain.view.report import graded, next_steps, report, thing
 
@@ -92,7 +93,9 @@ class Watch:
         out.insert(0, (f"posttrain chat --run {which}", "talk to what it has become"))
         if gold and loop.method.rollout.name != "pairs":
             task = shlex.quote(loop.config.task)
-            out.insert(1, (f"posttrain eval --run {which} --task {task} --n 8", "accuracy and pass@k"))
+            way = at_test(loop.method.rollout)
+            read = f" --rollout {shlex.quote(str(way))}" if way else ""
+            out.insert(1, (f"posttrain eval --run {which} --task {task}{read} --n 8", "accuracy and pass@k"))
         return [*out, (f"posttrain export {which} --to my-model", "a Hugging Face folder")]
 
     @property
