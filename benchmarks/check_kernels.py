@@ -128,6 +128,11 @@ def twins() -> None:
     gaps["norm"] = products.add_norm(mine, q.flatten(1)[:, :C].contiguous(), w, w, 1e-5).cpu()
     gaps["norm"] -= products.add_norm(other, q.flatten(1)[:, :C].cpu(), w.cpu(), w.cpu(), 1e-5)
     gaps["sum"] = mine.cpu() - other
+    whole, long = (torch.randn(n, 1024, device="cuda", generator=gen) for n in (S, C))
+    for pieces in (1, 2, 4):
+        parts = products.split_product(whole, long, pieces)
+        gaps[f"pieces {pieces}"] = products.add_norm(mine, parts, None, w, 1e-5).cpu()
+        gaps[f"pieces {pieces}"] -= products.add_norm(other, (whole @ long.T).cpu(), None, w.cpu(), 1e-5)
     token = torch.tensor([5, 0, 3], device="cuda")
     for a, b in zip(
         products.embed_norm(token, x, w, 1e-5), products.embed_norm(token.cpu(), x.cpu(), w.cpu(), 1e-5), strict=True

@@ -1,4 +1,4 @@
-"""How decode attention is fastest: slots a program, warps and stages.
+"""How decode attention is fastest: slots a program, warps, stages, places an iteration.
 
 python -m benchmarks.tune_attend --shape SmolLM2-135M --answers 256
 """
@@ -56,14 +56,19 @@ def main() -> None:
     def once(i: int, mates: int) -> torch.Tensor:
         return attention.attend(q, keys[i], values[i], where, turn, mates)
 
-    for mates, (warps, stages) in product((1, 2, 4), ((1, 2), (1, 3), (2, 2), (2, 3), (4, 2))):
-        attention.TUNED = {D: {"num_warps": warps, "num_stages": stages} for D in (64, 128)}
+    ways = product((1, 2, 4), (1, 2, 4), (2, 3, 4), (32, 64))
+    for mates, warps, stages, step in ways:
+        chosen = {"num_warps": warps, "num_stages": stages, "STEP": step}
+        attention.settings = lambda *_: chosen  # noqa: B023 (called before the next one is chosen)
         out = []
         for n in (160, 255, 350):
             length.fill_(n)
             out.append(timed(once, mates, layers))
         told = " ".join(f"{us:6.1f}" for us in out)
-        print(f"  {mates} mates, {warps} warps, {stages} stages: {told}  mean {sum(out) / 3:6.1f} us", flush=True)
+        print(
+            f"  {mates} mates, {warps} warps, {stages} stages, {step} places: {told}  mean {sum(out) / 3:6.1f} us",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

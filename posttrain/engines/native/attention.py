@@ -3,7 +3,8 @@
 A slot's pages hold its head (the first `head` places, shared by a group, from the start of a page) and then its own places, from
 the start of the next page. The new token's key and value join the running softmax at its end and go into the slot's page on the
 side, so that no other kernel is needed between the product and attention. One program serves a few neighbouring slots, mates: a
-head that they all share is read once for all of them, their queries filling rows of the product that would else be padding.
+head that they all share is read once for all of them, their queries filling columns of the product that would else be padding.
+Keys stand left of queries in that product, places by heads: its hardware tile is 16 by 8, and a group has rarely more than 8.
 More than SPAN pages a mate are cut into spans, and whoever is done last with them joins them, in order, by their log-sum-exps.
 """
 
@@ -16,15 +17,23 @@ from torch import Tensor
 from posttrain.engines.native.products import Turn, Where, place_plain
 from posttrain.models.kernels import tl, triton
 
-SPAN = 8  # pages
-TUNED = {
-    64: {"num_warps": 1, "num_stages": 3},
-    128: {"num_warps": 2, "num_stages": 2, "maxnreg": 192},
-}  # benchmarks/tune_attend.py
-FEW = {
-    64: {"num_warps": 4, "num_stages": 3},
-    128: {"num_warps": 4, "num_stages": 2},
-}  # where most of the device is idle
+SPAN = 8  # pages; half as many where there are few slots, so that more programs share the work
+
+
+def settings(programs: int, D: int, mates: int) -> dict[str, int]:
+    """Places an iteration, warps and stages, by measurement (benchmarks/tune_attend.py): the fewer warps the less they wait for
+    each other, the fewer programs the more each must do at a time."""
+    if programs <= 192:
+        return {"STEP": 64, "num_warps": 4, "num_stages": 3}
+    if D <= 64:
+        return {"STEP": 64, "num_warps": 1, "num_stages": 3}
+    if mates == 1:
+        return {"STEP": 32, "num_warps": 2, "num_stages": 4}
+    return (
+        {"STEP": 64, "num_warps": 4, "num_stages": 3}
+        if programs < 512
+        else {"STEP": 32, "num_warps": 2, "num_stages": 3}
+    )
 
 
 def attend(qkv_SN: Tensor, keys: Tensor, values: Tensor, where: Where, turn: Turn, mates: int = 1) -> Tensor:
@@ -34,7 +43,8 @@ def attend(qkv_SN: Tensor, keys: Tensor, values: Tensor, where: Where, turn: Tur
         return attend_plain(place_plain(qkv_SN, keys, values, where, turn)[0], keys, values, where)
     (S, N), (_, kv_heads, page, D) = qkv_SN.shape, keys.shape
     H = N // D - 2 * kv_heads
-    group, spans = H // kv_heads, triton.cdiv(where.table.shape[1], SPAN)
+    span = max(1, SPAN // 2) if S * kv_heads <= 64 else SPAN
+    group, spans = H // kv_heads, triton.cdiv(where.table.shape[1], span)
     out = torch.empty(S, H, D, dtype=qkv_SN.dtype, device=qkv_SN.device)
     part, mass, arrived = out, out, where.arrived
     if spans > 1:
@@ -45,17 +55,18 @@ def attend(qkv_SN: Tensor, keys: Tensor, values: Tensor, where: Where, turn: Tur
     _attend[(triton.cdiv(S, mates), kv_heads, spans)](
         qkv_SN, qkv_SN if turn.bias is None else turn.bias, cos, sin, q_norm, k_norm, keys, values, where.table, where.head,
         where.length, part, mass, arrived if spans > 1 else out, out, turn.eps, D**-0.5 * 1.4426950408889634, S, where.table.stride(0),
-        kv_heads, group, spans, MATES=mates, PAD=max(16, triton.next_power_of_2(mates * group)), MANY=spans > 1, D=D, PAGE=page,
-        SPAN=SPAN * mates, EXACT=out.dtype == torch.float32, NORM=turn.norms is not None, BIAS=turn.bias is not None,
-        **(FEW if S * kv_heads <= 192 else TUNED)[64 if D <= 64 else 128],
+        kv_heads, group, spans, MATES=mates, PAD=max(8, triton.next_power_of_2(mates * group)), MANY=spans > 1, D=D, PAGE=page,
+        SPAN=span * mates, EXACT=out.dtype == torch.float32, NORM=turn.norms is not None, BIAS=turn.bias is not None,
+        **settings(triton.cdiv(S, mates) * kv_heads, D, mates),
     )  # fmt: skip
     return out
 
 
-def mates(slots: int, group: int, D: int) -> int:
-    """Neighbours that one program should serve where they share a head: 4 where their queries fit into the 16 rows that a
-    product has anyway, and enough programs are left to fill the device; with fewer slots or wider heads it is slower."""
-    return 4 if D <= 64 and slots >= 1024 and 4 * group <= 16 else 1
+def mates(slots: int, heads: int, kv_heads: int, D: int) -> int:
+    """Neighbours that one program should serve where they share a head: as many as have their queries in the 16 columns of a
+    product, if enough programs are left to fill the device; else it is slower."""
+    most, few = (4, 768) if D <= 64 else (2, 256)
+    return most if most * heads <= 16 * kv_heads and slots * kv_heads >= most * few else 1
 
 
 def attend_plain(q_SHD: Tensor, keys: Tensor, values: Tensor, where: Where) -> Tensor:
@@ -151,13 +162,13 @@ if triton is not None:
     @triton.jit
     def _attend(qkv, bias, cos, sin, qn, kn, k, v, table, heads, lengths, part, mass, arrived, out, eps, scale, S, M, KV, G, SPANS,
                 MATES: tl.constexpr, PAD: tl.constexpr, MANY: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr,
-                SPAN: tl.constexpr, EXACT: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
+                SPAN: tl.constexpr, STEP: tl.constexpr, EXACT: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
         precision: tl.constexpr = "ieee" if EXACT else "tf32"
         p, h, c = tl.program_id(0), tl.program_id(1), tl.program_id(2)
         agenda, end = _agenda(table, heads, lengths, p, c, S, M, MATES, PAGE, SPAN)
         spans, last = tl.maximum(1, tl.cdiv(end, SPAN)), tl.minimum(SPAN, end - c * SPAN)
         if c < spans:
-            g, d, j, which = tl.arange(0, PAD), tl.arange(0, D), tl.arange(0, PAGE), tl.arange(0, SPAN)
+            g, d, j, which = tl.arange(0, PAD), tl.arange(0, D), tl.arange(0, STEP), tl.arange(0, SPAN)
             seat = (p * MATES + g // G).to(tl.int64)  # rows are the query heads of one mate after another
             real = (g < MATES * G) & (seat < S)
             row = seat * KV * G + h * G + g % G
@@ -166,26 +177,29 @@ if triton is not None:
             x, b = qkv + (base + h * G + g % G) * D, bias + (h * G + g % G) * D
             query = _turned(x, b, at, real, qn, cos, sin, eps, D, NORM, BIAS).to(k.dtype.element_ty)
             top, total = tl.full((PAD,), float("-inf"), tl.float32), tl.zeros((PAD,), tl.float32)
-            acc, inner = tl.zeros((PAD, D), tl.float32), j[:, None] * D + d[None, :]
-            for i in range(0, last):  # the running softmax, in base 2
-                entry = tl.sum(tl.where(which == i, agenda, 0), 0)
-                inside = j < (entry & 127).to(tl.int32)
-                page = ((entry >> 10) * KV + h) * (PAGE * D)
+            acc, inner = tl.zeros((D, PAD), tl.float32), j[:, None] * D + d[None, :]
+            asked, turned = tl.trans(query), d[:, None] + j[None, :] * D
+            for i in range(0, last * (PAGE // STEP)):  # the running softmax, in base 2
+                entry = tl.sum(tl.where(which == i // (PAGE // STEP), agenda, 0), 0)
+                skip = i % (PAGE // STEP) * STEP
+                inside = j < (entry & 127).to(tl.int32) - skip
+                page = ((entry >> 10) * KV + h) * (PAGE * D) + skip * D
                 key = tl.load(k + page + inner, mask=inside[:, None], other=0.0)
-                value = tl.load(v + page + inner, mask=inside[:, None], other=0.0)
-                score = tl.dot(query, tl.trans(key), input_precision=precision) * scale
-                seen = inside[None, :]
+                value = tl.load(v + page + turned, mask=inside[None, :], other=0.0)
+                score = tl.dot(key, asked, input_precision=precision) * scale
+                seen = inside[:, None]
                 if MATES > 1:
                     whose = ((entry >> 7) & 7).to(tl.int32)
-                    seen = seen & ((whose == 0) | (whose - 1 == g // G))[:, None]
+                    seen = seen & ((whose == 0) | (whose - 1 == g // G))[None, :]
                 score = tl.where(seen, score, float("-inf"))
-                new = tl.maximum(top, tl.max(score, 1))
+                new = tl.maximum(top, tl.max(score, 0))
                 anchor = new
                 if MATES > 1:  # a mate whose turn has not come yet has seen nothing
                     anchor = tl.where(new == float("-inf"), 0.0, new)
-                weight, fade = tl.exp2(score - anchor[:, None]), tl.exp2(top - anchor)
-                acc = acc * fade[:, None] + tl.dot(weight.to(value.dtype), value, input_precision=precision)
-                top, total = new, total * fade + tl.sum(weight, 1)
+                weight, fade = tl.exp2(score - anchor[None, :]), tl.exp2(top - anchor)
+                acc = tl.dot(value, weight.to(value.dtype), acc * fade[None, :], input_precision=precision)
+                top, total = new, total * fade + tl.sum(weight, 0)
+            acc = tl.trans(acc)
             if c == 0:  # and each mate's new token
                 n = tl.arange(0, PAD if MATES > 1 else 1)  # for every row, or one for all
                 its = (p * MATES + n // G).to(tl.int64)

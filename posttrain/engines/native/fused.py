@@ -16,7 +16,7 @@ from torch import Tensor
 
 from posttrain.engines.native.attention import attend
 from posttrain.engines.native.pages import Pages
-from posttrain.engines.native.products import Turn, Where, add_norm, embed_norm, gate, place
+from posttrain.engines.native.products import Turn, Where, add_norm, embed_norm, gate, place, split_product
 from posttrain.models.decoder import Decoder
 
 
@@ -79,7 +79,7 @@ class Fused:
         """What layer i does after attention to the residual stream, in place; returns what the next layer, or the head, reads."""
         layer = self.layers[i]
         h = add_norm(x, seen @ layer.out.T, layer.out_bias, layer.second, self.eps)
-        y = gate(h @ layer.gate_up.T, layer.gate_up_bias) @ layer.down.T
+        y = split_product(gate(h @ layer.gate_up.T, layer.gate_up_bias), layer.down)
         after = self.layers[i + 1].norm if i + 1 < len(self.layers) else self.model.model.norm.weight.data
         return add_norm(x, y, layer.down_bias, after, self.eps)
 

@@ -97,7 +97,7 @@ def mass(z_SV: Tensor, cold_S: Tensor) -> Tensor:
     S, V = z_SV.shape
     blocks = triton.cdiv(V, BLOCK)
     out = torch.empty(S, blocks, device=z_SV.device)
-    _mass[(S, triton.cdiv(blocks, 4))](z_SV, out, V, blocks, cold_S, BLOCK=BLOCK, EACH=4, num_warps=4)
+    _mass[(S, triton.cdiv(blocks, 4))](z_SV, out, V, blocks, cold_S, BLOCK=BLOCK, EACH=4, num_warps=2)
     return out
 
 

@@ -85,10 +85,10 @@ def gate(y_SF2: Tensor, bias: Tensor | None) -> Tensor:
         return gate_plain(y_SF2, bias)
     S, F2 = y_SF2.shape
     out = torch.empty(S, F2 // 2, dtype=y_SF2.dtype, device=y_SF2.device)
-    block = min(triton.next_power_of_2(F2 // 2), 4096)
+    block = min(triton.next_power_of_2(F2 // 2), 1024)
     _gate[(S, triton.cdiv(F2 // 2, block))](
         y_SF2, out, y_SF2 if bias is None else bias, F2 // 2,
-        BLOCK=block, BIAS=bias is not None, num_warps=8 if block > 1024 else 4,
+        BLOCK=block, BIAS=bias is not None, num_warps=4,
     )  # fmt: skip
     return out
 
@@ -99,9 +99,24 @@ def gate_plain(y_SF2: Tensor, bias: Tensor | None) -> Tensor:
     return (F.silu(a) * b).to(y_SF2.dtype)
 
 
+def split_product(x_SK: Tensor, weight_NK: Tensor, pieces: int = 0) -> Tensor:
+    """x W^T, or where whole tiles of it are too few to fill the device, (pieces, S, N) in float32: sums over pieces of the inner
+    dimension, for `add_norm` to add up. (cuBLAS does the same with a kernel of its own for the sum.)"""
+    (S, K), N = x_SK.shape, len(weight_NK)
+    pieces = pieces or (1 if S > 256 or K < 1024 or not x_SK.is_cuda else 4 if N <= 2048 else 2)
+    if pieces == 1 or K % (16 * pieces):
+        return x_SK @ weight_NK.T
+    x, w = x_SK.view(S, pieces, -1).transpose(0, 1), weight_NK.view(N, pieces, -1).permute(1, 2, 0)
+    wide = x.is_cuda and x.dtype != torch.float32
+    return torch.bmm(x, w, out_dtype=torch.float32) if wide else torch.bmm(x, w).float()
+
+
 def add_norm(x_SC: Tensor, y_SC: Tensor, bias: Tensor | None, weight: Tensor, eps: float) -> Tensor:
-    """x <- x + y + bias, in place; returns x / rms(x) * weight in the weight's type."""
+    """x <- x + y + bias, in place; returns x / rms(x) * weight in the weight's type. y may be a product in pieces (n, S, C);
+    their sum is rounded to the weight's type, as the whole product is in training."""
     if triton is None or not x_SC.is_cuda:
+        if y_SC.dim() == 3:
+            y_SC = y_SC.sum(0).to(weight.dtype)
         x_SC += y_SC
         if bias is not None:
             x_SC += bias
@@ -110,7 +125,7 @@ def add_norm(x_SC: Tensor, y_SC: Tensor, bias: Tensor | None, weight: Tensor, ep
     out = torch.empty(S, C, dtype=weight.dtype, device=x_SC.device)
     _add_norm[(S,)](
         x_SC, y_SC, weight if bias is None else bias, weight, out, eps, C,
-        WIDE=triton.next_power_of_2(C), BIAS=bias is not None, num_warps=4 if C > 1024 else 2,
+        WIDE=triton.next_power_of_2(C), PIECES=len(y_SC) if y_SC.dim() == 3 else 0, BIAS=bias is not None, num_warps=8,
     )  # fmt: skip
     return out
 
@@ -140,12 +155,18 @@ if triton is not None:
         tl.store(out + s * C + i, (row * r * weight).to(out.dtype.element_ty), mask=i < C)
 
     @triton.jit
-    def _add_norm(x, y, bias, w, out, eps, C, WIDE: tl.constexpr, BIAS: tl.constexpr):
+    def _add_norm(x, y, bias, w, out, eps, C, WIDE: tl.constexpr, PIECES: tl.constexpr, BIAS: tl.constexpr):
         s = tl.program_id(0).to(tl.int64)
         i = tl.arange(0, WIDE)
         weight = tl.load(w + i, mask=i < C, other=0.0).to(tl.float32)
         row = tl.load(x + s * C + i, mask=i < C, other=0.0)
-        row += tl.load(y + s * C + i, mask=i < C, other=0.0).to(tl.float32)
+        if PIECES:
+            y_row = tl.zeros((WIDE,), tl.float32)
+            for piece in tl.static_range(PIECES):
+                y_row += tl.load(y + (piece * tl.num_programs(0) + s) * C + i, mask=i < C, other=0.0)
+            row += y_row.to(out.dtype.element_ty).to(tl.float32)
+        else:
+            row += tl.load(y + s * C + i, mask=i < C, other=0.0).to(tl.float32)
         if BIAS:
             row += tl.load(bias + i, mask=i < C, other=0.0).to(tl.float32)
         tl.store(x + s * C + i, row, mask=i < C)

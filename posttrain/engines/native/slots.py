@@ -58,7 +58,7 @@ class Slots:
     def _mates(self, n: int) -> int:
         """Slots that one program of attention serves: several only where most neighbours share a head."""
         c = self.fused.model.config
-        mates = best_mates(n, c.num_heads // c.num_kv_heads, c.head_dim)
+        mates = best_mates(n, c.num_heads, c.num_kv_heads, c.head_dim)
         first = self.pages_of[:n, 0].reshape(-1, mates)
         alike = (first == first[:, :1]).all(1) & (first[:, 0] > 0)
         return mates if 2 * np.count_nonzero(alike) > len(first) else 1
