@@ -12,7 +12,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from posttrain.core.errors import UserError
 
@@ -176,7 +178,7 @@ class Batch:
 
 def pad(streams: Sequence[Tensor], T: int, value: float = 0.0) -> Tensor:
     """Streams of unequal length as one (B, T) tensor, padded on the right."""
-    out = torch.full((len(streams), T), value, dtype=streams[0].dtype if streams else torch.float32)
-    for row, x in enumerate(streams):
-        out[row, : x.shape[0]] = x
-    return out
+    if not streams:
+        return torch.zeros(0, T)
+    out = pad_sequence(list(streams), batch_first=True, padding_value=value)
+    return F.pad(out, (0, T - out.shape[1]), value=value)

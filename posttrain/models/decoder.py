@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from posttrain.models.elementwise import gated, normed, turned
+from posttrain.models.elementwise import added_normed, normed
 from posttrain.models.likelihood import product
 from posttrain.models.shape import DecoderConfig, inverse_frequencies
 
@@ -56,6 +56,10 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return normed(x, self.weight, self.eps)
 
+    def after(self, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor]:
+        """x + y and its norm."""
+        return added_normed(x, y, self.weight, self.eps)
+
 
 class Attention(nn.Module):
     def __init__(self, c: DecoderConfig) -> None:
@@ -87,14 +91,6 @@ class Attention(nn.Module):
             q, k, v, attn_mask=mask, is_causal=mask is None and T > 1, enable_gqa=shared
         )
         return self.o_proj(out.transpose(1, 2).reshape(B, T, -1))
-
-    def streamed(self, x_ND: Tensor, stream: Stream) -> Tensor:
-        """The same of tokens end to end."""
-        N, D = len(x_ND), self.head_dim
-        assert stream.rope is not None
-        q = turned(self.q_norm(self.q_proj(x_ND).view(N, -1, D)), *stream.rope)
-        k = turned(self.k_norm(self.k_proj(x_ND).view(N, -1, D)), *stream.rope)
-        return self.o_proj(stream.attend(q, k, self.v_proj(x_ND).view(N, -1, D)).flatten(1))
 
 
 @dataclass
@@ -139,7 +135,7 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(c.intermediate_size, c.hidden_size, bias=c.mlp_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(gated(self.gate_proj(x), self.up_proj(x)))
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
 class Layer(nn.Module):
@@ -155,10 +151,6 @@ class Layer(nn.Module):
     ) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), rope, mask, layer)
         return x + self.mlp(self.post_attention_layernorm(x))
-
-    def streamed(self, x_ND: Tensor, stream: Stream) -> Tensor:
-        x_ND = x_ND + self.self_attn.streamed(self.input_layernorm(x_ND), stream)
-        return x_ND + self.mlp(self.post_attention_layernorm(x_ND))
 
 
 class Trunk(nn.Module):
@@ -226,14 +218,15 @@ class Decoder(nn.Module):
 
     def streamed(self, stream: Stream, recompute: int = 0) -> Tensor:
         """States of tokens end to end (N, D); the first layers compute their activations again in backward."""
+        from posttrain.models.stream import layer
+
         angle_ND = stream.positions_N.unsqueeze(-1).float() * self.inv_freq
         stream.rope = (angle_ND.cos(), angle_ND.sin())
-        x = self.model.embed_tokens(stream.tokens_N).float()
-        block: Any
+        x, y = self.model.embed_tokens(stream.tokens_N).float(), None
         for i, block in enumerate(self.model.layers):
             again = i < recompute
-            x = checkpoint(block.streamed, x, stream, use_reentrant=False) if again else block.streamed(x, stream)
-        return self.model.norm(x)
+            x, y = checkpoint(layer, block, x, y, stream, use_reentrant=False) if again else layer(block, x, y, stream)
+        return self.model.norm.after(x, y)[1]
 
     def logits(self, h: Tensor) -> Tensor:
         """In float32: bf16 knows logits around 20 only to 0.06."""

@@ -59,6 +59,13 @@ class LanguagePolicy(nn.Module):
     def decode(self, tokens: Tensor) -> str:
         return self.tokenizer.decode(tokens.tolist(), skip_special_tokens=True)
 
+    def decode_all(self, many: Sequence[Tensor]) -> list[str]:
+        """The same of many at once, where the tokenizer can on all cores."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is None or getattr(self.tokenizer, "clean_up_tokenization_spaces", False):
+            return [self.decode(tokens) for tokens in many]
+        return backend.decode_batch([tokens.tolist() for tokens in many], skip_special_tokens=True)
+
     @property
     def stop_ids(self) -> list[int]:
         """Ids that end an answer: the tokenizer's end, and others that the model's folder names (an end of turn)."""
@@ -98,8 +105,9 @@ class LanguagePolicy(nn.Module):
                 made = engine.generate(contexts, keys, how, self.stop_ids)
             else:
                 made = generate(self.model, contexts, keys, how, self.stop_ids, self.device)  # type: ignore[arg-type]
+            texts = iter(self.decode_all([s.tokens for samples in made for s in samples]))
             for prompt, context, samples in zip(part, contexts, made, strict=True):
-                out.append([self._rollout(prompt, context, s, i, step) for i, s in enumerate(samples)])
+                out.append([self._rollout(prompt, context, s, next(texts), i, step) for i, s in enumerate(samples)])
         self.train(was)
         return out
 
@@ -115,9 +123,9 @@ class LanguagePolicy(nn.Module):
             self._native = Engine(self.model)
         return self._native
 
-    def _rollout(self, prompt: Prompt, context: Tensor, s: Any, index: int, step: int) -> Rollout:
+    @staticmethod
+    def _rollout(prompt: Prompt, context: Tensor, s: Any, text: str, index: int, step: int) -> Rollout:
         mask_T = torch.ones(len(s.tokens), dtype=torch.bool)
-        text = self.decode(s.tokens)
         return Rollout(
             prompt, context, s.tokens, s.logp_T, mask_T, text, version=step, index=index, stopped=s.stopped
         )  # fmt: skip

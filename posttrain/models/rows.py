@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from posttrain.core.errors import unknown
-from posttrain.core.types import Rollout
+from posttrain.core.types import Rollout, pad
 
 LAYOUTS = ("shared", "packed", "padded")
 
@@ -38,12 +38,8 @@ class Rows:
         counts = torch.tensor([len(r) for r in rollouts])
         length_B = starts + counts
         T, L = int(counts.max()), int(length_B.max())
-        tokens_BL = torch.zeros(len(rollouts), L, dtype=torch.long)
-        actions_BT = torch.zeros(len(rollouts), T, dtype=torch.long)
-        for b, r in enumerate(rollouts):
-            tokens_BL[b, : starts[b]] = r.context
-            tokens_BL[b, starts[b] : length_B[b]] = r.actions
-            actions_BT[b, : counts[b]] = r.actions
+        tokens_BL = pad([torch.cat((r.context, r.actions)).long() for r in rollouts], L)
+        actions_BT = pad([r.actions.long() for r in rollouts], T)
         t = torch.arange(T)
         real_BT = t < counts.unsqueeze(-1)
         before_BT = (starts.unsqueeze(-1) - 1 + t).clamp_max(L - 1)

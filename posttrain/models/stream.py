@@ -1,7 +1,8 @@
 """Rollouts end to end without padding, each prompt once: the layout of training on a GPU.
 
 Tokens are the distinct prompts, then the answers. An answer's queries see its prompt's keys and its own: keys and values (small
-next to states) are gathered once for each answer, states are not. Attention is torch's own flash kernel for unequal lengths.
+next to states) are copied for each answer, states are not. Attention is torch's own flash kernel for unequal lengths. What stands
+between the products is few kernels, because on a GPU of today small models wait for the host to launch them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from posttrain.models.elementwise import gated
+from posttrain.models.joined import joined
 from posttrain.models.rows import Rows
+from posttrain.models.spread import spread
 
 
 @dataclass
@@ -25,6 +29,8 @@ class Stream:
     tokens_N: Tensor
     positions_N: Tensor
     source_K: Tensor  # which token each key belongs to
+    order_K: Tensor  # the keys by token: those of token n are order_K[first_N[n] : first_N[n + 1]]
+    first_N: Tensor
     cu_q: Tensor
     cu_k: Tensor
     longest_q: int
@@ -54,14 +60,14 @@ class Stream:
         lengths_q, lengths_k = torch.cat((start_P, count_B)), torch.cat((start_P, start_B + count_B))
         longest_q, longest_k = torch.stack((lengths_q.max(), lengths_k.max())).tolist()
         last_B = first_B + count_B - 1
+        first_N = _ends(torch.bincount(source_K, minlength=len(tokens_N)))
         return Stream(
-            tokens_N, positions_N, source_K, _ends(lengths_q), _ends(lengths_k), longest_q, longest_k,
+            tokens_N, positions_N, source_K, source_K.argsort(stable=True), first_N, _ends(lengths_q), _ends(lengths_k), longest_q, longest_k,
             before_BT.clamp_max(len(tokens_N) - 1).view(B, -1), last_B,
         )  # fmt: skip
 
-    def attend(self, q_NHD: Tensor, k_NHD: Tensor, v_NHD: Tensor) -> Tensor:
-        """Causal attention within each sequence; a sequence's queries are the last of its keys."""
-        k, v = k_NHD[self.source_K], v_NHD[self.source_K]
+    def attend(self, q_NHD: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Causal attention within each sequence; a sequence's queries are the last of its keys (K, H_kv, D)."""
         if not q_NHD.is_cuda:
             return attend_plain(q_NHD, k, v, self.cu_q.tolist(), self.cu_k.tolist())
         from torch.nn.attention.varlen import varlen_attn
@@ -71,6 +77,19 @@ class Stream:
         out = varlen_attn(q_NHD, k, v, self.cu_q, self.cu_k, self.longest_q, self.longest_k, **_asks())
         assert isinstance(out, Tensor)
         return out
+
+
+def layer(block: Any, x_NC: Tensor, y_NC: Tensor | None, stream: Stream) -> tuple[Tensor, Tensor]:
+    """A layer of the decoder over tokens end to end: from the residual stream and what is to be added to it, to the same after."""
+    a, m = block.self_attn, block.mlp
+    x_NC, h_NC = block.input_layernorm.after(x_NC, y_NC)
+    qkv = joined((a.q_proj, a.k_proj, a.v_proj), h_NC).unflatten(-1, (-1, a.head_dim))
+    if hasattr(a.q_norm, "weight"):
+        q, k, v = qkv.split((a.heads, a.kv_heads, a.kv_heads), 1)
+        qkv = torch.cat((a.q_norm(q), a.k_norm(k), v), 1)
+    y_NC = a.o_proj(stream.attend(*spread(qkv, a.kv_heads, stream)).flatten(1))
+    x_NC, h_NC = block.post_attention_layernorm.after(x_NC, y_NC)
+    return x_NC, m.down_proj(gated(joined((m.gate_proj, m.up_proj), h_NC)))
 
 
 @cache

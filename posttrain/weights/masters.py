@@ -30,8 +30,9 @@ class Masters:
     @torch.no_grad()
     def publish(self) -> None:
         """The masters, rounded, into the model."""
-        for p, master in self.copies:
-            p.copy_(master)
+        if self.copies:
+            models, masters = zip(*self.copies, strict=True)
+            torch._foreach_copy_(list(models), list(masters))
 
     def tensors(self) -> dict[str, Tensor]:
         """The float32 copies by name: what a checkpoint must hold besides the model's own weights."""
