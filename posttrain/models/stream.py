@@ -72,8 +72,6 @@ class Stream:
             return attend_plain(q_NHD, k, v, self.cu_q.tolist(), self.cu_k.tolist())
         from torch.nn.attention.varlen import varlen_attn
 
-        if q_NHD.shape[1] != k.shape[1] and "enable_gqa" not in _asks():
-            k, v = (x.repeat_interleave(q_NHD.shape[1] // x.shape[1], 1) for x in (k, v))
         out = varlen_attn(q_NHD, k, v, self.cu_q, self.cu_k, self.longest_q, self.longest_k, **_asks())
         assert isinstance(out, Tensor)
         return out
@@ -94,7 +92,7 @@ def layer(block: Any, x_NC: Tensor, y_NC: Tensor | None, stream: Stream) -> tupl
 
 @cache
 def _asks() -> dict[str, Any]:
-    """How this torch is asked for causal attention with shared key heads (the name changed from 2.10 to 2.12)."""
+    """How this torch is asked for causal attention with shared key heads: 2.11 needs not be told that they are."""
     from torch.nn.attention.varlen import varlen_attn
 
     known = inspect.signature(varlen_attn).parameters
