@@ -179,7 +179,9 @@ def test_a_step_of_the_built_in_model_on_this_cpu() -> None:
         learner = Learner(policy, find_method("sft"), 0, 1e-6)
         groups = generate(policy.model, contexts, keys, how, [])
         prompts = [Prompt.text(str(i), "") for i in range(4)]
-        made = [policy._rollout(p, c, s, "", 0, 0) for p, c, g in zip(prompts, contexts, groups, strict=True) for s in g]
+        made = [
+            policy._rollout(p, c, s, "", 0, 0) for p, c, g in zip(prompts, contexts, groups, strict=True) for s in g
+        ]
 
         def update() -> None:
             policy.forward(made)["logp_BT"].sum().mul(0.001).backward()
