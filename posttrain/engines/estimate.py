@@ -180,7 +180,7 @@ def logit_bytes(c: DecoderConfig, work: Work, gpu: bool) -> float:
 
 
 # ---- speed: (share of the floor for decoding, for training), operations started a layer for each
-GPU, CPU = (0.55, 0.6, 7.3, 180), (0.35, 0.35, 220, 300)
+GPU, CPU = (0.64, 0.58, 6.8, 200), (0.35, 0.35, 220, 300)
 
 
 def decode_seconds(c: DecoderConfig, work: Work, machine: Machine, slots: int) -> float:
