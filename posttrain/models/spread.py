@@ -65,30 +65,29 @@ class _Spread(torch.autograd.Function):
 if triton is not None:
 
     @triton.jit
+    def _turn(x, at, y, to, there, c, s, HALF: tl.constexpr):
+        """Heads of x at those places, turned by the angle with that cosine and sine, to those places of y."""
+        a = tl.load(x + at, mask=there, other=0.0).to(tl.float32)
+        b = tl.load(x + at + HALF, mask=there, other=0.0).to(tl.float32)
+        tl.store(y + to, (a * c - b * s).to(y.dtype.element_ty), mask=there)
+        tl.store(y + to + HALF, (b * c + a * s).to(y.dtype.element_ty), mask=there)
+
+    @triton.jit
     def _spread(qkv, cos, sin, source, q, k, v, N, K, H, KV, WIDE: tl.constexpr, FEW: tl.constexpr, HALF: tl.constexpr):
         n = tl.program_id(0).to(tl.int64)
         D: tl.constexpr = 2 * HALF
-        i = tl.arange(0, HALF)
+        i, h, g = tl.arange(0, HALF), tl.arange(0, WIDE), tl.arange(0, FEW)
         if n < N:
-            h = tl.arange(0, WIDE)
-            there, at = (h < H)[:, None], (n * (H + 2 * KV) + h)[:, None] * D + i[None, :]
-            to = (n * H + h)[:, None] * D + i[None, :]
-            a = tl.load(qkv + at, mask=there, other=0.0).to(tl.float32)
-            b = tl.load(qkv + at + HALF, mask=there, other=0.0).to(tl.float32)
+            at = (n * (H + 2 * KV) + h)[:, None] * D + i[None, :]
             c, s = tl.load(cos + n * HALF + i)[None, :], tl.load(sin + n * HALF + i)[None, :]
-            tl.store(q + to, (a * c - b * s).to(q.dtype.element_ty), mask=there)
-            tl.store(q + to + HALF, (b * c + a * s).to(q.dtype.element_ty), mask=there)
+            _turn(qkv, at, q, (n * H + h)[:, None] * D + i[None, :], (h < H)[:, None], c, s, HALF)
         if n < K:
-            t, g = tl.load(source + n).to(tl.int64), tl.arange(0, FEW)
-            some, from_ = (g < KV)[:, None], (t * (H + 2 * KV) + H + g)[:, None] * D + i[None, :]
-            into = (n * KV + g)[:, None] * D + i[None, :]
-            a = tl.load(qkv + from_, mask=some, other=0.0).to(tl.float32)
-            b = tl.load(qkv + from_ + HALF, mask=some, other=0.0).to(tl.float32)
+            t, some = tl.load(source + n).to(tl.int64), (g < KV)[:, None]
+            at, to = (t * (H + 2 * KV) + H + g)[:, None] * D + i[None, :], (n * KV + g)[:, None] * D + i[None, :]
             c, s = tl.load(cos + t * HALF + i)[None, :], tl.load(sin + t * HALF + i)[None, :]
-            tl.store(k + into, (a * c - b * s).to(k.dtype.element_ty), mask=some)
-            tl.store(k + into + HALF, (b * c + a * s).to(k.dtype.element_ty), mask=some)
-            tl.store(v + into, tl.load(qkv + from_ + KV * D, mask=some, other=0.0), mask=some)
-            tl.store(v + into + HALF, tl.load(qkv + from_ + KV * D + HALF, mask=some, other=0.0), mask=some)
+            _turn(qkv, at, k, to, some, c, s, HALF)
+            tl.store(v + to, tl.load(qkv + at + KV * D, mask=some, other=0.0), mask=some)
+            tl.store(v + to + HALF, tl.load(qkv + at + KV * D + HALF, mask=some, other=0.0), mask=some)
 
     @triton.jit
     def _spread_back(
@@ -98,12 +97,8 @@ if triton is not None:
         D: tl.constexpr = 2 * HALF
         i, h, g = tl.arange(0, HALF), tl.arange(0, WIDE), tl.arange(0, FEW)
         c, s = tl.load(cos + n * HALF + i)[None, :], tl.load(sin + n * HALF + i)[None, :]
-        there, at = (h < H)[:, None], (n * H + h)[:, None] * D + i[None, :]
         to = (n * (H + 2 * KV) + h)[:, None] * D + i[None, :]
-        a = tl.load(dq + at, mask=there, other=0.0).to(tl.float32)
-        b = tl.load(dq + at + HALF, mask=there, other=0.0).to(tl.float32)
-        tl.store(out + to, (a * c + b * s).to(out.dtype.element_ty), mask=there)
-        tl.store(out + to + HALF, (b * c - a * s).to(out.dtype.element_ty), mask=there)
+        _turn(dq, (n * H + h)[:, None] * D + i[None, :], out, to, (h < H)[:, None], c, -s, HALF)
         some = (g < KV)[:, None]
         ka, kb = tl.zeros((FEW, HALF), tl.float32), tl.zeros((FEW, HALF), tl.float32)
         va, vb = tl.zeros((FEW, HALF), tl.float32), tl.zeros((FEW, HALF), tl.float32)
