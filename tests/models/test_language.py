@@ -143,6 +143,16 @@ def test_template_ends_where_the_answer_begins() -> None:
     assert policy.decode(policy.encode(prompt)) == "ab c x"
 
 
+@pytest.mark.parametrize("clean", [False, True])
+def test_many_answers_decode_as_one(clean: bool) -> None:
+    """With the end token left out, and spaces before punctuation cleaned up where the tokenizer is one that does so."""
+    policy = tiny.policy()
+    policy.tokenizer.clean_up_tokenization_spaces = clean
+    many = [torch.tensor(ids) for ids in ([3, 4, 2, 5, 1], [], [1], [30, 2, 2, 3])]
+    assert policy.decode_all(many) == [policy.decode(ids) for ids in many]
+    assert policy.decode_all(many)[0] == "ab c"
+
+
 def test_stop_ids() -> None:
     assert tiny.policy().stop_ids == [1]
     wrapped = tiny.wrapped("gpt_neox")
