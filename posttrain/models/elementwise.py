@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from posttrain.models.kernels import tl, triton
+from posttrain.models.kernels import serve, tl, triton
 
 
 def normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -21,7 +21,7 @@ def normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def added_normed(x: Tensor, y: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """x + y, and its norm: what a layer adds to the residual stream, and what the next one reads of it."""
-    if triton is None or not x.is_cuda or weight.dtype == torch.float32:
+    if not serve(x) or weight.dtype == torch.float32:
         x = x if y is None else x + y
         return x, F.rms_norm(x, (x.shape[-1],), weight.to(x.dtype), eps).to(weight.dtype)
     if y is None:
@@ -64,7 +64,7 @@ class _Normed(torch.autograd.Function):
 
 def gated(y: Tensor) -> Tensor:
     """silu(a) * b for y = [a, b]."""
-    if triton is None or not y.is_cuda:
+    if not serve(y):
         a, b = y.chunk(2, -1)
         return F.silu(a) * b
     return _Gated.apply(y.contiguous())

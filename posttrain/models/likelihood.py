@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posttrain.models.kernels import tl, triton
+from posttrain.models.kernels import serve, tl, triton
 
 CHUNK = 4_000_000  # logits alive at a time: 16 MB in fp32
 CHUNK_GPU = 1 << 28  # 1 GiB in fp32: few and large products
@@ -83,7 +83,7 @@ class _Likelihood(torch.autograd.Function):
 
 def summed(z_NV: Tensor, token_N: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
     """(log-probability of the token, entropy, log of the normaliser) of each row of logits, tempered."""
-    if triton is not None and z_NV.is_cuda:
+    if serve(z_NV):
         out = torch.empty(3, len(z_NV), device=z_NV.device)
         _summed[(len(z_NV),)](z_NV, token_N, out, len(z_NV), z_NV.shape[1], 1 / temperature, BLOCK=4096, num_warps=8)
         return out[0], out[1], out[2]
@@ -107,7 +107,7 @@ class Known:
 def sloped(z_NV: Tensor, known: Known, temperature: float, dtype: torch.dtype) -> Tensor:
     """The gradient by the logits: -p (dlogp + dentropy (log p + H)), and + dlogp at the chosen token; over temperature."""
     k = known
-    if triton is not None and z_NV.is_cuda:
+    if serve(z_NV):
         dz = torch.empty_like(z_NV, dtype=dtype)
         _sloped[(len(z_NV), triton.cdiv(z_NV.shape[1], 4096))](
             z_NV, k.token_N, k.logz_N, k.entropy_N, k.dlogp_N.contiguous(), k.dentropy_N.contiguous(), dz, z_NV.shape[1],

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from posttrain.models.kernels import tl, triton
+from posttrain.models.kernels import serve, tl, triton
 
 if TYPE_CHECKING:
     from posttrain.models.stream import Stream
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def spread(qkv_NHD: Tensor, kv_heads: int, stream: Stream) -> tuple[Tensor, Tensor, Tensor]:
     """q (N, H, D), k and v (K, H_kv, D), with positions as rotations of halves."""
-    if triton is not None and qkv_NHD.is_cuda:
+    if serve(qkv_NHD):
         return _Spread.apply(qkv_NHD.contiguous(), kv_heads, stream)
     heads = qkv_NHD.shape[1] - 2 * kv_heads
     q, k, v = qkv_NHD.split((heads, kv_heads, kv_heads), 1)

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posttrain.engines.native.products import Turn, Where, place_plain
-from posttrain.models.kernels import tl, triton
+from posttrain.models.kernels import serve, tl, triton
 
 SPAN = 8  # pages; half as many where there are few slots, so that more programs share the work
 
@@ -39,7 +39,7 @@ def settings(programs: int, D: int, mates: int) -> dict[str, int]:
 def attend(qkv_SN: Tensor, keys: Tensor, values: Tensor, where: Where, turn: Turn, mates: int = 1) -> Tensor:
     """Turn q and k of each slot to its place, write k and v into its page, and
     softmax(q K^T / sqrt(D)) V over the first length + 1 places of each slot's pages (N, H_kv, page, D); returns (S, H, D)."""
-    if triton is None or not qkv_SN.is_cuda:
+    if not serve(qkv_SN):
         return attend_plain(place_plain(qkv_SN, keys, values, where, turn)[0], keys, values, where)
     (S, N), (_, kv_heads, page, D) = qkv_SN.shape, keys.shape
     H = N // D - 2 * kv_heads

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from posttrain.core import rng
-from posttrain.models.kernels import tl, triton
+from posttrain.models.kernels import serve, tl, triton
 
 BLOCK = 1024
 
@@ -63,7 +63,7 @@ def pick(logits_SV: Tensor, books: Books, stops: Tensor, way: str) -> None:
         given = logits_SV.argmax(-1)
     elif way == "cut":
         given = rng.pick(cut(logits_SV.float() * books.cold.unsqueeze(-1), books), rng.uniform(books.key, books.made))
-    if triton is None or not logits_SV.is_cuda:
+    if not serve(logits_SV):
         return settle_plain(logits_SV, given, books, stops)
     S, V = logits_SV.shape
     mass_SN = mass(logits_SV, books.cold)

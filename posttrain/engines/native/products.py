@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from posttrain.models.kernels import tl, triton
+from posttrain.models.kernels import serve, tl, triton
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Where:
 
 def place(qkv_SN: Tensor, keys: Tensor, values: Tensor, where: Where, turn: Turn) -> tuple[Tensor, ...]:
     """Turn q and k to each row's place, write k and v into its page; returns q (S, H, D), and k and v (S, H_kv, D)."""
-    if triton is None or not qkv_SN.is_cuda:
+    if not serve(qkv_SN):
         return place_plain(qkv_SN, keys, values, where, turn)
     S, (_, kv_heads, page, D) = len(qkv_SN), keys.shape
     heads = qkv_SN.shape[1] // D - 2 * kv_heads
@@ -81,7 +81,7 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def gate(y_SF2: Tensor, bias: Tensor | None) -> Tensor:
     """silu(a) * b for [a, b] = y + bias; y is the product with the matrices of gate and up."""
-    if triton is None or not y_SF2.is_cuda:
+    if not serve(y_SF2):
         return gate_plain(y_SF2, bias)
     S, F2 = y_SF2.shape
     out = torch.empty(S, F2 // 2, dtype=y_SF2.dtype, device=y_SF2.device)
@@ -114,7 +114,7 @@ def split_product(x_SK: Tensor, weight_NK: Tensor, pieces: int = 0) -> Tensor:
 def add_norm(x_SC: Tensor, y_SC: Tensor, bias: Tensor | None, weight: Tensor, eps: float) -> Tensor:
     """x <- x + y + bias, in place; returns x / rms(x) * weight in the weight's type. y may be a product in pieces (n, S, C);
     their sum is rounded to the weight's type, as the whole product is in training."""
-    if triton is None or not x_SC.is_cuda:
+    if not serve(x_SC):
         if y_SC.dim() == 3:
             y_SC = y_SC.sum(0).to(weight.dtype)
         x_SC += y_SC
@@ -132,7 +132,7 @@ def add_norm(x_SC: Tensor, y_SC: Tensor, bias: Tensor | None, weight: Tensor, ep
 
 def embed_norm(token_S: Tensor, table_VC: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """x, the tokens' rows of the table in float32, and x / rms(x) * weight in the weight's type."""
-    if triton is None or not table_VC.is_cuda:
+    if not serve(table_VC):
         x_SC = table_VC[token_S].float()
         return x_SC, F.rms_norm(x_SC, (x_SC.shape[-1],), weight.float(), eps).to(weight.dtype)
     S, C = len(token_S), table_VC.shape[1]

@@ -1,0 +1,56 @@
+"""Kernels mean what their plain twins mean: values and gradients in Triton's interpreter, where Triton is installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+
+from benchmarks import twins
+
+KERNELS = (
+    "attend",
+    "place",
+    "gate",
+    "add and norm",
+    "embed",
+    "norm of",
+    "pick",
+    "sum and norm",
+    "spread",
+    "likelihood",
+    "answers",
+)
+
+
+def triton() -> tuple[int, ...]:
+    try:
+        return tuple(int(n) for n in version("triton").split(".")[:2])
+    except PackageNotFoundError:
+        return (0,)
+
+
+@pytest.mark.skipif(
+    triton() < (3, 7), reason="the interpreter wants Triton 3.7 or newer: before, it fails with numpy of today"
+)
+def test_kernels_are_their_twins() -> None:
+    env = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    told = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "benchmarks.twins", "--device", "cpu"],
+        env=env, cwd=Path(twins.__file__).parents[1], capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr[-2000:]
+    gaps = json.loads(told.stdout)
+    assert {name for name, gap in gaps.items() if not gap < 2e-5} == set()
+    assert not [k for k in KERNELS if not any(name.startswith(k) for name in gaps)]
+
+
+def test_without_a_kernel_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(twins, "serve", lambda x: False)
+    with pytest.raises(SystemExit, match="TRITON_INTERPRET"):
+        twins.every("cpu")
