@@ -12,6 +12,7 @@ from collections.abc import Callable
 from itertools import product
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -71,8 +72,12 @@ def attending(draw: Callable[..., Tensor], device: str) -> Gaps:
         keys, values = k.clone(), v.clone()
         return attention.attend(qkv, keys, values, where, turn, mates), keys, values
 
-    for attention.SPAN, mates in product((1, 2, usual), (1, 2, 4)):
-        out[f"attend, spans of {attention.SPAN}, {mates} mates"] = both(lambda mates=mates: run(mates))
+    pages = np.array([0, 1, 3, 3, 3, 4, 5])  # that each slot has, as the host knows it
+    for attention.SPAN, mates, listed in product((1, 2, usual), (1, 2, 4), (False, True)):
+        todo = np.pad(attention.work(pages, attention.span(S, KV), mates), (0, 3), constant_values=-1)
+        where.work = torch.from_numpy(todo).to(device) if listed else None
+        name = f"attend, spans of {attention.SPAN}, {mates} mates" + (", listed" if listed else "")
+        out[name] = both(lambda mates=mates: run(mates))
     attention.SPAN = usual
     where.row = torch.tensor([0, 1, 2, 5, 6, 4, 3], device=device)
     out["place"] = both(lambda: torch.cat(products.place(qkv, k.clone(), v.clone(), where, turn), 1))
@@ -157,16 +162,19 @@ def a_stream(device: str) -> Stream:
 
 
 def engine(device: str) -> Gaps:
-    """Whole answers of the engine in pages against plain sampling: the same tokens, and the gap of their log-probabilities."""
+    """Whole answers of the engine in pages against plain sampling: the same tokens, and the gap of their log-probabilities; with
+    spans of one page, so that contexts of 3 to 130 tokens have one to four."""
     torch.manual_seed(0)
     model = Decoder(DecoderConfig(60, 32, 48, 2, 4, 2, 16)).to(device).eval()
     for p in model.parameters():
         torch.nn.init.normal_(p, mean=float(p.dim() == 1), std=0.2)
-    contexts = [torch.arange(2, 2 + n) for n in (3, 50)]
-    keys = [[rng.key(p, i) for i in range(2)] for p in range(2)]
-    got = Engine(model, room=12, stride=4).generate(contexts, keys, Sampling(20), [1])
+    contexts = [torch.arange(n) % 50 + 2 for n in (3, 63, 130)]
+    keys = [[rng.key(p, i) for i in range(2)] for p in range(3)]
+    usual, attention.SPAN = attention.SPAN, 1
+    got = Engine(model, most=4, room=16, stride=4).generate(contexts, keys, Sampling(9), [1])
+    attention.SPAN = usual
     with twins():
-        want = generate(model, contexts, keys, Sampling(20), [1], device)
+        want = generate(model, contexts, keys, Sampling(9), [1], device)
     pairs = [(a, b) for g, h in zip(got, want, strict=True) for a, b in zip(g, h, strict=True)]
     if not all(torch.equal(a.tokens, b.tokens) for a, b in pairs):
         return {"answers": float("inf")}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
-from posttrain.engines.native.attention import mates, settings
+from posttrain.engines.native.attention import mates, settings, work
 from posttrain.engines.native.products import add_norm, split_product
+from posttrain.engines.native.slots import _rounded
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 4])
@@ -42,3 +44,26 @@ def test_mates_fit_into_sixteen_columns_and_leave_programs(
     assert mates(slots, heads, kv_heads, D) == most
     assert most * heads // kv_heads <= 16
     assert set(settings(slots * kv_heads // most, D, most)) == {"STEP", "num_warps", "num_stages"}
+
+
+def test_the_work_of_attention_is_a_list_of_spans():
+    """Of slots with 0, 1, 9 and 17 pages, 8 a span: one, one, two and three; of pairs of them, 16 a span: one and two."""
+    pages = np.array([0, 1, 9, 17])
+    assert [divmod(x, 1 << 16) for x in work(pages, 8, 1).tolist()] == [
+        (0, 0),
+        (1, 0),
+        (2, 0),
+        (2, 1),
+        (3, 0),
+        (3, 1),
+        (3, 2),
+    ]
+    assert [divmod(x, 1 << 16) for x in work(pages, 8, 2).tolist()] == [(0, 0), (1, 0), (1, 1)]
+    assert len(work(pages[:3], 8, 2)) == 2  # the last has no mate
+
+
+@pytest.mark.parametrize(
+    ("spans", "size"), [(16, 16), (17, 24), (24, 24), (25, 32), (33, 48), (49, 64), (65, 96), (200, 256)]
+)
+def test_lists_have_few_lengths(spans, size):
+    assert _rounded(spans, 16) == size

@@ -5,11 +5,13 @@ the start of the next page. The new token's key and value join the running softm
 side, so that no other kernel is needed between the product and attention. One program serves a few neighbouring slots, mates: a
 head that they all share is read once for all of them, their queries filling columns of the product that would else be padding.
 Keys stand left of queries in that product, places by heads: its hardware tile is 16 by 8, and a group has rarely more than 8.
-More than SPAN pages a mate are cut into spans, and whoever is done last with them joins them, in order, by their log-sum-exps.
+More than SPAN pages a mate are cut into spans, and whoever is done last with them joins them, in order, by their log-sum-exps. The
+work is a list of spans, so that one long answer costs nothing to those who are short.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -17,7 +19,7 @@ from torch import Tensor
 from posttrain.engines.native.products import Turn, Where, place_plain
 from posttrain.models.kernels import serve, tl, triton
 
-SPAN = 8  # pages; half as many where there are few slots, so that more programs share the work
+SPAN = 8  # pages
 
 
 def settings(programs: int, D: int, mates: int) -> dict[str, int]:
@@ -36,6 +38,20 @@ def settings(programs: int, D: int, mates: int) -> dict[str, int]:
     )
 
 
+def span(slots: int, kv_heads: int) -> int:
+    """Pages a span: half as many where there are few slots, so that more programs share the work."""
+    return max(1, SPAN // 2) if slots * kv_heads <= 64 else SPAN
+
+
+def work(pages_S: np.ndarray, each: int, mates: int) -> np.ndarray:
+    """The list of spans of slots that have so many pages, at least one for each: program << 16 | span, a program's side by side."""
+    counts = np.pad(pages_S, (0, -len(pages_S) % mates)).reshape(-1, mates).sum(1)
+    spans = np.maximum(1, -(-counts // (each * mates)))
+    programs = np.repeat(np.arange(len(spans)), spans)
+    number = np.arange(len(programs)) - np.repeat(spans.cumsum() - spans, spans)
+    return (programs << 16 | number).astype(np.int32)
+
+
 def attend(qkv_SN: Tensor, keys: Tensor, values: Tensor, where: Where, turn: Turn, mates: int = 1) -> Tensor:
     """Turn q and k of each slot to its place, write k and v into its page, and
     softmax(q K^T / sqrt(D)) V over the first length + 1 places of each slot's pages (N, H_kv, page, D); returns (S, H, D)."""
@@ -43,21 +59,24 @@ def attend(qkv_SN: Tensor, keys: Tensor, values: Tensor, where: Where, turn: Tur
         return attend_plain(place_plain(qkv_SN, keys, values, where, turn)[0], keys, values, where)
     (S, N), (_, kv_heads, page, D) = qkv_SN.shape, keys.shape
     H = N // D - 2 * kv_heads
-    span = max(1, SPAN // 2) if S * kv_heads <= 64 else SPAN
-    group, spans = H // kv_heads, triton.cdiv(where.table.shape[1], span)
+    group, programs, each = H // kv_heads, triton.cdiv(S, mates), span(S, kv_heads)
+    todo = where.work
+    if todo is None:
+        todo = torch.from_numpy(work(np.full(S, where.table.shape[1]), each, mates)).to(qkv_SN.device)
+    many = len(todo) > programs
     out = torch.empty(S, H, D, dtype=qkv_SN.dtype, device=qkv_SN.device)
     part, mass, arrived = out, out, where.arrived
-    if spans > 1:
-        part, mass = torch.empty(S, H, spans, D, device=out.device), torch.empty(S, H, spans, device=out.device)
+    if many:
+        part, mass = (torch.empty(len(todo), kv_heads, mates * group, n, device=out.device) for n in (D, 1))
         arrived = torch.zeros(S, kv_heads, dtype=torch.int32, device=out.device) if arrived is None else arrived
     cos, sin = turn.rope
     q_norm, k_norm = turn.norms or (cos, cos)
-    _attend[(triton.cdiv(S, mates), kv_heads, spans)](
+    _attend[(len(todo), kv_heads)](
         qkv_SN, qkv_SN if turn.bias is None else turn.bias, cos, sin, q_norm, k_norm, keys, values, where.table, where.head,
-        where.length, part, mass, arrived if spans > 1 else out, out, turn.eps, D**-0.5 * 1.4426950408889634, S, where.table.stride(0),
-        kv_heads, group, spans, MATES=mates, PAD=max(8, triton.next_power_of_2(mates * group)), MANY=spans > 1, D=D, PAGE=page,
-        SPAN=span * mates, EXACT=out.dtype == torch.float32, NORM=turn.norms is not None, BIAS=turn.bias is not None,
-        **settings(triton.cdiv(S, mates) * kv_heads, D, mates),
+        where.length, todo, part, mass, arrived if many else out, out, turn.eps, D**-0.5 * 1.4426950408889634, S, where.table.stride(0),
+        kv_heads, group, MATES=mates, PAD=max(8, triton.next_power_of_2(mates * group)), MANY=many, D=D, PAGE=page,
+        SPAN=each * mates, EXACT=out.dtype == torch.float32, NORM=turn.norms is not None, BIAS=turn.bias is not None,
+        **settings(programs * kv_heads, D, mates),
     )  # fmt: skip
     return out
 
@@ -125,14 +144,13 @@ if triton is not None:
         return number * 1024 + tl.where(t < common, 0, 1 + mate) * 128 + tl.where(t < end, count, 0), end
 
     @triton.jit
-    def _joined(part, mass, row, real, count, top, total, acc, D: tl.constexpr):
-        """The running softmax with what others have found in places of their own: count parts of each row, side by side."""
+    def _joined(part, mass, row, step, real, count, top, total, acc, D: tl.constexpr):
+        """The running softmax with what others have found in places of their own: count parts of each row, a step apart."""
         d = tl.arange(0, D)
         for c in range(count):
-            theirs = tl.load(mass + row + c, mask=real, other=0.0, cache_modifier=".cg")
-            found = tl.load(
-                part + (row + c)[:, None] * D + d[None, :], mask=real[:, None], other=0.0, cache_modifier=".cg"
-            )
+            at = row + c * step
+            theirs = tl.load(mass + at, mask=real, other=0.0, cache_modifier=".cg")
+            found = tl.load(part + at[:, None] * D + d[None, :], mask=real[:, None], other=0.0, cache_modifier=".cg")
             most = tl.maximum(top, theirs)
             anchor = tl.where(most == float("-inf"), 0.0, most)
             fade, more = tl.exp2(top - anchor), tl.exp2(theirs - anchor)
@@ -160,11 +178,14 @@ if triton is not None:
         return mine * c + tl.where(d < HALF, -1.0, 1.0)[None, :] * pair * t
 
     @triton.jit
-    def _attend(qkv, bias, cos, sin, qn, kn, k, v, table, heads, lengths, part, mass, arrived, out, eps, scale, S, M, KV, G, SPANS,
+    def _attend(qkv, bias, cos, sin, qn, kn, k, v, table, heads, lengths, work, part, mass, arrived, out, eps, scale, S, M, KV, G,
                 MATES: tl.constexpr, PAD: tl.constexpr, MANY: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr,
                 SPAN: tl.constexpr, STEP: tl.constexpr, EXACT: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
         precision: tl.constexpr = "ieee" if EXACT else "tf32"
-        p, h, c = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+        p, h, c = tl.program_id(0), tl.program_id(1), tl.program_id(2)  # 0: a constant would cost registers
+        if MANY:  # else every program has one span
+            task = tl.load(work + p)
+            p, c = tl.maximum(task, 0) >> 16, task & 65535  # -1 is span 65,535, which nobody has
         agenda, end = _agenda(table, heads, lengths, p, c, S, M, MATES, PAGE, SPAN)
         spans, last = tl.maximum(1, tl.cdiv(end, SPAN)), tl.minimum(SPAN, end - c * SPAN)
         if c < spans:
@@ -227,17 +248,18 @@ if triton is not None:
             others = 0
             if MANY:  # noqa: SIM102 (known when it is compiled)
                 if spans > 1:
-                    parts = row * SPANS
+                    step = KV * MATES * G
+                    parts = (tl.program_id(0) - c).to(tl.int64) * step + h * MATES * G + g
                     y = acc / tl.where(total > 0, total, 1.0)[:, None]
-                    tl.store(part + (parts + c)[:, None] * D + d[None, :], y, mask=real[:, None])
-                    tl.store(mass + parts + c, top + tl.log2(total), mask=real)
+                    tl.store(part + (parts + c * step)[:, None] * D + d[None, :], y, mask=real[:, None])
+                    tl.store(mass + parts + c * step, top + tl.log2(total), mask=real)
                     tl.debug_barrier()
                     others = spans - 1 - tl.atomic_add(arrived + p * KV + h, 1)
                     if others == 0:
                         tl.store(arrived + p * KV + h, 0)
                         top, total = tl.full((PAD,), float("-inf"), tl.float32), tl.zeros((PAD,), tl.float32)
                         acc = tl.zeros((PAD, D), tl.float32)
-                        top, total, acc = _joined(part, mass, parts, real, spans, top, total, acc, D)
+                        top, total, acc = _joined(part, mass, parts, step, real, spans, top, total, acc, D)
             if others == 0:
                 y = (acc / total[:, None]).to(out.dtype.element_ty)
                 tl.store(out + row[:, None] * D + d[None, :], y, mask=real[:, None])

@@ -36,6 +36,7 @@ class Where:
     length: Tensor
     row: Tensor | None = None  # which table is whose; None: row s has table s
     arrived: Tensor | None = None  # (S, H_kv) zeros, where attention counts the spans of a slot that are done
+    work: Tensor | None = None  # attention.work; None: every span of every slot
 
 
 def place(qkv_SN: Tensor, keys: Tensor, values: Tensor, where: Where, turn: Turn) -> tuple[Tensor, ...]:

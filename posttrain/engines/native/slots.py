@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from posttrain.engines.native.attention import SPAN
 from posttrain.engines.native.attention import mates as best_mates
+from posttrain.engines.native.attention import span, work
 from posttrain.engines.native.fused import Fused
 from posttrain.engines.native.jobs import Job
 from posttrain.engines.native.pages import Pages
@@ -14,6 +14,7 @@ from posttrain.engines.native.pick import Books, pick
 from posttrain.engines.native.products import Where
 from posttrain.engines.native.reading import Reader
 from posttrain.engines.native.send import sent
+from posttrain.models.kernels import serve
 
 STOPS = 16  # stop ids a run may have; a fixed number, so that captured graphs serve every run
 
@@ -31,29 +32,44 @@ class Slots:
         self.table = torch.zeros(self.pages_of.shape, dtype=torch.int32, device=self.device)
         self.stops = torch.full((STOPS,), -1, dtype=torch.long, device=self.device)
         self.arrived = torch.zeros(count, pages.keys.shape[2], dtype=torch.int32, device=self.device)
+        self.work = np.zeros(0, dtype=np.int32)  # attention's list of spans as the device has it
+        self.todo = torch.zeros(2 * count * wide, dtype=torch.int32, device=self.device)
         self.graphs: dict[tuple[int, str, int, int], torch.cuda.CUDAGraph] = {}
         self.pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None  # graphs take turns in it
         self.reader = Reader(fused, pages, self.pool)
         if self.fixed:
             self.table[:, 0] = torch.arange(1, count + 1)
 
-    def step(self, n: int, way: str, wide: int, mates: int = 1) -> None:
-        """One token for each of the first n slots, none with more pages than `wide`; those not alive compute too, and
-        nothing of theirs is kept."""
+    def step(self, n: int, way: str, mates: int = 1, spans: int = 0) -> None:
+        """One token for each of the first n slots, with the first so many spans of the list for attention; slots that are not
+        alive compute too, and nothing of theirs is kept."""
         books = self.books.first(n)
-        where = Where(self.table[:n, :wide], books.head, books.filled, arrived=self.arrived)
+        table = self.table[:n] if spans else self.table[:n, : self._used(n)]
+        where = Where(table, books.head, books.filled, arrived=self.arrived, work=self.todo[:spans] if spans else None)
         pick(self.fused.step(books.token, self.pages, where, mates), books, self.stops, way)
 
     def run(self, n: int, way: str, steps: int) -> None:
-        if self.device.type != "cuda":
-            for _ in range(steps):
-                self.step(n, way, self._wide(n))
-            return
-        kind = (n, way, self._wide(n), self._mates(n))
-        if kind not in self.graphs:
+        planned = self.pool is not None or serve(self.pages.keys)
+        kind = (n, way, *self._plan(n)) if planned else (n, way, 1, 0)
+        if self.pool is not None and kind not in self.graphs:
             self.graphs[kind] = self._capture(*kind)
         for _ in range(steps):
-            self.graphs[kind].replay()
+            if self.pool is None:
+                self.step(*kind)
+            else:
+                self.graphs[kind].replay()
+
+    def _plan(self, n: int) -> tuple[int, int]:
+        """Have attention's list of work for the pages that the slots have now; returns how many mates it is for and its length,
+        of which there are few."""
+        mates, each = self._mates(n), span(n, self.pages.keys.shape[2])
+        made = work(np.count_nonzero(self.pages_of[:n], axis=1), each, mates)
+        size = _rounded(len(made), -(-n // mates))
+        made = np.pad(made, (0, size - len(made)), constant_values=-1)
+        if not np.array_equal(made, self.work):
+            self.work = made
+            self.todo[:size].copy_(sent(made, self.device))
+        return mates, size
 
     def _mates(self, n: int) -> int:
         """Slots that one program of attention serves: several only where most neighbours share a head."""
@@ -63,25 +79,21 @@ class Slots:
         alike = (first == first[:, :1]).all(1) & (first[:, 0] > 0)
         return mates if 2 * np.count_nonzero(alike) > len(first) else 1
 
-    def _wide(self, n: int) -> int:
-        """Pages that attention must look at: as many spans as the longest answer so far has, in few different numbers, so that
-        a generous limit costs nothing until it is used."""
-        if self.fixed:
-            return self.table.shape[1]
-        used = int(np.count_nonzero(self.pages_of[:n], axis=1).max())
-        return min(self.table.shape[1], SPAN << (max(0, used - 1) // SPAN).bit_length())
+    def _used(self, n: int) -> int:
+        """Columns of the table that any of the slots uses; one alone would mean a fixed page."""
+        return self.table.shape[1] if self.fixed else max(2, int(np.count_nonzero(self.pages_of[:n], axis=1).max()))
 
-    def _capture(self, n: int, way: str, wide: int, mates: int) -> torch.cuda.CUDAGraph:
+    def _capture(self, n: int, way: str, mates: int, spans: int) -> torch.cuda.CUDAGraph:
         """Record the step, so that the host launches one graph instead of hundreds of kernels; the books stay as they are."""
         kept = [x.clone() for x in self.books.every()]
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            self.step(n, way, wide, mates)  # compiles what is new, and lets cuBLAS take its memory
+            self.step(n, way, mates, spans)  # compiles what is new, and lets cuBLAS take its memory
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool):
-            self.step(n, way, wide, mates)
+            self.step(n, way, mates, spans)
         for x, was in zip(self.books.every(), kept, strict=True):
             x.copy_(was)
         return graph
@@ -137,3 +149,11 @@ class Slots:
             self.pages_of[seat, : len(pages)] = pages
             self.pages_of[seat, len(pages) :] = 0
         self.table.copy_(sent(self.pages_of, self.device))
+
+
+def _rounded(spans: int, programs: int) -> int:
+    """The next of programs x 1, 1.5, 2, 3, 4, 6, ...: each is a graph of its own."""
+    size, after = programs, programs * 3 // 2
+    while size < spans:
+        size, after = after, 2 * size
+    return size
