@@ -1,4 +1,4 @@
-"""Products in pieces, and how attention is laid out for a device."""
+"""What stands between the products of a step, by hand; products in pieces; how attention is laid out; tokens drawn."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from posttrain.engines.native.attention import mates, settings, work
-from posttrain.engines.native.products import add_norm, split_product
+from posttrain.engines.native.attention import attend_plain, mates, settings, work
+from posttrain.engines.native.pick import Books, pick
+from posttrain.engines.native.products import Where, add_norm, embed_norm, gate_plain, split_product
 from posttrain.engines.native.slots import _rounded
 
 
@@ -67,3 +68,51 @@ def test_the_work_of_attention_is_a_list_of_spans():
 )
 def test_lists_have_few_lengths(spans, size):
     assert _rounded(spans, 16) == size
+
+
+def drawn(logits: torch.Tensor, keys: torch.Tensor, position: int) -> Books:
+    books = Books.blank(len(logits), 4, torch.device("cpu"))
+    books.key.copy_(keys)
+    books.made.fill_(position)
+    books.limit.fill_(4)
+    books.alive.fill_(True)
+    pick(logits, books, torch.tensor([-1]), "plain")
+    return books
+
+
+def test_pick_draws_the_softmax():
+    logits = torch.tensor([0.0, 1.0, 2.0, -1.0]).repeat(20000, 1)
+    books = drawn(logits, torch.arange(20000) * 7919, 0)
+    want = torch.softmax(logits[0], -1)
+    share = torch.bincount(books.token, minlength=4) / 20000
+    assert (share - want).abs().max() < 4 * (0.25 / 20000) ** 0.5  # four standard errors at most
+    torch.testing.assert_close(books.logp[:, 0], torch.log(want)[books.token])
+    assert books.made.eq(1).all() and books.filled.eq(1).all() and torch.equal(books.tokens[:, 0], books.token)
+
+
+def test_pick_reaches_every_block_and_never_an_impossible_token():
+    logits = torch.full((4000, 2500), -torch.inf)
+    logits[:, [3, 1023, 1024, 2499]] = 0.0  # a quarter each, in all three blocks of 1024
+    assert set(drawn(logits, torch.arange(4000), 1).token.tolist()) == {3, 1023, 1024, 2499}
+
+
+def test_twins_by_hand():
+    # keys 0 and 1 at places 0 and 1 of page 2, the rest out of sight: weights are softmax(0, 1/sqrt(4) * 2) = softmax(0, 1)
+    q = torch.full((1, 1, 4), 0.5)
+    keys = torch.zeros(4, 1, 3, 4)
+    keys[2, 0, 1] = 1.0
+    values = torch.full((4, 1, 3, 4), 7.0)
+    values[2, 0] = torch.tensor([0.0, 1.0, 9.0]).view(3, 1)
+    where = Where(torch.tensor([[2, 1]], dtype=torch.int32), torch.tensor([0]), torch.tensor([1]))
+    out = attend_plain(q, keys, values, where)
+    torch.testing.assert_close(out, torch.full((1, 1, 4), torch.sigmoid(torch.tensor(1.0)).item()))
+    got = gate_plain(torch.tensor([[1.0, 2.0]]), None)  # silu(1) * 2
+    torch.testing.assert_close(got, torch.tensor([[1.0 / (1 + 2.718281828**-1) * 2]]))
+    # (1, 2) + (2, 1) + 0 = (3, 3), whose rms is 3; in place, and times the weight (1, 5)
+    x = torch.tensor([[1.0, 2.0]])
+    got = add_norm(x, torch.tensor([[2.0, 1.0]]), torch.zeros(2), torch.tensor([1.0, 5.0]), 0.0)
+    assert x.tolist() == [[3.0, 3.0]]
+    torch.testing.assert_close(got, torch.tensor([[1.0, 5.0]]))
+    x, got = embed_norm(torch.tensor([1]), torch.tensor([[0.0, 0.0], [3.0, 3.0]]), torch.tensor([1.0, 5.0]), 0.0)
+    assert x.tolist() == [[3.0, 3.0]]
+    torch.testing.assert_close(got, torch.tensor([[1.0, 5.0]]))
