@@ -35,7 +35,7 @@ def gap(ours: Any, theirs: Any) -> float:
     """The largest difference between results, or between tensors of two lists of them."""
     if isinstance(ours, Tensor):
         return float((ours.detach().float() - theirs.detach().float()).abs().max())
-    return max(gap(a, b) for a, b in zip(ours, theirs, strict=True))
+    return float(torch.tensor([gap(a, b) for a, b in zip(ours, theirs, strict=True)]).max())  # which is NaN if one is
 
 
 def both(run: Callable[[], Any]) -> float:
@@ -57,10 +57,8 @@ def attending(draw: Callable[..., Tensor], device: str) -> Gaps:
     S, H, KV, D = 7, 6, 2, 64
     k, v, qkv, bias = draw(40, KV, 64, D), draw(40, KV, 64, D), draw(S, (H + 2 * KV) * D), draw((H + 2 * KV) * D)
     table = (torch.randperm(39, generator=torch.Generator().manual_seed(0))[: S * 5].view(S, 5) + 1).to(torch.int32)
-    table[3, :2], table[5:, :2] = (
-        table[2, :2],
-        table[4, :2],
-    )  # two share a head of 100 places in two pages, three another
+    table[3, :2] = table[2, :2]  # two share a head of 100 places in two pages
+    table[5:, :2] = table[4, :2]  # and three another
     length, head = torch.tensor([0, 1, 163, 164, 100, 191, 255]), torch.tensor([0, 1, 100, 100, 100, 100, 100])
     table, length, head = (x.to(device) for x in (table, length, head))
     angle = draw(300, D // 2)
@@ -95,8 +93,8 @@ def between(draw: Callable[..., Tensor], device: str) -> Gaps:
         return products.add_norm(into, y, bias, w, 1e-5), into
 
     out = {
-        "gate": both(lambda: products.gate(wide, None)),
-        "gate with bias": both(lambda: products.gate(wide, long[0])),
+        "gate": both(lambda: elementwise.gate(wide)),
+        "gate with bias": both(lambda: elementwise.gate(wide, long[0])),
     }
     out |= {
         "add and norm": both(lambda: added(y, w)),

@@ -62,8 +62,22 @@ class _Normed(torch.autograd.Function):
         return dx, dy, dw.sum(0).to(weight.dtype), None
 
 
+def gate(y: Tensor, bias: Tensor | None = None) -> Tensor:
+    """silu(a) * b for [a, b] = y + bias; y is the product with the matrices of gate and up."""
+    if not serve(y):
+        wide = y.float() if bias is None else y.float() + bias.float()
+        a, b = wide.chunk(2, -1)
+        return (F.silu(a) * b).to(y.dtype)
+    rows, half = y.numel() // y.shape[-1], y.shape[-1] // 2
+    out = torch.empty(*y.shape[:-1], half, dtype=y.dtype, device=y.device)
+    block = min(triton.next_power_of_2(half), 1024)
+    given = y if bias is None else bias
+    _gate[(rows, triton.cdiv(half, block))](y, out, given, half, BLOCK=block, BIAS=bias is not None, num_warps=4)
+    return out
+
+
 def gated(y: Tensor) -> Tensor:
-    """silu(a) * b for y = [a, b]."""
+    """The same without bias, for training."""
     if not serve(y):
         a, b = y.chunk(2, -1)
         return F.silu(a) * b
@@ -76,18 +90,14 @@ class _Gated(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, y: Tensor) -> Tensor:
         ctx.save_for_backward(y)
-        rows, half = y.numel() // y.shape[-1], y.shape[-1] // 2
-        out = torch.empty(*y.shape[:-1], half, dtype=y.dtype, device=y.device)
-        _gate[(rows, triton.cdiv(half, 1024))](y, out, half, BLOCK=1024, num_warps=4)
-        return out
+        return gate(y)
 
     @staticmethod
     def backward(ctx: Any, dz: Tensor) -> Tensor:  # type: ignore[override]
         (y,) = ctx.saved_tensors
         dy, half = torch.empty_like(y), y.shape[-1] // 2
-        _gate_back[(y.numel() // y.shape[-1], triton.cdiv(half, 1024))](
-            y, dz.contiguous(), dy, half, BLOCK=1024, num_warps=4
-        )
+        blocks = (y.numel() // y.shape[-1], triton.cdiv(half, 1024))
+        _gate_back[blocks](y, dz.contiguous(), dy, half, BLOCK=1024, num_warps=4)
         return dy
 
 
@@ -131,11 +141,14 @@ if triton is not None:
         tl.store(dw + piece * C + i, total, mask=i < C)
 
     @triton.jit
-    def _gate(y, out, F, BLOCK: tl.constexpr):
+    def _gate(y, out, bias, F, BLOCK: tl.constexpr, BIAS: tl.constexpr):
         n = tl.program_id(0).to(tl.int64)
         i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         a = tl.load(y + n * 2 * F + i, mask=i < F, other=0.0).to(tl.float32)
         b = tl.load(y + n * 2 * F + F + i, mask=i < F, other=0.0).to(tl.float32)
+        if BIAS:
+            a += tl.load(bias + i, mask=i < F, other=0.0).to(tl.float32)
+            b += tl.load(bias + F + i, mask=i < F, other=0.0).to(tl.float32)
         tl.store(out + n * F + i, (a * tl.sigmoid(a) * b).to(out.dtype.element_ty), mask=i < F)
 
     @triton.jit

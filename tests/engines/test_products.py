@@ -8,8 +8,9 @@ import torch
 
 from posttrain.engines.native.attention import attend_plain, mates, settings, work
 from posttrain.engines.native.pick import Books, pick
-from posttrain.engines.native.products import Where, add_norm, embed_norm, gate_plain, split_product
+from posttrain.engines.native.products import Where, add_norm, embed_norm, split_product
 from posttrain.engines.native.slots import _rounded
+from posttrain.models.elementwise import gate
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 4])
@@ -50,15 +51,8 @@ def test_mates_fit_into_sixteen_columns_and_leave_programs(
 def test_the_work_of_attention_is_a_list_of_spans():
     """Of slots with 0, 1, 9 and 17 pages, 8 a span: one, one, two and three; of pairs of them, 16 a span: one and two."""
     pages = np.array([0, 1, 9, 17])
-    assert [divmod(x, 1 << 16) for x in work(pages, 8, 1).tolist()] == [
-        (0, 0),
-        (1, 0),
-        (2, 0),
-        (2, 1),
-        (3, 0),
-        (3, 1),
-        (3, 2),
-    ]
+    alone = [(0, 0), (1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2)]
+    assert [divmod(x, 1 << 16) for x in work(pages, 8, 1).tolist()] == alone
     assert [divmod(x, 1 << 16) for x in work(pages, 8, 2).tolist()] == [(0, 0), (1, 0), (1, 1)]
     assert len(work(pages[:3], 8, 2)) == 2  # the last has no mate
 
@@ -106,7 +100,7 @@ def test_twins_by_hand():
     where = Where(torch.tensor([[2, 1]], dtype=torch.int32), torch.tensor([0]), torch.tensor([1]))
     out = attend_plain(q, keys, values, where)
     torch.testing.assert_close(out, torch.full((1, 1, 4), torch.sigmoid(torch.tensor(1.0)).item()))
-    got = gate_plain(torch.tensor([[1.0, 2.0]]), None)  # silu(1) * 2
+    got = gate(torch.tensor([[0.0, 1.0]]), torch.tensor([1.0, 1.0]))  # silu(1) * 2
     torch.testing.assert_close(got, torch.tensor([[1.0 / (1 + 2.718281828**-1) * 2]]))
     # (1, 2) + (2, 1) + 0 = (3, 3), whose rms is 3; in place, and times the weight (1, 5)
     x = torch.tensor([[1.0, 2.0]])

@@ -14,18 +14,8 @@ import pytest
 from benchmarks import twins
 
 KERNELS = (
-    "attend",
-    "place",
-    "gate",
-    "add and norm",
-    "embed",
-    "norm of",
-    "pick",
-    "sum and norm",
-    "spread",
-    "likelihood",
-    "answers",
-)
+    "attend", "place", "gate", "add and norm", "embed", "norm of", "pick", "sum and norm", "spread", "likelihood", "answers",
+)  # fmt: skip
 
 
 def triton() -> tuple[int, ...]:

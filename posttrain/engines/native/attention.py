@@ -29,13 +29,9 @@ def settings(programs: int, D: int, mates: int) -> dict[str, int]:
         return {"STEP": 64, "num_warps": 4, "num_stages": 3}
     if D <= 64:
         return {"STEP": 64, "num_warps": 1, "num_stages": 3}
-    if mates == 1:
-        return {"STEP": 32, "num_warps": 2, "num_stages": 4}
-    return (
-        {"STEP": 64, "num_warps": 4, "num_stages": 3}
-        if programs < 512
-        else {"STEP": 32, "num_warps": 2, "num_stages": 3}
-    )
+    if mates > 1 and programs < 512:
+        return {"STEP": 64, "num_warps": 4, "num_stages": 3}
+    return {"STEP": 32, "num_warps": 2, "num_stages": 4 if mates == 1 else 3}
 
 
 def span(slots: int, kv_heads: int) -> int:

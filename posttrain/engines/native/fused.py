@@ -16,8 +16,9 @@ from torch import Tensor
 
 from posttrain.engines.native.attention import attend
 from posttrain.engines.native.pages import Pages
-from posttrain.engines.native.products import Turn, Where, add_norm, embed_norm, gate, place, split_product
+from posttrain.engines.native.products import Turn, Where, add_norm, embed_norm, place, split_product
 from posttrain.models.decoder import Decoder
+from posttrain.models.elementwise import gate
 
 
 @dataclass

@@ -80,26 +80,6 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
 
-def gate(y_SF2: Tensor, bias: Tensor | None) -> Tensor:
-    """silu(a) * b for [a, b] = y + bias; y is the product with the matrices of gate and up."""
-    if not serve(y_SF2):
-        return gate_plain(y_SF2, bias)
-    S, F2 = y_SF2.shape
-    out = torch.empty(S, F2 // 2, dtype=y_SF2.dtype, device=y_SF2.device)
-    block = min(triton.next_power_of_2(F2 // 2), 1024)
-    _gate[(S, triton.cdiv(F2 // 2, block))](
-        y_SF2, out, y_SF2 if bias is None else bias, F2 // 2,
-        BLOCK=block, BIAS=bias is not None, num_warps=4,
-    )  # fmt: skip
-    return out
-
-
-def gate_plain(y_SF2: Tensor, bias: Tensor | None) -> Tensor:
-    wide = y_SF2.float()
-    a, b = (wide if bias is None else wide + bias.float()).chunk(2, -1)
-    return (F.silu(a) * b).to(y_SF2.dtype)
-
-
 def split_product(x_SK: Tensor, weight_NK: Tensor, pieces: int = 0) -> Tensor:
     """x W^T, or where whole tiles of it are too few to fill the device, (pieces, S, N) in float32: sums over pieces of the inner
     dimension, for `add_norm` to add up. (cuBLAS does the same with a kernel of its own for the sum.)"""
@@ -213,15 +193,3 @@ if triton is not None:
         tl.store(keys + to + HALF, b, mask=is_k)
         tl.store(values + to, a, mask=is_v)
         tl.store(values + to + HALF, b, mask=is_v)
-
-    @triton.jit
-    def _gate(y, out, bias, F, BLOCK: tl.constexpr, BIAS: tl.constexpr):
-        s = tl.program_id(0).to(tl.int64)
-        i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-        inside = i < F
-        a = tl.load(y + s * 2 * F + i, mask=inside, other=0.0).to(tl.float32)
-        b = tl.load(y + s * 2 * F + F + i, mask=inside, other=0.0).to(tl.float32)
-        if BIAS:
-            a += tl.load(bias + i, mask=inside, other=0.0).to(tl.float32)
-            b += tl.load(bias + F + i, mask=inside, other=0.0).to(tl.float32)
-        tl.store(out + s * F + i, (a * tl.sigmoid(a) * b).to(out.dtype.element_ty), mask=inside)
