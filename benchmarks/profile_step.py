@@ -1,6 +1,6 @@
 """Where a decode step's time goes: kernels of one captured step, by total time.
 
-python -m benchmarks.profile_step.py --shape SmolLM2-135M --answers 256
+python -m benchmarks.profile_step --shape SmolLM2-135M --answers 256
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import pstats
 from collections import defaultdict
 
 import torch
+from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.rollout import PROMPT, SHAPES, scaled
@@ -63,7 +64,8 @@ def main() -> None:
         torch.cuda.synchronize()
     total: dict[str, list[float]] = defaultdict(list)
     for event in seen.events():
-        total[event.name[:90]].append(event.device_time)
+        if event.device_type == DeviceType.CUDA:  # not the host's launches
+            total[event.name[:90]].append(event.device_time)
     print(
         f"{sum(len(v) for v in total.values()) / steps:.0f} kernels, {sum(map(sum, total.values())) / steps / 1000:.3f} ms busy a step"
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -75,7 +76,7 @@ def attending(draw: Callable[..., Tensor], device: str) -> Gaps:
         todo = np.pad(attention.work(pages, attention.span(S, KV), mates), (0, 3), constant_values=-1)
         where.work = torch.from_numpy(todo).to(device) if listed else None
         name = f"attend, spans of {attention.SPAN}, {mates} mates" + (", listed" if listed else "")
-        out[name] = both(lambda mates=mates: run(mates))
+        out[name] = both(partial(run, mates))
     attention.SPAN = usual
     where.row = torch.tensor([0, 1, 2, 5, 6, 4, 3], device=device)
     out["place"] = both(lambda: torch.cat(products.place(qkv, k.clone(), v.clone(), where, turn), 1))
@@ -92,6 +93,9 @@ def between(draw: Callable[..., Tensor], device: str) -> Gaps:
         into = x.clone()
         return products.add_norm(into, y, bias, w, 1e-5), into
 
+    def cut(pieces: int) -> tuple[Tensor, Tensor]:
+        return added(products.split_product(wide, long, pieces))
+
     out = {
         "gate": both(lambda: elementwise.gate(wide)),
         "gate with bias": both(lambda: elementwise.gate(wide, long[0])),
@@ -101,7 +105,7 @@ def between(draw: Callable[..., Tensor], device: str) -> Gaps:
         "embed and norm": both(lambda: products.embed_norm(token, x, w, 1e-5)),
     }
     for pieces in (2, 4):
-        out[f"norm of {pieces} pieces"] = both(lambda n=pieces: added(products.split_product(wide, long, n)))
+        out[f"norm of {pieces} pieces"] = both(partial(cut, pieces))
     return out
 
 
