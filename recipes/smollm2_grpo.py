@@ -79,6 +79,22 @@ def shown(policy: Any, env: Any, tokens: int) -> list[dict[str, Any]]:
     return [{"question": r.prompt.last, "gold": r.prompt.answer, "answer": r.text, "right": r.reward} for r in made]
 
 
+def outcome(task: str, seed: int, lora: int, points: list[dict[str, float]]) -> dict[str, Any]:
+    """The row's name, and what it has gained against its bar."""
+    first, last = points[0], points[-1]
+    gain = 100 * (last["greedy"] - first["greedy"])
+    return {
+        "name": f"GRPO, SmolLM2-135M-Instruct, {task}, {f'LoRA rank {lora}' if lora else 'all weights'}, seed {seed}",
+        "value": round(gain, 2),
+        "unit": "points of held-out accuracy gained, greedy",
+        "peer": "before training, %",
+        "peer_value": 100 * first["greedy"],
+        "ratio": round(last["greedy"] / first["greedy"], 3) if first["greedy"] else None,
+        "bar": "30 points within 300 s of learning",
+        "met": gain >= 30 and last["seconds"] <= 300,
+    }
+
+
 def about() -> dict[str, Any]:
     return {
         "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor(),
@@ -113,7 +129,7 @@ def main() -> None:
         got = learn(policy, grpo.but(terms=()), env, config)
         said = {"before": before, "after": shown(policy, env, args.max_tokens)}
         rows.append(
-            {"task": Path(name).name, "seed": seed, "lora": args.lora, "lr": lr, "steps": args.steps,
+            {**outcome(Path(name).name, seed, args.lora, got["points"]), "task": Path(name).name, "seed": seed, "lora": args.lora, "lr": lr, "steps": args.steps,
              "wall_seconds": round(time.perf_counter() - began, 1), **got, "said": said, **about()}
         )  # fmt: skip
         first, last = got["points"][0], got["points"][-1]
