@@ -49,7 +49,7 @@ def steps_of(
 ) -> list[float]:
     """Seconds of each GRPO step (no KL and no reference, as is TRL's default) of this many prompts, answers and tokens."""
     env = Listed([Prompt.text(str(i), t) for i, t in enumerate(texts(prompts))])
-    micro = 65536 if policy.device.type == "cuda" else 192  # as `--micro-tokens 192`: less memory, the same gradient
+    micro = 65536 if policy.device.type == "cuda" else 128  # as `--micro-tokens 128`: less memory, the same gradient
     config = Config(steps=steps, prompts=prompts, sampling=Sampling(tokens), lr=1e-6, warmup=0, micro_tokens=micro)
     method, ticks = grpo.but(terms=(), rollout=grpo.rollout.but(n=n)), [time.perf_counter()]
     loop = Loop(

@@ -69,16 +69,22 @@ class _Likelihood(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dlogp_N: Tensor, dentropy_N: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         h_ND, weight_VD, token_N, logz_N, entropy_N = ctx.saved_tensors
-        dh_ND = torch.empty_like(h_ND)
-        dweight_VD = torch.zeros_like(weight_VD, dtype=torch.float32) if ctx.needs_input_grad[1] else None
+        dh_ND, dweight_VD = torch.empty_like(h_ND), None
         for rows in _chunks(h_ND, weight_VD):
             z = product(h_ND[rows], weight_VD)
             known = Known(token_N[rows], logz_N[rows], entropy_N[rows], dlogp_N[rows], dentropy_N[rows])
             dz = sloped(z, known, ctx.temperature, h_ND.dtype)
             dh_ND[rows] = dz @ weight_VD
-            if dweight_VD is not None:
-                dweight_VD += dz.T @ h_ND[rows]
+            if ctx.needs_input_grad[1]:
+                dweight_VD = added(dweight_VD, dz.T, h_ND[rows])
         return dh_ND, None if dweight_VD is None else dweight_VD.to(weight_VD.dtype), None, None
+
+
+def added(sum_VD: Tensor | None, a_VN: Tensor, b_ND: Tensor) -> Tensor:
+    """sum + a b in float32, in the memory that the sum has: on a CPU a fresh one as large as the head costs as much as the product."""
+    if sum_VD is None:
+        return (a_VN @ b_ND).float()
+    return sum_VD.addmm_(a_VN, b_ND) if b_ND.dtype == torch.float32 else sum_VD.add_(a_VN @ b_ND)
 
 
 def summed(z_NV: Tensor, token_N: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
