@@ -164,7 +164,8 @@ def logprobs(body: dict[str, Any], kind: str) -> bool:
 def messages(given: Any) -> tuple[dict[str, Any], ...]:
     """Roles and texts, as a chat template reads them; parts of text are joined, other parts refused."""
     if not isinstance(given, list) or not given:
-        raise Refused(400, "messages is missing; expected a list of {role, content}", "messages")
+        said = "missing" if given is None else "empty" if given == [] else repr(given)[:80]
+        raise Refused(400, f"messages is {said}; expected a list of {{role, content}}", "messages")
     out = []
     for i, message in enumerate(given):
         where = f"messages[{i}]"

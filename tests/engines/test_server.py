@@ -156,7 +156,9 @@ def test_held_back_by_hand() -> None:
     [
         ("/v1/chat/completions", b"{", 400, "not JSON"),
         ("/v1/chat/completions", [1], 400, "expected an object"),
-        ("/v1/chat/completions", {"messages": [], "temperature": 0}, 400, "messages is missing"),
+        ("/v1/chat/completions", {"temperature": 0}, 400, "messages is missing; expected a list of {role, content}"),
+        ("/v1/chat/completions", {"messages": [], "temperature": 0}, 400, "messages is empty"),
+        ("/v1/chat/completions", {"messages": "hi"}, 400, "messages is 'hi'"),
         ("/v1/chat/completions", {"messages": [{"role": "usr", "content": ""}]}, 400, "expected one of system"),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": 3}]}, 400, "must be a string"),
         ("/v1/completions", {"prompt": "a", "temprature": 1}, 400, "did you mean 'temperature'?"),
