@@ -1,6 +1,6 @@
 """The GPU engine against plain sampling in fp32: the same answers and log-probabilities, kernels against their twins.
 
-python -m benchmarks.check_kernels.py
+python -m benchmarks.check_kernels
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def main() -> None:
            "peer_value": peer, "ratio": peer / value if peer else None, "bar": "2x TRL, peak memory below 4.4 GB",
            "met": None if peer is None else peer >= 2 * value and max(r["peak_gb"] for r in runs["ours"]) <= 4.4, "runs": runs,
            "hardware": f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}",
-           "versions": f"torch {torch.__version__}, Python {platform.python_version()}", "command": "python -m benchmarks.cpu_step --trl",
+           "versions": f"torch {torch.__version__}, Python {platform.python_version()}", "command": f"python -m benchmarks.cpu_step --trl --rounds {args.rounds}",
            "date": time.strftime("%Y-%m-%d")}  # fmt: skip
     print(row)
     if args.out:

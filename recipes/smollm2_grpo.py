@@ -129,7 +129,8 @@ def main() -> None:
         got = learn(policy, grpo.but(terms=()), env, config)
         said = {"before": before, "after": shown(policy, env, args.max_tokens)}
         rows.append(
-            {**outcome(Path(name).name, seed, args.lora, got["points"]), "task": Path(name).name, "seed": seed, "lora": args.lora, "lr": lr, "steps": args.steps,
+            {**outcome(Path(name).name, seed, args.lora, got["points"]), "task": Path(name).name, "seed": seed, "lora": args.lora,
+             "lr": lr, "steps": args.steps,
              "wall_seconds": round(time.perf_counter() - began, 1), **got, "said": said, **about()}
         )  # fmt: skip
         first, last = got["points"][0], got["points"][-1]
