@@ -47,7 +47,7 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 methods: $(STAMP)
-	$(BIN)/python -m posttrain.lab.methods_page
+	$(BIN)/python -m posttrain.view.methods_page
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache

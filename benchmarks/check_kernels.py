@@ -10,8 +10,8 @@ import torch
 from benchmarks import twins
 from posttrain.core import rng
 from posttrain.core.types import Prompt, Rollout
-from posttrain.engines.native.engine import Engine
-from posttrain.engines.sampling import Sampling, generate
+from posttrain.inference.engine import Engine
+from posttrain.inference.sampling import Sampling, generate
 from posttrain.models.decoder import Decoder
 from posttrain.models.language import LanguagePolicy
 from posttrain.models.shape import DecoderConfig

@@ -25,8 +25,8 @@ import torch
 imported = time.perf_counter() - began
 from benchmarks.rollout import built, prompts
 from posttrain.core import rng
-from posttrain.engines.native.engine import Engine
-from posttrain.engines.sampling import Sampling
+from posttrain.inference.engine import Engine
+from posttrain.inference.sampling import Sampling
 engine = Engine(built("SmolLM2-135M"))
 contexts = prompts("SmolLM2-135M", 32)
 engine.open(256, 384, 256, [])

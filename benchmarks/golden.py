@@ -1,7 +1,7 @@
 """Golden digests: every claim on its first seed, to the last digit, so that a change of structure can be shown to change no number.
 
-    python -m benchmarks.golden --write golden.json      # before the change
-    python -m benchmarks.golden --compare golden.json    # after it, on the same machine and versions
+python -m benchmarks.golden --write golden.json      # before the change
+python -m benchmarks.golden --compare golden.json    # after it, on the same machine and versions
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
-from posttrain.core.registry import find, parts
-from posttrain.lab.experiment import one_thread, run_arms
+from claims.machinery.claim import claims, find_claim
+from claims.machinery.experiment import run_arms
+from posttrain.runs.in_memory import one_thread
 
 
 def digits(id: str, seeds: int) -> tuple[str, dict[str, dict[str, list[str]]], float]:
     """Every metric of every arm of a claim on its first seeds, as exact hexadecimal floats."""
-    claim = find(id, "claim").fn()
+    claim = find_claim(id)
     began = time.perf_counter()
     with one_thread():
         values = run_arms(claim.arms, claim.seeds[:seeds])
@@ -34,7 +35,7 @@ def main() -> None:
     ask.add_argument("--jobs", type=int, default=2)
     ask.add_argument("--seeds", type=int, default=1)
     asked = ask.parse_args()
-    ids = asked.ids or [p.name for p in parts("claim")]
+    ids = asked.ids or [c.id for c in claims()]
     found, wrong = {}, []
     golden = json.loads(asked.compare.read_text()) if asked.compare else {}
     with ProcessPoolExecutor(asked.jobs) as pool:

@@ -23,13 +23,13 @@ from posttrain.core.config import Config
 from posttrain.core.loop import Loop
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
-from posttrain.lab.fit import Listed, Memory
 from posttrain.methods.grpo import grpo
 from posttrain.models.decoder import Decoder
 from posttrain.models.language import LanguagePolicy
 from posttrain.models.load import load_tokenizer
-from posttrain.rewards.score import Scorer
+from posttrain.rewards.runtime.score import Scorer
 from posttrain.rollouts.source import Synchronous
+from posttrain.runs.in_memory import Listed, Memory
 from posttrain.train import train
 from posttrain.weights.learner import Learner
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from benchmarks.rollout import SHAPES
-from posttrain.engines.native import attention, products
+from posttrain.inference import attention, products
 
 
 def timed(once: Callable[[int, int], Any], mates: int, layers: int) -> float:

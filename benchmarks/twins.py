@@ -19,15 +19,16 @@ from torch import Tensor
 
 from posttrain.core import rng
 from posttrain.core.types import Prompt, Rollout
-from posttrain.engines.native import attention, pick, products
-from posttrain.engines.native.engine import Engine
-from posttrain.engines.sampling import Sampling, generate
-from posttrain.models import elementwise, likelihood, spread
+from posttrain.inference import attention, pick, products
+from posttrain.inference.engine import Engine
+from posttrain.inference.sampling import Sampling, generate
+from posttrain.models import elementwise, likelihood
+from posttrain.models import rotate_and_gather as spread
 from posttrain.models.decoder import Decoder
 from posttrain.models.kernels import serve, twins
-from posttrain.models.rows import Rows
+from posttrain.models.layout import Rows
+from posttrain.models.packed import Stream
 from posttrain.models.shape import DecoderConfig
-from posttrain.models.stream import Stream
 
 Gaps = dict[str, float]
 

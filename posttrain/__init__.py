@@ -18,7 +18,7 @@ _EXPORTS = {
     "find": "core.registry",
     "load_model": "models.load",
     "parts": "core.registry",
-    "run": "recipe",
+    "run": "api",
     "train": "train",
 }
 __all__ = [*_EXPORTS, "__version__"]

@@ -76,7 +76,7 @@ def test_layers_point_one_way():
     """core <- stages <- methods <- train: a stage imports no method, no recipe, no command and no lab."""
     above = (
         "posttrain.methods",
-        "posttrain.recipe",
+        "posttrain.api",
         "posttrain.commands",
         "posttrain.lab",
         "posttrain.cli",

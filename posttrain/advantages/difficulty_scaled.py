@@ -5,9 +5,9 @@ from torch import Tensor
 
 from posttrain.advantages.group import group_mean, group_size
 from posttrain.advantages.grpo import grpo
+from posttrain.core.credit import component
 from posttrain.core.registry import advantage
 from posttrain.core.types import Batch
-from posttrain.rewards.process import component
 
 
 @advantage(title="GRPO-S (DR-IRL)", paper="arXiv:2503.18991", base="grpo", system="dr-irl", laws=("sums_to_zero",))

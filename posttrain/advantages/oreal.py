@@ -7,7 +7,7 @@ from posttrain.advantages.group import spread
 from posttrain.advantages.rloo import rloo
 from posttrain.core.registry import advantage
 from posttrain.core.types import Batch
-from posttrain.losses.terms.token_outcome import token_worth
+from posttrain.losses.regularisers.token_outcome import token_worth
 
 
 @advantage(title="OREAL", paper="arXiv:2502.06781", base="rloo", needs=("value",), laws=("groups_are_separate",))

@@ -5,9 +5,9 @@ from torch import Tensor
 
 from posttrain.advantages.group import group_sum, spread
 from posttrain.advantages.rloo import rloo
+from posttrain.core.credit import component, on_last
 from posttrain.core.registry import advantage
 from posttrain.core.types import Batch
-from posttrain.rewards.process import component, on_last
 
 
 @advantage(title="PURE", paper="arXiv:2504.15275", base="rloo", laws=("groups_are_separate",))

@@ -32,7 +32,7 @@ def main(args: argparse.Namespace) -> int:
     load_parts(args.use)
     from posttrain.environments.base import size_of
     from posttrain.environments.task import task
-    from posttrain.rewards.audit import audit
+    from posttrain.rewards.auditing.audit import audit
 
     if args.problems < 1:
         raise UserError(f"--problems is {args.problems}; an audit needs at least 1")
@@ -50,7 +50,7 @@ def main(args: argparse.Namespace) -> int:
 def reward_of(spec: str, env: Any, timeout: float) -> Any:
     """One reward as the part it is; a sum as a function of (prompt, text)."""
     from posttrain.core.registry import find
-    from posttrain.rewards.spec import build_scorer, named, split_sum
+    from posttrain.rewards.runtime.spec import build_scorer, named, split_sum
 
     if len(split_sum(spec)) == 1 and "*" not in spec.partition("(")[0]:
         return named(spec, env)[1] if ".py:" in spec else find(spec, "reward")

@@ -2,7 +2,7 @@
   posttrain check dpo
   posttrain check --family preference
   posttrain check --outdated
-Each claim is the smallest experiment that could refute it here. The result is written to posttrain/claims/results,
+Each claim is the smallest experiment that could refute it here. The result is written to claims/results,
 shown or not; exit code 1 if one is not shown.
 """
 
@@ -11,10 +11,30 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
+import posttrain
 from posttrain.commands.parser import Parser
 from posttrain.commands.use import load_parts, use_option
 from posttrain.core.errors import UserError
+
+
+def claims_module(name: str) -> Any:
+    """A module of the experiments, which live beside the package: they need a checkout."""
+    root = str(Path(posttrain.__file__).parent.parent)
+    try:
+        sys.path.insert(0, root)
+        return import_module(f"claims.machinery.{name}")
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("claims"):
+            raise
+        raise UserError(
+            "experiments are not part of the installed package; clone the repository and run posttrain check there"
+        ) from None
+    finally:
+        sys.path.remove(root)
 
 
 def options(parser: Parser) -> None:
@@ -33,8 +53,8 @@ def main(args: argparse.Namespace) -> int:
     load_parts(args.use)
     if not (args.ids or args.family or args.all or args.outdated):
         raise UserError("say which claims: ids, --family NAME or --all; posttrain list --stage claim shows them")
-    from posttrain.lab import check
-    from posttrain.lab.record import table
+    record = claims_module("record")
+    check, table = record.check, record.table
 
     tell = None if args.json else lambda line: print(line, file=sys.stderr)
     records = check(args.ids, args.family, write=not args.no_write, tell=tell, outdated=args.outdated)

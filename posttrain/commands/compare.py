@@ -34,7 +34,7 @@ def main(args: argparse.Namespace) -> int:
     load_parts(args.use)
     if len(args.methods) < 2:
         raise UserError(f"a comparison needs two methods or more, got {args.methods[0]!r} alone")
-    from posttrain.lab.compare import compare
+    from posttrain.runs.compare import compare
 
     if args.seeds < 2:
         raise UserError(f"--seeds is {args.seeds}; with fewer than 2 nobody can tell a difference from luck")

@@ -73,7 +73,7 @@ def export_metrics(folder: Path, file: Path) -> int:
     write = WRITERS.get(file.suffix)
     if write is None:
         raise UserError(f"cannot tell the format of {file}; let its name end in {', '.join(WRITERS)}")
-    from posttrain.engines.run import Run
+    from posttrain.runs.run import Run
 
     with Run.open(folder) as run:
         rows = wide([*run.store.metrics(), *run.store.times()])

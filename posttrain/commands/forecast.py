@@ -62,7 +62,7 @@ def read_shape(model: str) -> tuple[Any, bool]:
 def read_work(args: argparse.Namespace, gpu: bool) -> Any:
     """The step that is meant, with what its method keeps."""
     from posttrain.core.method import find_method
-    from posttrain.engines.estimate import Work
+    from posttrain.runs.estimate import Work
 
     for name in (*SIZES, "n"):
         given = getattr(args, name.replace("-", "_"))
@@ -87,9 +87,9 @@ def forecast(args: argparse.Namespace, available: Callable[[str], float | None])
     """The engine, the memory and the speed of the run; `available`: the free bytes of a device, None if nobody knows."""
     import torch
 
-    from posttrain.engines.calibrate import calibrate
-    from posttrain.engines.estimate import estimate
     from posttrain.models.load import usable
+    from posttrain.runs.calibrate import calibrate
+    from posttrain.runs.estimate import estimate
 
     shape, ours = read_shape(args.model)
     device = usable(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))

@@ -32,7 +32,7 @@ def load(args: argparse.Namespace) -> tuple[Any, Config]:
         return load_run(run_folder(args.run, args.runs), args.phase, args.device, args.dtype)
     if args.phase:
         raise UserError("--phase is of a run; add --run NAME")
-    from posttrain.recipe import load_policy
+    from posttrain.api import load_policy
 
     config = Config(model=args.model or "pocket", device=args.device, dtype=args.dtype or "")
     return load_policy(config), config
@@ -51,8 +51,8 @@ def run_folder(name: str, runs: str = "runs") -> Path:
 
 def load_run(folder: Path, phase: str | None = None, device: str = "", dtype: str | None = None) -> tuple[Any, Config]:
     """What a run has made of its model so far."""
-    from posttrain.engines.run import Run
-    from posttrain.recipe import load_policy
+    from posttrain.api import load_policy
+    from posttrain.runs.run import Run
 
     with Run.open(folder) as run:
         known = {f.name for f in dataclasses.fields(Config)}
@@ -66,7 +66,7 @@ def load_run(folder: Path, phase: str | None = None, device: str = "", dtype: st
 def last_phase(run: Any) -> str:
     """The newest phase that trained something which answers; where several roles do and the last to be trained is not
     the policy, nobody can tell which one is meant."""
-    from posttrain.engines.checkpoint import listing
+    from posttrain.runs.checkpoint import listing
 
     trained = [phase for phase in run.store.phases() if listing(run.checkpoints, phase)]
     if not trained:
@@ -84,7 +84,7 @@ def last_phase(run: Any) -> str:
 
 def answering_role(run: Any, phase: str) -> str:
     """The role that a phase trained, "" where that does not answer. Older runs kept no roles: a score head tells."""
-    from posttrain.engines.checkpoint import newest
+    from posttrain.runs.checkpoint import newest
 
     if phase in run.store.roles():
         role, answers = run.store.roles()[phase]

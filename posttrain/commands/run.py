@@ -82,9 +82,9 @@ def main(args: argparse.Namespace) -> int:
 def run_method(args: argparse.Namespace, config: Config, watch: Any) -> dict[str, Any]:
     import dataclasses
 
+    from posttrain.api import run
     from posttrain.core.method import find_method
-    from posttrain.engines.run import check_name
-    from posttrain.recipe import run
+    from posttrain.runs.run import check_name
 
     if args.plan:
         raise UserError(f"{args.target} is a method, and --plan.{next(iter(args.plan))} is for plans")
@@ -97,7 +97,7 @@ def run_method(args: argparse.Namespace, config: Config, watch: Any) -> dict[str
 
 
 def run_plan(args: argparse.Namespace, config: Config, watch: Any) -> dict[str, Any]:
-    from posttrain import recipe
+    from posttrain import api as recipe
     from posttrain.core.registry import find
 
     if changes := part_changes(args):
@@ -112,7 +112,7 @@ def run_plan(args: argparse.Namespace, config: Config, watch: Any) -> dict[str, 
 
 def part_changes(args: argparse.Namespace) -> dict[str, Any]:
     """field of Method -> what the command line says instead."""
-    from posttrain.rewards.spec import split_sum
+    from posttrain.rewards.runtime.spec import split_sum
 
     out: dict[str, Any] = {k: getattr(args, k) for k in ("epochs", "minibatches") if getattr(args, k) is not None}
     for option, (field, _) in PARTS.items():

@@ -40,8 +40,8 @@ def main(args: argparse.Namespace) -> int:
     for name, least in (("port", 0), ("slots", 0), ("queue", 1), ("max_tokens", 1)):
         if getattr(args, name) < least:
             raise UserError(f"--{name.replace('_', '-')} is {getattr(args, name)}; it must be at least {least}")
-    from posttrain.engines.answering import Service
-    from posttrain.engines.server import Server, guarded
+    from posttrain.serving.server import Server, guarded
+    from posttrain.serving.service import Service
 
     key = args.api_key if args.api_key is not None else os.environ.get(VARIABLE, "")
     guarded(args.host, key)  # before the model is loaded

@@ -8,7 +8,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from posttrain.core.places import places
+from posttrain.core.row_keys import places
 from posttrain.core.types import Batch, Group, Rollout, pad
 
 

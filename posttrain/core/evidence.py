@@ -3,7 +3,7 @@
 formula  tests that hold it to values derived by hand      posttrain/evidence.json, written by tests/scan_evidence.py
          (a method, or each method of a plan: every part that computes has such tests)
 learns   tests in which a tiny policy improves with it     the same
-claim    the paper's claim as a small experiment           claims/results/<id>.json, through posttrain.lab.evidence
+claim    the paper's claim as a small experiment           claims/results/<id>.json, through claims.machinery.evidence
 scale    a run with a real model on a GPU                  claims/scale/<id>.json
 """
 
@@ -19,7 +19,7 @@ from posttrain.core.registry import Card, find
 
 PACKAGE = Path(__file__).parent.parent
 TESTS = PACKAGE / "evidence.json"
-SCALE = PACKAGE / "claims" / "scale"
+SCALE = PACKAGE.parent / "claims" / "scale"
 _COMPUTES = ("shaping", "keep", "advantage", "loss", "aggregate", "terms")  # fields of a method with a formula in them
 
 
@@ -31,7 +31,7 @@ def system_id(card: Card) -> str:
 def evidence(card: Card) -> dict[str, Any]:
     """{"formula": bool, "learns": bool, "claim": "shown" | "not shown" | "stale" | "none", "scale": bool}."""
     found = files(card)
-    level = import_module("posttrain.lab.evidence").claim_level(system_id(card))
+    level = import_module("claims.machinery.evidence").claim_level(system_id(card))
     return {k: level if k == "claim" else bool(found[k]) for k in ("formula", "learns", "claim", "scale")}
 
 
@@ -44,7 +44,10 @@ def files(card: Card) -> dict[str, list[str]]:
     elif card.stage == "plan":
         out["formula"] = out["formula"] or _formulas_of_parts(_methods_of(find(card.name, "plan").fn().parts))
     id = system_id(card)
-    for level, path in (("claim", PACKAGE / "claims" / "results" / f"{id}.json"), ("scale", SCALE / f"{id}.json")):
+    for level, path in (
+        ("claim", PACKAGE.parent / "claims" / "results" / f"{id}.json"),
+        ("scale", SCALE / f"{id}.json"),
+    ):
         out[level] = [str(path.relative_to(PACKAGE.parent))] if path.is_file() else []
     return out
 

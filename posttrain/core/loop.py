@@ -16,7 +16,7 @@ from posttrain.core.types import Group
 
 @dataclass
 class Loop:
-    """Built by `posttrain.recipe`; `train` drives it. Everything with state is listed in `stateful`."""
+    """Built by `posttrain.api`; `train` drives it. Everything with state is listed in `stateful`."""
 
     config: Config
     method: Method

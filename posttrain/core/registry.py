@@ -55,7 +55,8 @@ _FOLDERS = [
     "decoding",
     "evals",
     "methods",
-    "claims",
+    "select",
+    "systems",
 ]
 _PARTS: dict[str, dict[str, Part]] = {stage: {} for stage in STAGES}
 
@@ -198,6 +199,23 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
         return word.strip(), {k.arg or "": ast.literal_eval(k.value) for k in call.keywords}
     except (SyntaxError, ValueError, AssertionError):
         raise UserError(f"cannot read {text!r}; write it like {word.strip()}(name=value, other=0.5)") from None
+
+
+def split_sum(spec: str) -> list[str]:
+    """The summands of a spec; a + inside parentheses or quotes belongs to a parameter."""
+    out, depth, quote = [""], 0, ""
+    for c in spec:
+        if quote:
+            quote = "" if c == quote else quote
+        elif c in "'\"":
+            quote = c
+        else:
+            depth += (c == "(") - (c == ")")
+        if c == "+" and depth == 0 and not quote:
+            out.append("")
+        else:
+            out[-1] += c
+    return [piece.strip() for piece in out]
 
 
 environment = stage("environment")

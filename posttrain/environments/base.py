@@ -12,6 +12,7 @@ from random import Random
 from typing import Any, Protocol
 
 from posttrain.core import rng as draws
+from posttrain.core.answers import final_answer, plain
 from posttrain.core.errors import UserError, unknown
 from posttrain.core.types import Prompt
 
@@ -57,12 +58,6 @@ def split_of(problem: Problem) -> str:
     return "test" if draws.key(problem.identity or problem.question) % 10 == 0 else "train"
 
 
-def final_answer(text: str) -> str | None:
-    """What follows the last </think>; the whole text without one; None when thinking was opened and never closed."""
-    tail = text.rpartition("</think>")[2]
-    return None if "<think>" in tail else tail.strip()
-
-
 def same_text(prompt: Prompt, answer: str) -> bool:
     """Equal up to case, spacing and a closing full stop; numbers are compared as numbers."""
     got, want = plain(answer), plain(str(prompt.answer))
@@ -70,11 +65,6 @@ def same_text(prompt: Prompt, answer: str) -> bool:
         return True
     a, b = as_number(got), as_number(want)
     return a is not None and a == b
-
-
-def plain(text: str) -> str:
-    """Lower case, single spaces, no closing full stop."""
-    return " ".join(text.lower().split()).rstrip(".").rstrip()
 
 
 def as_number(text: str) -> float | None:

@@ -15,14 +15,14 @@ from random import Random
 from typing import Any
 
 from posttrain.core import rng as draws
+from posttrain.core.answers import boxed, golds, hashed, is_number
 from posttrain.core.errors import UserError, unknown
 from posttrain.core.registry import Part, find
+from posttrain.core.selfcheck import check_ready
 from posttrain.core.types import Prompt
 from posttrain.environments.base import SPLITS, corrupt
 from posttrain.environments.fields import messages, need, reply, resolve
 from posttrain.environments.rows import FORMATS, Bad, name_of, read_rows
-from posttrain.rewards.extract import boxed, golds, hashed, is_number
-from posttrain.rewards.selfcheck import check_ready
 
 THINK = "\nThink between <think> and </think> first, then answer."
 _PEEK = 100  # rows looked at to learn the columns

@@ -15,11 +15,11 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from posttrain.core.answers import final, number, same
 from posttrain.core.errors import UserError, nearest, unknown
 from posttrain.core.types import Prompt
 from posttrain.environments.base import SPLITS
 from posttrain.environments.data import THINK
-from posttrain.rewards.extract import final, number, same
 
 _FAR = 1 << 24  # items are drawn from seed + index, so the other seed must be further away than any size
 _TEST = 100  # test questions at most

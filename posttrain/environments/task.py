@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.core.errors import UserError, nearest, unknown
-from posttrain.core.registry import parse
+from posttrain.core.registry import parse, split_sum
 from posttrain.environments import reasoning_gym as gym
 from posttrain.environments.base import Environment
 from posttrain.environments.data import THINK, Layout, data
@@ -64,8 +64,6 @@ def task(spec: str, **options: Any) -> Environment:
 
 def mixture(spec: str, options: dict[str, Any]) -> Mixed:
     """Several tasks as one, each with the same options."""
-    from posttrain.rewards.spec import split_sum  # rewards know environments
-
     names = [piece for piece in split_sum(spec) if piece]
     if len(set(names)) < 2 or len(set(names)) < len(names):
         raise UserError(f"a mixture is of two tasks or more, each named once, got {spec!r}")

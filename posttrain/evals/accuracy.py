@@ -8,8 +8,8 @@ from typing import Any
 
 from posttrain.core.registry import Part
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.engines.sampling import Sampling
 from posttrain.environments.base import size_of
+from posttrain.inference.sampling import Sampling
 
 ANSWERING = ("memory",)  # rollouts that a test must make as training does
 EVAL_SEED = 20_000  # apart from every training seed; the same problems and draws before and after

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from posttrain.core.registry import evaluation
 from posttrain.core.types import Prompt
-from posttrain.rewards.models.reward_model import RewardModel
+from posttrain.rewards.scorers.reward_model import RewardModel
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from posttrain.methods.reft import with_steps
 from posttrain.methods.sft import sft
 from posttrain.rewards.rules.adacot import adacot as penalty
 from posttrain.rewards.rules.task import task as own_grade
-from posttrain.rewards.score import Scorer
-from posttrain.rewards.spec import Given
+from posttrain.rewards.runtime.score import Scorer
+from posttrain.rewards.runtime.spec import Given
 
 
 class Labelled:

@@ -6,7 +6,7 @@ from typing import Any
 
 from posttrain.core.plan import Context
 from posttrain.environments.task import task
-from posttrain.rewards.spec import build_scorer
+from posttrain.rewards.runtime.spec import build_scorer
 
 
 def asked_task(context: Context) -> Any:

@@ -5,7 +5,7 @@ posttrain run authormist --reward "http-scorer(url='http://localhost:8000/score'
 """
 
 from posttrain.core.method import method
-from posttrain.losses.terms.kl import kl
+from posttrain.losses.regularisers.kl import kl
 from posttrain.methods.grpo import grpo
 
 authormist = method(

@@ -9,7 +9,7 @@ from posttrain.methods.asked import asked_task
 from posttrain.methods.grpo import grpo
 from posttrain.rewards.rules.task import task as own_grade
 from posttrain.rewards.rules.thinks import thinks
-from posttrain.rewards.score import Scorer
+from posttrain.rewards.runtime.score import Scorer
 from posttrain.rewards.shaping.autothink import autothink as naive
 from posttrain.rewards.shaping.autothink_balance import autothink_balance
 from posttrain.rewards.shaping.autothink_length import autothink_length

@@ -4,8 +4,8 @@ from posttrain.core.method import method
 from posttrain.losses.aggregate import token_mean
 from posttrain.losses.policy.dapo import dapo as clip_higher
 from posttrain.methods.grpo import grpo
-from posttrain.rollouts.keep.overlong import overlong
-from posttrain.rollouts.keep.zero_variance import zero_variance
+from posttrain.select.overlong import overlong
+from posttrain.select.zero_variance import zero_variance
 
 dapo = method(
     grpo.but(

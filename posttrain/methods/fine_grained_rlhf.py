@@ -6,7 +6,7 @@ from posttrain.core.method import Method
 from posttrain.core.plan import Context, Phase, Plan, plan
 from posttrain.methods.asked import asked_task
 from posttrain.methods.ppo import ppo
-from posttrain.rewards.fine_grained import FineGrained, models_of
+from posttrain.rewards.scorers.fine_grained import FineGrained, models_of
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 
 

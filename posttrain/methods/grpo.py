@@ -4,7 +4,7 @@ from posttrain.advantages.grpo import grpo as group_relative
 from posttrain.core.method import Method, method
 from posttrain.losses.aggregate import sequence_mean
 from posttrain.losses.policy.ppo import ppo
-from posttrain.losses.terms.kl import kl
+from posttrain.losses.regularisers.kl import kl
 from posttrain.prompts.uniform import uniform
 from posttrain.rollouts.sample import sample
 from posttrain.weights.optimisers import adamw

@@ -11,10 +11,10 @@ from posttrain.core.types import Group
 from posttrain.evals.safety_test import safety_test
 from posttrain.methods.asked import asked_rewards, asked_task
 from posttrain.methods.ppo import ppo
-from posttrain.rewards.costed import Costed
+from posttrain.rewards.runtime.spec import build_scorer
+from posttrain.rewards.scorers.costed import Costed
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 from posttrain.rewards.shaping.pessimistic_cost import pessimistic_cost
-from posttrain.rewards.spec import build_scorer
 
 
 def candidate(limit: float, delta: float, n: int, inflate: float = 2.0, beta: float = 0.02) -> Method:

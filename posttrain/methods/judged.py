@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from posttrain.core.plan import Context
 from posttrain.methods.asked import asked_rewards
-from posttrain.rewards.pairwise import Judge, by_score, is_judge, one_by_one
-from posttrain.rewards.spec import function_of
+from posttrain.rewards.runtime.spec import function_of
+from posttrain.rewards.scorers.pairwise import Judge, by_score, is_judge, one_by_one
 
 
 def asked_judge(context: Context, k: float = 1.0) -> Judge:

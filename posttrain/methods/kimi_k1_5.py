@@ -2,7 +2,7 @@
 
 from posttrain.advantages.dr_grpo import dr_grpo as centred
 from posttrain.core.method import method
-from posttrain.losses.terms.squared_log_ratio import squared_log_ratio
+from posttrain.losses.regularisers.squared_log_ratio import squared_log_ratio
 from posttrain.methods.reinforce import reinforce
 from posttrain.weights.reference import reset
 

@@ -9,8 +9,8 @@ from posttrain.core.plan import Context, Copy, Phase, Plan, plan
 from posttrain.methods.asked import asked_task
 from posttrain.methods.judged import asked_judge
 from posttrain.methods.reinforce import reinforce
-from posttrain.rewards.opponent import Opponent
-from posttrain.rewards.pairwise import WinRate
+from posttrain.rewards.scorers.opponent import Opponent
+from posttrain.rewards.scorers.pairwise import WinRate
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 from posttrain.rollouts.sample import sample
 

@@ -2,8 +2,8 @@
 
 from posttrain.core.method import method
 from posttrain.methods.dpo import dpo
-from posttrain.rollouts.keep.best_worst import best_worst
 from posttrain.rollouts.sample import sample
+from posttrain.select.best_worst import best_worst
 
 online_dpo = method(
     dpo.but(

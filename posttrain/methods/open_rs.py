@@ -13,7 +13,7 @@ from posttrain.evals.accuracy import accuracy
 from posttrain.methods.grpo import grpo
 from posttrain.rewards.rules.format import format
 from posttrain.rewards.rules.task import task as own_grade
-from posttrain.rewards.score import Scorer
+from posttrain.rewards.runtime.score import Scorer
 from posttrain.rewards.shaping.open_rs import open_rs as reward
 from posttrain.rollouts.sample import sample
 

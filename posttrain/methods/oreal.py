@@ -10,11 +10,11 @@ from posttrain.advantages.oreal import oreal as token_weighted
 from posttrain.core.method import method
 from posttrain.losses.aggregate import token_mean
 from posttrain.losses.policy.reinforce import reinforce
-from posttrain.losses.terms.kl import kl
-from posttrain.losses.terms.token_outcome import token_outcome
+from posttrain.losses.regularisers.kl import kl
+from posttrain.losses.regularisers.token_outcome import token_outcome
 from posttrain.methods.grpo import grpo
-from posttrain.rollouts.keep.one_of_each import one_of_each
 from posttrain.rollouts.sample import sample
+from posttrain.select.one_of_each import one_of_each
 
 oreal = method(
     grpo.but(

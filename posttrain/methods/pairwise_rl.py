@@ -14,11 +14,11 @@ from posttrain.methods.asked import asked_task
 from posttrain.methods.judged import asked_judge
 from posttrain.methods.ppo import ppo
 from posttrain.methods.sft import sft
-from posttrain.rewards.anchors import Anchors
-from posttrain.rewards.models.pair_judge import PairJudge, lessons
-from posttrain.rewards.pairwise import WinRate, compare
+from posttrain.rewards.runtime.spec import Given
+from posttrain.rewards.scorers.anchors import Anchors
+from posttrain.rewards.scorers.pair_judge import PairJudge, lessons
+from posttrain.rewards.scorers.pairwise import WinRate, compare
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
-from posttrain.rewards.spec import Given
 
 PASSES = 3  # over the pairs, for the judge
 

@@ -7,7 +7,7 @@ from posttrain.core.method import Method
 from posttrain.core.plan import Context, Copy, Phase, Plan, plan
 from posttrain.methods.asked import asked_rewards, asked_task
 from posttrain.methods.ppo import ppo
-from posttrain.rewards.models.referenced import Referenced
+from posttrain.rewards.scorers.referenced import Referenced
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 from posttrain.rewards.shaping.par import preference_as_reward
 

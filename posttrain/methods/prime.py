@@ -10,7 +10,7 @@ from posttrain.losses.aggregate import sequence_mean, token_mean
 from posttrain.losses.policy.implicit_prm import implicit_prm
 from posttrain.methods.asked import asked_rewards, asked_task
 from posttrain.methods.grpo import grpo
-from posttrain.rewards.models.implicit import Implicit
+from posttrain.rewards.scorers.implicit import Implicit
 
 
 def paid_by_token() -> Method:

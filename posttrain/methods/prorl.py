@@ -6,7 +6,7 @@ samples at temperature 1.2 (`--temperature 1.2`); it names a KL, not its coeffic
 
 from posttrain.core.method import method
 from posttrain.losses.policy.dapo import dapo as clip_higher
-from posttrain.losses.terms.kl import kl
+from posttrain.losses.regularisers.kl import kl
 from posttrain.methods.dapo import dapo
 from posttrain.rollouts.sample import sample
 from posttrain.weights.reference import reset

@@ -8,14 +8,14 @@ from posttrain.core.plan import Context, Do, Phase, Plan, plan
 from posttrain.core.types import Prompt
 from posttrain.environments.language.listed import Listed
 from posttrain.losses.aggregate import token_mean
-from posttrain.losses.terms.kl import kl
+from posttrain.losses.regularisers.kl import kl
 from posttrain.methods.asked import asked_rewards, asked_task
 from posttrain.methods.grpo import grpo
 from posttrain.methods.process_reward_model import process_reward_model
-from posttrain.rewards.fine_grained import FineGrained, models_of
-from posttrain.rewards.models.process_model import ProcessModel
+from posttrain.rewards.runtime.spec import Given
+from posttrain.rewards.scorers.fine_grained import FineGrained, models_of
+from posttrain.rewards.scorers.process_model import ProcessModel
 from posttrain.rewards.shaping.min_form import min_form
-from posttrain.rewards.spec import Given
 from posttrain.rollouts.step_labels import label_steps
 
 

@@ -3,8 +3,8 @@
 from posttrain.core.method import method
 from posttrain.losses.policy.raft import raft as raft_loss
 from posttrain.methods.sft import sft
-from posttrain.rollouts.keep.best_of import best_of
 from posttrain.rollouts.sample import sample
+from posttrain.select.best_of import best_of
 
 raft = method(
     sft.but(

@@ -16,9 +16,9 @@ from posttrain.losses.value.value_loss import value_loss
 from posttrain.methods.ppo import ppo
 from posttrain.methods.sft import sft
 from posttrain.rewards.rules.partial_credit import partial_credit
-from posttrain.rewards.score import Scorer
+from posttrain.rewards.runtime.score import Scorer
+from posttrain.rewards.runtime.spec import Given
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
-from posttrain.rewards.spec import Given
 
 
 def reinforced(beta: float = 0.05) -> Method:

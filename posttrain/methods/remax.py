@@ -6,8 +6,8 @@ The KL is part of the reward, at RLOO's price; the baseline has none.
 from posttrain.core.method import method
 from posttrain.methods.reinforce import reinforce
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
-from posttrain.rollouts.keep.greedy_baseline import greedy_baseline
 from posttrain.rollouts.sample_and_greedy import sample_and_greedy
+from posttrain.select.greedy_baseline import greedy_baseline
 
 remax = method(
     reinforce.but(

@@ -17,19 +17,19 @@ from posttrain.environments.language.labels import label_pairs
 from posttrain.environments.language.listed import Listed, from_pairs, from_rows
 from posttrain.environments.presets import pair_set
 from posttrain.evals.overoptimisation import Point, overoptimisation
+from posttrain.evals.policy_report import Judge
 from posttrain.evals.reward_model import expected_calibration_error, margins, pair_accuracy
-from posttrain.evals.standing import Judge
 from posttrain.losses.preference.dpo import dpo as dpo_loss
-from posttrain.losses.terms.kl import kl
+from posttrain.losses.regularisers.kl import kl
 from posttrain.methods.grpo import grpo
 from posttrain.methods.online_dpo import online_dpo
 from posttrain.methods.ppo import ppo
 from posttrain.methods.raft import raft
 from posttrain.methods.reward_model import reward_model
 from posttrain.methods.sft import sft
-from posttrain.rewards.models.reward_model import RewardModel
+from posttrain.rewards.runtime.spec import Given
+from posttrain.rewards.scorers.reward_model import RewardModel
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
-from posttrain.rewards.spec import Given
 
 # each maximises E[reward] - beta KL(policy || SFT) in its own way; RAFT and best-of-n know no price of KL
 OPTIMISERS: dict[str, Callable[[float], Method | None]] = {

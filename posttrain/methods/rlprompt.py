@@ -21,7 +21,7 @@ from posttrain.losses.policy.soft_q import soft_q
 from posttrain.methods.asked import asked_task
 from posttrain.methods.grpo import grpo
 from posttrain.models.prompt_writer import PromptWriter
-from posttrain.rewards.models.prompted import Prompted, label_reader
+from posttrain.rewards.scorers.prompted import Prompted, label_reader
 from posttrain.rewards.shaping.zscore import zscore
 from posttrain.rollouts.sample import sample
 

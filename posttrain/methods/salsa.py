@@ -8,8 +8,8 @@ from posttrain.environments.task import task
 from posttrain.methods.ppo import ppo
 from posttrain.methods.reft import Worked
 from posttrain.methods.sft import sft
+from posttrain.rewards.runtime.spec import Given
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
-from posttrain.rewards.spec import Given
 from posttrain.weights.soup import soup
 
 

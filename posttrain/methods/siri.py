@@ -3,8 +3,8 @@ answers grow again from there. What is cut off counts as wrong; there is no leng
 
 from posttrain.core.method import method
 from posttrain.methods.dapo import dapo
-from posttrain.rollouts.keep.zero_variance import zero_variance
 from posttrain.rollouts.siri import siri as cycles
+from posttrain.select.zero_variance import zero_variance
 
 siri = method(
     dapo.but(name="siri", title="SIRI", paper="arXiv:2509.25176", doc=__doc__, rollout=cycles, keep=(zero_variance,)),

@@ -9,7 +9,7 @@ from posttrain.core.plan import Context, Phase, Plan, plan
 from posttrain.methods.asked import asked_task
 from posttrain.methods.grpo import grpo
 from posttrain.methods.judged import asked_judge
-from posttrain.rewards.pairwise import WinRate
+from posttrain.rewards.scorers.pairwise import WinRate
 from posttrain.rollouts.sample import sample
 
 

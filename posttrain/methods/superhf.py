@@ -1,7 +1,7 @@
 """SuperHF: RAFT held near the start by a KL term: imitate the best of 16 fresh answers, pay for leaving the reference."""
 
 from posttrain.core.method import method
-from posttrain.losses.terms.kl import kl
+from posttrain.losses.regularisers.kl import kl
 from posttrain.methods.raft import raft
 from posttrain.rollouts.sample import sample
 

@@ -7,8 +7,8 @@ a negative reward (`--reward "task + repetition"`); its coefficients are not kno
 from posttrain.advantages.rloo import rloo as leave_one_out
 from posttrain.core.method import method
 from posttrain.losses.aggregate import token_mean
-from posttrain.losses.terms.entropy import entropy
-from posttrain.losses.terms.kl import kl
+from posttrain.losses.regularisers.entropy import entropy
+from posttrain.losses.regularisers.kl import kl
 from posttrain.methods.grpo import grpo
 from posttrain.rollouts.sample import sample
 from posttrain.weights.reference import ema

@@ -7,9 +7,9 @@ from posttrain.core.method import Method
 from posttrain.core.plan import Context, Phase, Plan, plan
 from posttrain.methods.asked import asked_task
 from posttrain.methods.ppo import ppo
-from posttrain.rewards.critique import Critiqued, of_task
+from posttrain.rewards.runtime.spec import function_of
+from posttrain.rewards.scorers.critique import Critiqued, of_task
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
-from posttrain.rewards.spec import function_of
 
 
 def token_ppo(beta: float = 0.02) -> Method:

@@ -6,7 +6,7 @@ The paper trains the critic alone before the first step; here it starts with the
 from posttrain.advantages.length_adaptive_gae import length_adaptive_gae
 from posttrain.core.method import method
 from posttrain.losses.policy.dapo import dapo as clip_higher
-from posttrain.losses.terms.imitate_right import imitate_right
+from posttrain.losses.regularisers.imitate_right import imitate_right
 from posttrain.losses.value.value_loss import value_loss
 from posttrain.methods.ppo import ppo
 from posttrain.rollouts.sample import sample

@@ -4,8 +4,8 @@ from posttrain.advantages.dense import dense
 from posttrain.core.method import method
 from posttrain.losses.aggregate import token_mean
 from posttrain.methods.grpo import grpo
-from posttrain.rollouts.keep.vine_values import vine_values
 from posttrain.rollouts.vine import vine
+from posttrain.select.vine_values import vine_values
 
 vineppo = method(
     grpo.but(

@@ -10,9 +10,9 @@ from posttrain.losses.aggregate import token_mean
 from posttrain.methods.asked import asked_task
 from posttrain.methods.grpo import grpo
 from posttrain.methods.judged import asked_judge
-from posttrain.rewards.bootstrapped import Bootstrapped
-from posttrain.rollouts.keep.balanced import balanced
+from posttrain.rewards.scorers.bootstrapped import Bootstrapped
 from posttrain.rollouts.sample import sample
+from posttrain.select.balanced import balanced
 
 
 def brpo(n: int = 8, limit: float = 0.6) -> Method:

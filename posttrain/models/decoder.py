@@ -21,7 +21,7 @@ from posttrain.models.likelihood import product
 from posttrain.models.shape import DecoderConfig, inverse_frequencies
 
 if TYPE_CHECKING:
-    from posttrain.models.stream import Stream
+    from posttrain.models.packed import Stream
 
 
 class KVCache:
@@ -218,7 +218,7 @@ class Decoder(nn.Module):
 
     def streamed(self, stream: Stream, recompute: int = 0) -> Tensor:
         """States of tokens end to end (N, D); the first layers compute their activations again in backward."""
-        from posttrain.models.stream import layer
+        from posttrain.models.packed import layer
 
         angle_ND = stream.positions_N.unsqueeze(-1).float() * self.inv_freq
         stream.rope = (angle_ND.cos(), angle_ND.sin())

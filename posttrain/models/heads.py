@@ -6,7 +6,7 @@ import copy
 
 from torch import Tensor, nn
 
-from posttrain.models.rows import Rows, states
+from posttrain.models.layout import Rows, states
 
 
 class ScalarHead(nn.Module):

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from posttrain.core import rng
 from posttrain.core.errors import UserError
 from posttrain.core.types import Prompt, Rollout
-from posttrain.engines.sampling import Sampling, generate
+from posttrain.inference.sampling import Sampling, generate
 from posttrain.models.decoder import Decoder
 from posttrain.models.four_bit import FourBit
 from posttrain.models.heads import Critic, ScalarHead
+from posttrain.models.layout import Rows, states
 from posttrain.models.likelihood import CHUNK, likelihood
-from posttrain.models.rows import Rows, states
 
 
 class LanguagePolicy(nn.Module):
@@ -117,7 +117,7 @@ class LanguagePolicy(nn.Module):
         packed = any(isinstance(m, FourBit) for m in self.model.modules())
         if not isinstance(self.model, Decoder) or (self.device.type != "cuda" and not packed):
             return None
-        from posttrain.engines.native.engine import Engine
+        from posttrain.inference.engine import Engine
 
         if self._native is None or self._native.model is not self.model:
             self._native = Engine(self.model)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from posttrain.core import rng
 from posttrain.core.types import Prompt, Rollout
 from posttrain.models.language import LanguagePolicy
-from posttrain.models.rows import Rows, states
+from posttrain.models.layout import Rows, states
 
 ASK = "Write a prompt."
 

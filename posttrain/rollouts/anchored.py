@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from posttrain.core.credit import split_steps, token_ends
 from posttrain.core.registry import rollout
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.engines.sampling import Sampling
-from posttrain.rewards.process import split_steps, token_ends
+from posttrain.inference.sampling import Sampling
 from posttrain.rollouts.sample import sample
 
 

@@ -9,7 +9,7 @@ from posttrain.core import rng
 from posttrain.core.errors import UserError
 from posttrain.core.registry import rollout
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.engines.sampling import Sampling
+from posttrain.inference.sampling import Sampling
 from posttrain.rollouts.resume import cut, resume, stem
 
 

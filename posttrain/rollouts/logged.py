@@ -10,7 +10,7 @@ import torch
 from posttrain.core.errors import UserError
 from posttrain.core.registry import rollout
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.engines.sampling import Sampling
+from posttrain.inference.sampling import Sampling
 
 
 @rollout(title="Logged answers")

@@ -7,8 +7,8 @@ from typing import Any
 from posttrain.core.errors import UserError
 from posttrain.core.registry import rollout
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.engines.sampling import Sampling
 from posttrain.environments.base import final_answer
+from posttrain.inference.sampling import Sampling
 
 READ = (
     "Read one part of a long text and write down all that is needed to answer the question later.\n\n"

@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 
+from posttrain.core.credit import split_steps, token_ends
 from posttrain.core.errors import UserError
 from posttrain.core.registry import rollout
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.engines.sampling import Sampling
-from posttrain.rewards.process import split_steps, token_ends
+from posttrain.inference.sampling import Sampling
 from posttrain.rollouts.sample import sample
 
 Probe = Callable[[Any, Rollout], list[float]]  # (policy, answer) -> for each token, the progress of its piece

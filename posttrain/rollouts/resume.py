@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from posttrain.core.types import Prompt, Rollout
-from posttrain.engines.sampling import Sample, Sampling, generate
+from posttrain.inference.sampling import Sample, Sampling, generate
 from posttrain.rollouts.stepwise import extend
 
 

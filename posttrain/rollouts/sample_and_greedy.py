@@ -5,7 +5,7 @@ from typing import Any
 
 from posttrain.core.registry import rollout
 from posttrain.core.types import Group, Prompt
-from posttrain.engines.sampling import Sampling
+from posttrain.inference.sampling import Sampling
 from posttrain.rollouts.sample import sample
 
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from posttrain.core.registry import Part
 from posttrain.core.types import Group, Prompt
-from posttrain.engines.sampling import Sampling
+from posttrain.inference.sampling import Sampling
 
 
 class Source(Protocol):

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 
 from posttrain.core import rng
+from posttrain.core.credit import split_steps, token_ends
 from posttrain.core.errors import UserError
 from posttrain.core.registry import rollout
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.engines.sampling import Sampling
-from posttrain.rewards.process import split_steps, token_ends
-from posttrain.rollouts.keep.eligible import reward_of
+from posttrain.inference.sampling import Sampling
 from posttrain.rollouts.resume import cut, resume, room
+from posttrain.select.eligible import reward_of
 
 
 @rollout(title="Labelled steps (Math-Shepherd)", paper="arXiv:2312.08935")

@@ -10,7 +10,7 @@ import torch
 
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Rollout
-from posttrain.engines.sampling import Sample, draw
+from posttrain.inference.sampling import Sample, draw
 
 
 @torch.no_grad()

@@ -44,7 +44,7 @@ def frontier(
 
 def read_series(folder: Path, metric: str) -> list[float]:
     """A metric of a run, phase after phase."""
-    from posttrain.engines.run import Run
+    from posttrain.runs.run import Run
 
     with Run.open(folder) as run:
         values = [v for _, v in run.store.series(metric)]

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from claims.worlds.tabular import TabularPolicy
 from posttrain.advantages.aepo import aepo
 from posttrain.advantages.lite_ppo import lite_ppo
 from posttrain.advantages.task_std import task_std
@@ -16,9 +17,8 @@ from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Batch, Group, Prompt
 from posttrain.environments.task import task
-from posttrain.lab.fit import Listed, row
-from posttrain.lab.tabular import TabularPolicy
 from posttrain.prompts.task_balanced import share, task_balanced
+from posttrain.runs.in_memory import Listed, row
 from tests.advantages.test_advantages import close, outcomes
 
 

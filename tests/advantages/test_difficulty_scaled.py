@@ -7,13 +7,13 @@ import math
 import pytest
 import torch
 
+from claims.worlds.tabular import TabularPolicy
 from posttrain.advantages.difficulty_scaled import difficulty_scaled
 from posttrain.advantages.grpo import grpo
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Batch
-from posttrain.lab.fit import row
-from posttrain.lab.tabular import TabularPolicy
 from posttrain.methods.dr_irl import dr_irl, irl_pairs
+from posttrain.runs.in_memory import row
 
 
 def sigmoid(x: float) -> float:

@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from claims.worlds.exact import all_answers
+from claims.worlds.tabular import TabularPolicy
 from posttrain.advantages.dr_grpo import dr_grpo
 from posttrain.advantages.gigpo import gigpo
 from posttrain.advantages.tree import tree
@@ -16,8 +18,6 @@ from posttrain.advantages.treepo import treepo
 from posttrain.advantages.turns import turns
 from posttrain.core.errors import UserError
 from posttrain.core.types import Batch
-from posttrain.lab.exact import all_answers
-from posttrain.lab.tabular import TabularPolicy
 
 
 def told(answers: list[str], rewards: list[float], group: list[int] | None = None) -> Batch:

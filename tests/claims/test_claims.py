@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.lab.claim import Claim, claims, file_of
-from posttrain.lab.evidence import RESULTS
-from posttrain.lab.experiment import find_out
-from posttrain.lab.fingerprint import ROOT
+from claims.machinery.claim import Claim, claims, file_of
+from claims.machinery.evidence import RESULTS
+from claims.machinery.experiment import find_out
+from claims.machinery.fingerprint import ROOT
 
 CLAIMS = claims()
 

@@ -8,7 +8,7 @@ from posttrain.advantages.rloo import rloo
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method, find_method
 from posttrain.losses.policy.cispo import cispo
-from posttrain.losses.terms.entropy import entropy
+from posttrain.losses.regularisers.entropy import entropy
 from posttrain.methods.grpo import grpo
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from posttrain import recipe
+from posttrain import api as recipe
 from posttrain.core.errors import UserError
 from posttrain.core.plan import Context, Copy, Cycle, Do, Gate, Phase, Plan
 from posttrain.core.types import Prompt
@@ -15,9 +15,9 @@ from posttrain.methods.grpo import grpo
 from posttrain.methods.ppo import ppo
 from posttrain.methods.reward_model import reward_model
 from posttrain.methods.sft import sft
-from posttrain.rewards.spec import Given
+from posttrain.rewards.runtime.spec import Given
 from tests.core.test_plan import nothing
-from tests.engines import tiny_run
+from tests.runs import tiny_run
 
 
 class Pairs(tiny_run.Count):
@@ -73,7 +73,7 @@ def tiny_policy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def weights(run: Path, phase: str) -> dict[str, torch.Tensor]:
-    from posttrain.engines.checkpoint import newest
+    from posttrain.runs.checkpoint import newest
 
     found = newest(run / "checkpoints", phase)
     assert found is not None
@@ -99,7 +99,7 @@ def test_roles_and_references(tmp_path: Path) -> None:
 def test_chat_and_export_take_the_policy_by_its_role(tmp_path: Path) -> None:
     """A plan keeps what each phase trained; the weights meant are those of the newest phase that answers."""
     from posttrain.commands.policy import last_phase
-    from posttrain.engines.run import Run
+    from posttrain.runs.run import Run
 
     recipe.run_plan(whole([]), tiny_run.config(name="p"), tmp_path)
     with Run.open(tmp_path / "p") as run:
@@ -123,7 +123,7 @@ def rivals(*names: str) -> Plan:
 
 def test_where_several_roles_answer_the_user_says_which(tmp_path: Path) -> None:
     from posttrain.commands.policy import last_phase
-    from posttrain.engines.run import Run
+    from posttrain.runs.run import Run
 
     recipe.run_plan(rivals("left", "right"), tiny_run.config(name="p"), tmp_path)
     told = r"--phase sft \(the policy\), --phase left \(the left\), --phase right \(the right\)"
@@ -139,7 +139,7 @@ def test_runs_from_before_roles_were_kept(tmp_path: Path) -> None:
     import sqlite3
 
     from posttrain.commands.policy import last_phase
-    from posttrain.engines.run import Run
+    from posttrain.runs.run import Run
 
     parts = whole([]).parts[:3]  # SFT, the copy, the reward model
     recipe.run_plan(Plan("p", parts), tiny_run.config(name="p"), tmp_path)
@@ -150,7 +150,7 @@ def test_runs_from_before_roles_were_kept(tmp_path: Path) -> None:
 
 
 def test_rounds_see_other_prompts(tmp_path: Path) -> None:
-    from posttrain.engines.run import Run
+    from posttrain.runs.run import Run
 
     recipe.run_plan(whole([]), tiny_run.config(name="p"), tmp_path)
     run = Run.open(tmp_path / "p")
@@ -167,7 +167,7 @@ def test_a_restart_does_nothing_twice_and_ends_the_same(
     at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cut off as the part `at` has done its work but is not finished: the second run does it again and goes on."""
-    from posttrain.engines.run import Run
+    from posttrain.runs.run import Run
 
     settings = tiny_run.config(name="p", save_every=1)
     recipe.run_plan(whole([]), settings, tmp_path / "whole")

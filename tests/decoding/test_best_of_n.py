@@ -8,8 +8,8 @@ from itertools import combinations
 import pytest
 
 from posttrain.decoding.best_of_n import best_of_n, best_of_n_kl, expected_best
-from posttrain.rewards.score import Scorer
-from tests.engines import tiny_run
+from posttrain.rewards.runtime.score import Scorer
+from tests.runs import tiny_run
 
 
 def test_gives_the_best_of_its_samples() -> None:

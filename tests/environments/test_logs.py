@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from posttrain.api import environment, run, scorer_of
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.method import find_method
@@ -17,8 +18,7 @@ from posttrain.core.types import Prompt
 from posttrain.environments.logs import logs
 from posttrain.environments.mixed import Mixed
 from posttrain.environments.task import log_task, task
-from posttrain.recipe import environment, run, scorer_of
-from posttrain.rewards.spec import Given
+from posttrain.rewards.runtime.spec import Given
 from posttrain.rollouts.logged import logged
 from tests.models.tiny import policy as tiny_policy
 

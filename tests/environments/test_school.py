@@ -23,7 +23,7 @@ from posttrain.environments.school import (
     school,
     units,
 )
-from posttrain.environments.school.hand import CAREFUL, Hand
+from posttrain.environments.school.noisy_solver import CAREFUL, Hand
 
 EVERY = [(task, level) for task in TASKS for level in LEVELS]
 # not inside a longer expression such as 180+45-59=166, which the second pattern takes

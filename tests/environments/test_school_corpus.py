@@ -8,10 +8,10 @@ from random import Random
 
 from transformers import AutoTokenizer
 
+from examples import pocket_corpus
 from posttrain.core.types import Prompt
 from posttrain.environments.school import TASKS, school
-from posttrain.environments.school.hand import CAREFUL, Hand
-from recipes import pocket_corpus
+from posttrain.environments.school.noisy_solver import CAREFUL, Hand
 from tests.environments.test_school import EVERY
 
 

@@ -9,11 +9,11 @@ from random import Random
 
 import pytest
 
+from examples import pocket_corpus
 from posttrain.core.types import Prompt
 from posttrain.environments.base import Problem, final_answer
 from posttrain.environments.school import DIRECT, LEVELS, TASKS, THINK, arithmetic, countdown, school, units
-from posttrain.environments.school.hand import Hand
-from recipes import pocket_corpus
+from posttrain.environments.school.noisy_solver import Hand
 
 EVERY = [(task, level) for task in TASKS for level in LEVELS]
 HABITUAL = (0.0, 0.0)  # care of a hand that always falls into its habit

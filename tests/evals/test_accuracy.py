@@ -7,12 +7,12 @@ import math
 import pytest
 import torch
 
+from claims.worlds.tabular import TabularPolicy
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Rollout
 from posttrain.environments.data import Layout, data
 from posttrain.evals.accuracy import accuracy, mean_reward, score_of
-from posttrain.lab.fit import Worth, numbered, row
-from posttrain.lab.tabular import TabularPolicy
+from posttrain.runs.in_memory import Worth, numbered, row
 
 
 def rewarded(*rewards: float) -> list[Rollout]:

@@ -12,7 +12,7 @@ from posttrain.evals.diversity import across_input, distinct, diversity, ngrams,
 from posttrain.evals.kl import kl_of, sequence_kl
 from posttrain.evals.overoptimisation import Point, fit, overoptimisation
 from posttrain.evals.win_rate import win_rate
-from tests.engines import tiny_run
+from tests.runs import tiny_run
 
 
 def test_sequence_kl() -> None:

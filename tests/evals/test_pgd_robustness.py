@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from claims.worlds.tabular import TabularPolicy
 from posttrain.core.errors import UserError
 from posttrain.evals.pgd_robustness import (
     harden,
@@ -14,8 +15,7 @@ from posttrain.evals.pgd_robustness import (
     reward_guided_pgd,
     robustness_margin,
 )
-from posttrain.lab.tabular import TabularPolicy
-from tests.engines import tiny_run
+from tests.runs import tiny_run
 
 
 def linear(x_BF: torch.Tensor) -> torch.Tensor:

@@ -9,8 +9,8 @@ import torch
 
 from posttrain.core.types import Prompt
 from posttrain.evals.reward_model import expected_calibration_error, margins, pair_accuracy, reliability
-from posttrain.rewards.models.reward_model import RewardModel
-from tests.engines import tiny_run
+from posttrain.rewards.scorers.reward_model import RewardModel
+from tests.runs import tiny_run
 
 LOG3, LOG9 = math.log(3), math.log(9)  # sigmoid(log 3) = 3/4, sigmoid(log 9) = 9/10
 

@@ -12,8 +12,8 @@ from posttrain.core.plan import Context, Stopped
 from posttrain.core.registry import find
 from posttrain.core.types import Batch, Group, Prompt, Rollout
 from posttrain.evals.safety_test import margin, safety_test, student_cdf, student_quantile
-from posttrain.rewards.costed import Costed
-from posttrain.rewards.score import ScoreReport
+from posttrain.rewards.runtime.score import ScoreReport
+from posttrain.rewards.scorers.costed import Costed
 
 
 @pytest.mark.parametrize(

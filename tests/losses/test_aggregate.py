@@ -14,8 +14,8 @@ from posttrain.losses.aggregate import Totals, constant, pair_mean, sequence_mea
 from posttrain.losses.objective import objective, quiet
 from posttrain.losses.policy.ppo import ppo
 from posttrain.losses.preference.dpo import dpo
+from posttrain.losses.regularisers.kl import kl
 from posttrain.losses.supervised.sft import sft
-from posttrain.losses.terms.kl import kl
 from tests.losses.table import batch_of
 
 LOSS = [[1.0, 2.0, 3.0], [4.0]]

@@ -7,12 +7,12 @@ import math
 import pytest
 import torch
 
+from claims.worlds.tabular import TabularPolicy
 from posttrain.advantages.baseline import baseline
 from posttrain.advantages.rloo import rloo
 from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
-from posttrain.lab.tabular import TabularPolicy
 from posttrain.losses.policy.reinforce import reinforce
 from posttrain.losses.policy.topr import topr
 from posttrain.losses.preference.copg import copg

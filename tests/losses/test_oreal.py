@@ -9,8 +9,8 @@ import torch
 
 from posttrain.advantages.oreal import oreal
 from posttrain.core.types import Batch, Group, Prompt, Rollout
-from posttrain.losses.terms.token_outcome import token_outcome, token_worth
-from posttrain.rollouts.keep.one_of_each import one_of_each
+from posttrain.losses.regularisers.token_outcome import token_outcome, token_worth
+from posttrain.select.one_of_each import one_of_each
 from tests.losses.table import slopes
 
 VALUE = [[9.0, 0.8, -0.4], [9.0, 1.5, 7.0], [9.0, 7.0, 7.0]]  # the first value of an answer has seen no token: not read

@@ -23,9 +23,9 @@ from posttrain.losses.policy.mis import mis
 from posttrain.losses.policy.ppo import ppo
 from posttrain.losses.policy.sapo import sapo
 from posttrain.losses.policy.tis import tis
-from posttrain.losses.terms.imitate_right import imitate_right
-from posttrain.losses.terms.kl import kl
-from posttrain.losses.terms.squared_log_ratio import squared_log_ratio
+from posttrain.losses.regularisers.imitate_right import imitate_right
+from posttrain.losses.regularisers.kl import kl
+from posttrain.losses.regularisers.squared_log_ratio import squared_log_ratio
 from tests.losses.table import at_ratio, batch_of, inside, slopes, value_and_gradient
 from tests.losses.test_policy import LOGP, OLD, ROW_ADV, TOKEN_ADV, clip, ppo_row, random_batch
 from tests.tabular import train

@@ -7,13 +7,13 @@ import math
 import pytest
 import torch
 
+from claims.worlds.tabular import TabularPolicy
 from posttrain.core.errors import UserError
 from posttrain.core.types import Batch, Group
-from posttrain.lab.fit import Worth, row
-from posttrain.lab.tabular import TabularPolicy
 from posttrain.losses.policy.implicit_prm import implicit_prm
 from posttrain.methods.prime import prime
-from posttrain.rewards.models.implicit import Implicit
+from posttrain.rewards.scorers.implicit import Implicit
+from posttrain.runs.in_memory import Worth, row
 from tests.losses.table import slopes
 
 LOGP, REF = [[-1.0, -2.0], [-0.5, 9.0]], [[-1.5, -2.3], [-1.5, 4.0]]

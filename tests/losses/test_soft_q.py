@@ -12,7 +12,7 @@ from posttrain.core.sampling import Sampling
 from posttrain.core.types import Batch, Group, Prompt
 from posttrain.losses.policy.soft_q import soft_q
 from posttrain.models.prompt_writer import PromptWriter
-from posttrain.rewards.models.prompted import Prompted, gap, label_reader, piecewise, with_prompt
+from posttrain.rewards.scorers.prompted import Prompted, gap, label_reader, piecewise, with_prompt
 from posttrain.rewards.shaping.zscore import zscore
 from tests.advantages.test_advantages import outcomes
 from tests.losses.table import batch_of, inside, slopes, value_and_gradient

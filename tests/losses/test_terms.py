@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from posttrain.core.errors import UserError
-from posttrain.losses.terms.entropy import entropy
-from posttrain.losses.terms.estimators import KINDS, kl_estimate
-from posttrain.losses.terms.kl import kl
+from posttrain.losses.regularisers.entropy import entropy
+from posttrain.losses.regularisers.estimators import KINDS, kl_estimate
+from posttrain.losses.regularisers.kl import kl
 from tests.losses.table import batch_of, inside, slopes, value_and_gradient
 
 L2 = math.log(2)

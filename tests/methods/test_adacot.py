@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from posttrain.api import run_plan
 from posttrain.core.config import Config
 from posttrain.core.sampling import Sampling
 from posttrain.environments.task import task
 from posttrain.methods.adacot import Labelled, adacot
-from posttrain.recipe import run_plan
 
 
 def test_labels_and_demonstrations() -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from posttrain.api import run_plan
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
 from posttrain.methods.autothink import autothink
-from posttrain.recipe import run_plan
 
 
 def test_stages() -> None:

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 import torch
 
+from posttrain.api import build_loop
 from posttrain.core.config import to_dict
 from posttrain.core.loop import Loop
 from posttrain.core.method import Method, find_method
 from posttrain.core.registry import parts
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
-from posttrain.engines.run import Run
-from posttrain.recipe import build_loop
-from posttrain.rewards.score import Scorer
-from posttrain.rewards.spec import Given
+from posttrain.rewards.runtime.score import Scorer
+from posttrain.rewards.runtime.spec import Given
+from posttrain.runs.run import Run
 from posttrain.train import train
-from tests.engines import tiny_run
+from tests.runs import tiny_run
 
 NAMES = [p.name for p in parts("method")]
 WRITTEN = ("demonstrations", "pairs", "step_labels")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from posttrain.api import run_plan
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.plan import Cycle
@@ -13,7 +14,6 @@ from posttrain.core.registry import find
 from posttrain.core.sampling import Sampling
 from posttrain.environments.task import task
 from posttrain.methods.open_rs import Mixed, open_rs
-from posttrain.recipe import run_plan
 
 
 def test_every_second_question_is_easy_and_the_test_is_not() -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from claims.worlds.tabular import TabularPolicy
+from posttrain.api import run_plan
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.plan import Context, Copy
 from posttrain.core.sampling import Sampling
-from posttrain.lab.tabular import TabularPolicy
 from posttrain.methods.qwenlong_stages import qwenlong_stages
-from posttrain.recipe import run_plan
 
 
 def test_what_follows_what() -> None:

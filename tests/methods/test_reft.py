@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 import torch
 
+from posttrain.api import run_plan
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.plan import Context, Phase
 from posttrain.core.registry import find
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Batch, Prompt
-from posttrain.engines.run import Run
 from posttrain.environments.task import task
 from posttrain.methods.ppo import ppo
 from posttrain.methods.reft import Worked, reft, reinforced, with_steps
-from posttrain.recipe import run_plan
+from posttrain.runs.run import Run
 
 
 def two_tokens() -> Batch:

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from posttrain.api import run_plan
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.registry import find
 from posttrain.core.sampling import Sampling
-from posttrain.engines.run import Run
 from posttrain.evals.overoptimisation import Point
 from posttrain.methods.rlhf_workflow import curves, rlhf_workflow, verdict
-from posttrain.recipe import run_plan
+from posttrain.runs.run import Run
 
 TINY: dict[str, Any] = {"rounds": 1, "steps": 1, "pairs": 16}
 

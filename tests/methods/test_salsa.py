@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import torch
 
+from claims.worlds.tabular import TabularPolicy
+from posttrain.api import run_plan
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.plan import Context, Phase
 from posttrain.core.registry import find
 from posttrain.core.sampling import Sampling
-from posttrain.lab.fit import numbered
-from posttrain.lab.tabular import TabularPolicy
 from posttrain.methods.ppo import ppo
 from posttrain.methods.salsa import salsa
-from posttrain.recipe import run_plan
+from posttrain.runs.in_memory import numbered
 from posttrain.weights.soup import soup
 
 

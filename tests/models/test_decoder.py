@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM
 from posttrain.core.errors import UserError
 from posttrain.models.decoder import Decoder, DecoderConfig, block_mask, inverse_frequencies
 from posttrain.models.hf import HFDecoder
+from posttrain.models.layout import Rows, pack
 from posttrain.models.load import load_decoder, save_model
-from posttrain.models.rows import Rows, pack
 from tests.models import tiny
 
 every_family = pytest.mark.parametrize("name", tiny.OURS)

@@ -14,7 +14,7 @@ from posttrain.core.method import Method
 from posttrain.core.types import Batch, Group, Prompt, Rollout
 from posttrain.methods.grpo import grpo
 from posttrain.models.language import LanguagePolicy
-from posttrain.models.rows import Rows, pack
+from posttrain.models.layout import Rows, pack
 from posttrain.weights.learner import Learner
 from tests.models import tiny
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from posttrain.core.errors import UserError
-from posttrain.engines.native.engine import Engine
-from posttrain.engines.sampling import Sampling, generate
+from posttrain.inference.engine import Engine
+from posttrain.inference.sampling import Sampling, generate
 from posttrain.methods.grpo import grpo
 from posttrain.models.load import load_model, save_model
 from posttrain.models.lora import LoRALinear, add_lora, merged_state

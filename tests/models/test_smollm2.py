@@ -15,7 +15,7 @@ import torch
 
 from posttrain.core.errors import UserError
 from posttrain.core.types import Prompt
-from posttrain.engines.sampling import Sampling, generate
+from posttrain.inference.sampling import Sampling, generate
 from posttrain.models import smollm2
 from posttrain.models.decoder import Decoder
 from posttrain.models.language import LanguagePolicy

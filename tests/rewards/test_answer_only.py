@@ -7,16 +7,16 @@ import math
 import pytest
 import torch
 
+from claims.worlds.tabular import TabularPolicy
 from posttrain.core.assemble import assemble
 from posttrain.core.errors import UserError
 from posttrain.core.registry import find
 from posttrain.core.types import Group, Prompt
-from posttrain.lab.fit import numbered
-from posttrain.lab.tabular import TabularPolicy
 from posttrain.losses.aggregate import Totals
 from posttrain.losses.objective import objective
 from posttrain.methods.rlmt import thinking
-from posttrain.rewards.answer_only import AnswerOnly
+from posttrain.rewards.scorers.answer_only import AnswerOnly
+from posttrain.runs.in_memory import numbered
 from tests.rewards.test_pairwise import group
 
 

@@ -11,7 +11,7 @@ from posttrain.core.errors import UserError
 from posttrain.core.registry import find
 from posttrain.core.types import Prompt
 from posttrain.environments.school import school
-from posttrain.rewards.audit import audit
+from posttrain.rewards.auditing.audit import audit
 
 SUMS = [Prompt.text(f"s{i}", f"What is {i} + {2 * i}?", str(3 * i)) for i in range(1, 9)]
 CHOICES = [Prompt.text(f"c{i}", "Which?", letter, choices=["w", "x", "y", "z"]) for i, letter in enumerate("BCDB")]

@@ -15,9 +15,9 @@ from posttrain.core.types import Group, Prompt
 from posttrain.losses.aggregate import Totals
 from posttrain.losses.objective import objective
 from posttrain.methods.writing_zero import brpo
-from posttrain.rewards.bootstrapped import Bootstrapped
-from posttrain.rewards.pairwise import one_by_one
-from posttrain.rollouts.keep.balanced import balanced
+from posttrain.rewards.scorers.bootstrapped import Bootstrapped
+from posttrain.rewards.scorers.pairwise import one_by_one
+from posttrain.select.balanced import balanced
 from tests.rewards.test_pairwise import group
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from posttrain.core.errors import UserError
 from posttrain.methods.debate_reward import mixed
-from posttrain.rewards.judges.debate import Debate, greedy, linear_judge, minimax
+from posttrain.rewards.scorers.debate import Debate, greedy, linear_judge, minimax
 
 STATE = [1.0, 1.0, 1.0, 1.0]
 # action 0 over action 1, feature by feature: +3, +1, -2, -5

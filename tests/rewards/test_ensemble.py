@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from posttrain.core.errors import UserError
-from posttrain.rewards.models import ensemble
+from posttrain.rewards.scorers import ensemble
 
 SCORES_KB = torch.tensor([[1.0, 4.0], [2.0, 4.0], [6.0, 4.0]])
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from claims.worlds.service import serving
 from posttrain.core.errors import UserError
 from posttrain.core.registry import find
 from posttrain.core.types import Prompt
-from posttrain.lab.service import serving
-from posttrain.rewards.http_scorer import parse, retry_after
-from posttrain.rewards.score import Scorer
+from posttrain.rewards.runtime.score import Scorer
+from posttrain.rewards.scorers.http_scorer import parse, retry_after
 
 
 class Service:

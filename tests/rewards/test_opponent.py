@@ -7,21 +7,21 @@ import math
 import pytest
 import torch
 
+from claims.worlds.games import Game, chances
+from claims.worlds.tabular import TabularPolicy
 from posttrain.core.assemble import assemble
 from posttrain.core.errors import UserError
 from posttrain.core.plan import Copy
 from posttrain.core.registry import find
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group
-from posttrain.lab.fit import numbered
-from posttrain.lab.games import Game, chances
-from posttrain.lab.tabular import TabularPolicy
 from posttrain.losses.aggregate import Totals
 from posttrain.losses.objective import objective
 from posttrain.methods.nash_md import against_mixture
 from posttrain.methods.spo_minimaximalist import self_play
-from posttrain.rewards.opponent import Opponent
-from posttrain.rewards.pairwise import WinRate
+from posttrain.rewards.scorers.opponent import Opponent
+from posttrain.rewards.scorers.pairwise import WinRate
+from posttrain.runs.in_memory import numbered
 
 
 def policy(*p: float) -> TabularPolicy:

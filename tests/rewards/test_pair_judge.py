@@ -7,18 +7,18 @@ import math
 import pytest
 import torch
 
+from claims.worlds.tabular import TabularPolicy
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.plan import Copy, Do, Phase
 from posttrain.core.registry import find
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt
-from posttrain.lab.fit import Listed, fit, numbered, row
-from posttrain.lab.tabular import TabularPolicy
 from posttrain.methods.sft import sft
-from posttrain.rewards.anchors import Anchors
-from posttrain.rewards.models.pair_judge import PairJudge, ask, lessons
-from posttrain.rewards.pairwise import WinRate, compare
+from posttrain.rewards.scorers.anchors import Anchors
+from posttrain.rewards.scorers.pair_judge import PairJudge, ask, lessons
+from posttrain.rewards.scorers.pairwise import WinRate, compare
+from posttrain.runs.in_memory import Listed, fit, numbered, row
 
 WORDS = ("a", "b")
 

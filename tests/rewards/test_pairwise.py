@@ -12,7 +12,7 @@ from posttrain.advantages.dr_grpo import dr_grpo
 from posttrain.core.assemble import assemble
 from posttrain.core.errors import UserError
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.rewards.pairwise import WinRate, by_score, compare, decided, is_judge, one_by_one
+from posttrain.rewards.scorers.pairwise import WinRate, by_score, compare, decided, is_judge, one_by_one
 
 ASK = Prompt.text("q", "which?")
 

@@ -7,16 +7,16 @@ import math
 import pytest
 import torch
 
+from claims.worlds.tabular import TabularPolicy
 from posttrain.core.assemble import assemble
 from posttrain.core.errors import UserError
 from posttrain.core.plan import Copy, Phase
 from posttrain.core.registry import find
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Batch, Group
-from posttrain.lab.fit import Worth, numbered
-from posttrain.lab.tabular import TabularPolicy
-from posttrain.rewards.models.referenced import Referenced
+from posttrain.rewards.scorers.referenced import Referenced
 from posttrain.rewards.shaping.par import preference_as_reward
+from posttrain.runs.in_memory import Worth, numbered
 from tests.losses.table import slopes
 
 NAN = math.nan

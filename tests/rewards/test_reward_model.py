@@ -10,9 +10,9 @@ import torch
 
 from posttrain.core.errors import UserError
 from posttrain.core.types import Group
-from posttrain.rewards.models.reward_model import RewardModel
-from posttrain.rewards.score import Scorer
-from tests.engines import tiny_run
+from posttrain.rewards.runtime.score import Scorer
+from posttrain.rewards.scorers.reward_model import RewardModel
+from tests.runs import tiny_run
 
 
 def reward_model() -> Any:

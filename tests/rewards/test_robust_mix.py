@@ -9,7 +9,7 @@ import torch
 
 from posttrain.core.errors import UserError
 from posttrain.core.types import Batch
-from posttrain.rewards.models.brme import GaussianHeads, brme_loss, fit_heads, most_confident
+from posttrain.rewards.scorers.brme import GaussianHeads, brme_loss, fit_heads, most_confident
 from posttrain.rewards.shaping.robust_mix import robust_mix
 from tests.losses.table import slopes
 

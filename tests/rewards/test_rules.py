@@ -9,10 +9,11 @@ from fractions import Fraction
 
 import pytest
 
+from posttrain.core.answers import boxed, final, hashed, is_number, marked, number
 from posttrain.core.errors import UserError
 from posttrain.core.registry import find, parts
+from posttrain.core.selfcheck import problems
 from posttrain.core.types import Prompt
-from posttrain.rewards.extract import boxed, final, hashed, is_number, marked, number
 from posttrain.rewards.rules.choice import choice, pick
 from posttrain.rewards.rules.countdown import countdown
 from posttrain.rewards.rules.exact_match import exact_match
@@ -24,7 +25,6 @@ from posttrain.rewards.rules.numeric import numeric
 from posttrain.rewards.rules.regex import regex
 from posttrain.rewards.rules.repetition import repetition
 from posttrain.rewards.rules.task import task
-from posttrain.rewards.selfcheck import problems
 
 RULES = [p for p in parts("reward") if p.fn.__module__.startswith("posttrain.rewards.rules.")]
 

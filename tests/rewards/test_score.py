@@ -11,12 +11,12 @@ import torch
 
 from posttrain.core.errors import UserError
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.rewards.conventions import adapt
 from posttrain.rewards.rules.length import length
 from posttrain.rewards.rules.numeric import numeric
 from posttrain.rewards.rules.regex import regex
 from posttrain.rewards.rules.task import task
-from posttrain.rewards.score import Scorer
+from posttrain.rewards.runtime.conventions import adapt
+from posttrain.rewards.runtime.score import Scorer
 
 
 def rollout(prompt: Prompt, text: str) -> Rollout:

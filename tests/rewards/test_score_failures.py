@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from posttrain.rewards.rules.numeric import numeric
-from posttrain.rewards.score import Scorer
+from posttrain.rewards.runtime.score import Scorer
 from tests.rewards.test_score import groups, scored
 
 

@@ -5,7 +5,7 @@ import pytest
 from posttrain.core.errors import UserError
 from posttrain.core.types import Group
 from posttrain.environments.school import school
-from posttrain.rewards.spec import Given, build_scorer, split_sum
+from posttrain.rewards.runtime.spec import Given, build_scorer, split_sum
 
 ENV = school("arithmetic", level=1, think=False)
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from posttrain.rewards.worker import Pool, Worker
+from posttrain.rewards.runtime.worker import Pool, Worker
 
 SCRIPT = """
 import json, os, sys, time

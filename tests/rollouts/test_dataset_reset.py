@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
+from claims.worlds.tabular import TabularPolicy
 from posttrain.core.assemble import assemble
 from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
-from posttrain.lab.fit import row
-from posttrain.lab.tabular import TabularPolicy
 from posttrain.models.load import load_model
 from posttrain.rollouts.dataset_reset import dataset_reset
+from posttrain.runs.in_memory import row
 
 POLICY = TabularPolicy(1, 6, 4).randomise(1.0, "reset test")
 

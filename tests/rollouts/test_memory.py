@@ -8,19 +8,19 @@ from dataclasses import replace
 import pytest
 import torch
 
+from claims.worlds.tabular import TabularPolicy
 from posttrain.core.assemble import answers, assemble, placed, shared
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.loop import describe
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.engines.sampling import Sampling
 from posttrain.environments.task import task
 from posttrain.evals.accuracy import accuracy, at_test
-from posttrain.lab.fit import Listed, Worth, fit
-from posttrain.lab.tabular import TabularPolicy
+from posttrain.inference.sampling import Sampling
 from posttrain.methods.grpo import grpo
 from posttrain.rollouts.memory import memory, noted
 from posttrain.rollouts.sample import sample
+from posttrain.runs.in_memory import Listed, Worth, fit
 
 
 class Scribe:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from claims.worlds.thinking import Thinking, ramp
 from posttrain.core.errors import UserError
 from posttrain.core.method import find_method
 from posttrain.core.sampling import Sampling
-from posttrain.lab.thinking import Thinking, ramp
 from posttrain.rollouts.sample import sample
 from posttrain.rollouts.siri import limit, siri
 

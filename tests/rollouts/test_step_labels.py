@@ -7,17 +7,17 @@ import json
 import pytest
 import torch
 
+from posttrain.api import run_plan
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.lab.fit import Listed, Worth, fit, row
 from posttrain.methods.process_reward_model import process_reward_model
 from posttrain.methods.pure import pure
 from posttrain.models.load import load_model
-from posttrain.recipe import run_plan
-from posttrain.rewards.models.process_model import ProcessModel
+from posttrain.rewards.scorers.process_model import ProcessModel
 from posttrain.rollouts.step_labels import label_steps, step_ends, step_labels
+from posttrain.runs.in_memory import Listed, Worth, fit, row
 
 
 class Spelled:

@@ -7,14 +7,14 @@ from collections import Counter
 import pytest
 import torch
 
+from claims.worlds.tabular import TabularPolicy
 from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
-from posttrain.lab.fit import row
-from posttrain.lab.tabular import TabularPolicy
 from posttrain.models.load import load_model
 from posttrain.rollouts.resume import cut, resume, room, stem
 from posttrain.rollouts.tree import tree
+from posttrain.runs.in_memory import row
 
 
 def policy(end: int | None = None, T: int = 6) -> TabularPolicy:

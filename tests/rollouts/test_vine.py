@@ -7,16 +7,16 @@ import math
 import pytest
 import torch
 
+from claims.worlds.tabular import TabularPolicy
 from posttrain.advantages.dense import dense
 from posttrain.core.assemble import assemble
 from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Rollout
-from posttrain.lab.fit import Worth, fit, numbered, row
-from posttrain.lab.tabular import TabularPolicy
 from posttrain.methods.vineppo import vineppo
-from posttrain.rollouts.keep.vine_values import vine_values
 from posttrain.rollouts.vine import vine
+from posttrain.runs.in_memory import Worth, fit, numbered, row
+from posttrain.select.vine_values import vine_values
 
 
 def answer(T: int, reward: float, parent: int | None = None, fork: int = 0) -> Rollout:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from posttrain.core.errors import UserError
-from posttrain.engines.run import Run
+from posttrain.runs.run import Run
 from posttrain.view.curves import frontier, learning_curve, running_mean
 
 

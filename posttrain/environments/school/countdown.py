@@ -14,7 +14,7 @@ from random import Random
 
 from posttrain.core.types import Prompt
 from posttrain.environments.base import Problem
-from posttrain.environments.school.hand import CAREFUL, Hand
+from posttrain.environments.school.noisy_solver import CAREFUL, Hand
 
 DEFAULT_LEVEL = 2
 _ASK = ("Use {0} to make {1}.", "Make {1} from {0}.", "Reach {1} with the numbers {0}.", "Get {1} out of {0}.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from random import Random
 
 from posttrain.environments.base import Problem
-from posttrain.environments.school.hand import CAREFUL, Hand
+from posttrain.environments.school.noisy_solver import CAREFUL, Hand
 from posttrain.environments.school.words import ANIMALS, COLOURS, ITEMS, word
 
 DEFAULT_LEVEL = 3

@@ -16,7 +16,7 @@ from typing import Any
 
 from posttrain.core.types import Prompt
 from posttrain.environments.base import Problem
-from posttrain.environments.school.hand import CAREFUL, Hand
+from posttrain.environments.school.noisy_solver import CAREFUL, Hand
 from posttrain.environments.school.phrases import ACTS, REGISTERS, Phrase, phrases_of
 
 DEFAULT_LEVEL = 3

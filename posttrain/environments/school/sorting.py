@@ -9,7 +9,7 @@ from random import Random
 
 from posttrain.core.types import Prompt
 from posttrain.environments.base import Problem, plain
-from posttrain.environments.school.hand import CAREFUL, Hand
+from posttrain.environments.school.noisy_solver import CAREFUL, Hand
 from posttrain.environments.school.words import ANIMALS, BY_LENGTH, COLOURS, ITEMS
 
 DEFAULT_LEVEL = 3

@@ -10,7 +10,7 @@ from random import Random
 
 from posttrain.core.types import Prompt
 from posttrain.environments.base import Problem
-from posttrain.environments.school.hand import CAREFUL, Hand
+from posttrain.environments.school.noisy_solver import CAREFUL, Hand
 from posttrain.environments.school.words import word
 
 DEFAULT_LEVEL = 3

@@ -9,7 +9,7 @@ from random import Random
 
 from posttrain.core.types import Prompt
 from posttrain.environments.base import Problem, as_number, plain
-from posttrain.environments.school.hand import CAREFUL, Hand
+from posttrain.environments.school.noisy_solver import CAREFUL, Hand
 
 DEFAULT_LEVEL = 3
 # (large, small, how many small make one large)

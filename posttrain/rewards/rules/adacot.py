@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from posttrain.core.registry import reward
+from posttrain.core.selfcheck import problems
 from posttrain.core.types import Prompt
 from posttrain.rewards.rules.thinks import thinks
-from posttrain.rewards.selfcheck import problems
 
 
 @reward(title="AdaCoT", paper="arXiv:2505.11896")

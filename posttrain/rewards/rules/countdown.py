@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
+from posttrain.core.answers import marked
 from posttrain.core.registry import reward
+from posttrain.core.selfcheck import problems
 from posttrain.core.types import Prompt
 from posttrain.environments.base import final_answer
 from posttrain.environments.school.countdown import value_of
-from posttrain.rewards.extract import marked
-from posttrain.rewards.selfcheck import problems
 
 _SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "[": "(", "]": ")"})
 

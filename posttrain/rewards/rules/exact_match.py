@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from posttrain.core.answers import final, golds, same
 from posttrain.core.registry import reward
+from posttrain.core.selfcheck import problems
 from posttrain.core.types import Prompt
-from posttrain.rewards.extract import final, golds, same
-from posttrain.rewards.selfcheck import problems
 
 
 @reward(title="Exact match")

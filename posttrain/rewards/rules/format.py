@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from posttrain.core.registry import reward
+from posttrain.core.selfcheck import problems
 from posttrain.core.types import Prompt
 from posttrain.rewards.rules import regex as pattern_rule
-from posttrain.rewards.selfcheck import problems
 
 
 @reward(title="Think format", paper="arXiv:2501.12948")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from posttrain.core.errors import UserError
 from posttrain.core.registry import reward
+from posttrain.core.selfcheck import problems
 from posttrain.core.types import Prompt
-from posttrain.rewards.selfcheck import problems
 
 UNITS = ("words", "characters")
 

@@ -7,13 +7,13 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from posttrain.core.answers import boxed, golds, marked
 from posttrain.core.errors import UserError
 from posttrain.core.registry import reward
+from posttrain.core.selfcheck import problems
 from posttrain.core.types import Prompt
 from posttrain.environments.base import final_answer
-from posttrain.rewards.extract import boxed, golds, marked
-from posttrain.rewards.selfcheck import problems
-from posttrain.rewards.worker import Pool
+from posttrain.rewards.runtime.worker import Pool
 
 
 @reward(title="Mathematical equality")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from posttrain.core.answers import final, golds, hashed, number
 from posttrain.core.registry import reward
+from posttrain.core.selfcheck import problems
 from posttrain.core.types import Prompt
-from posttrain.rewards.extract import final, golds, hashed, number
-from posttrain.rewards.selfcheck import problems
 
 
 @reward(title="Numeric match")

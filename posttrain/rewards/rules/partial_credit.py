@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from posttrain.core.answers import final, number
 from posttrain.core.registry import reward
+from posttrain.core.selfcheck import problems
 from posttrain.core.types import Prompt
-from posttrain.rewards.extract import final, number
 from posttrain.rewards.rules.numeric import numeric
-from posttrain.rewards.selfcheck import problems
 
 
 @reward(title="Partial credit", paper="arXiv:2401.08967")

@@ -6,8 +6,8 @@ import regex as engine  # not re: this engine can be stopped, so a pattern that 
 
 from posttrain.core.errors import UserError
 from posttrain.core.registry import reward
+from posttrain.core.selfcheck import problems
 from posttrain.core.types import Prompt
-from posttrain.rewards.selfcheck import problems
 
 
 @reward(title="Regular expression")

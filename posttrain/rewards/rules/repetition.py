@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from posttrain.core.registry import reward
+from posttrain.core.selfcheck import problems
 from posttrain.core.types import Prompt
-from posttrain.rewards.selfcheck import problems
 
 
 @reward(title="Repetition penalty", paper="arXiv:2502.03373")

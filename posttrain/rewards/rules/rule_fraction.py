@@ -7,8 +7,8 @@ from typing import Any
 
 from posttrain.core.errors import UserError
 from posttrain.core.registry import find, reward
+from posttrain.core.selfcheck import check_ready, problems
 from posttrain.core.types import Prompt
-from posttrain.rewards.selfcheck import check_ready, problems
 
 Rule = str | tuple[str, Callable[[Prompt, str], Any]]  # a registered reward, or (name, checker)
 

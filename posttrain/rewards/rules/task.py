@@ -6,9 +6,9 @@ from typing import Any
 
 from posttrain.core.errors import UserError
 from posttrain.core.registry import reward
+from posttrain.core.selfcheck import problems
 from posttrain.core.types import Prompt
 from posttrain.environments.base import Problem, Task
-from posttrain.rewards.selfcheck import problems
 
 
 @reward(title="The task's own grade")

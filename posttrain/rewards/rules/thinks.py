@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from posttrain.core.registry import reward
+from posttrain.core.selfcheck import problems
 from posttrain.core.types import Prompt
-from posttrain.rewards.selfcheck import problems
 
 _THOUGHT = re.compile(r"<think>(.*?)(?:</think>|$)", re.DOTALL)
 

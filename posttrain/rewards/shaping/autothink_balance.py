@@ -3,9 +3,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posttrain.core.credit import on_last
 from posttrain.core.registry import shaping
 from posttrain.core.types import Batch
-from posttrain.rewards.process import on_last
 from posttrain.rewards.shaping.autothink import worth
 
 

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from posttrain.advantages.group import group_mean, group_std
+from posttrain.core.credit import on_last
 from posttrain.core.registry import shaping
 from posttrain.core.types import Batch
-from posttrain.rewards.process import on_last
 from posttrain.rewards.shaping.autothink import worth
 
 

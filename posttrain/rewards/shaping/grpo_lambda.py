@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from posttrain.advantages.group import group_mean, group_std
+from posttrain.core.credit import component, on_last
 from posttrain.core.errors import UserError
 from posttrain.core.registry import shaping
 from posttrain.core.types import Batch
-from posttrain.rewards.process import component, on_last
 
 
 @shaping(title="GRPO-lambda", paper="arXiv:2505.18086")

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from posttrain.core.registry import shaping
 from posttrain.core.types import Batch
-from posttrain.losses.terms.estimators import kl_estimate
+from posttrain.losses.regularisers.estimators import kl_estimate
 
 
 @shaping(paper="arXiv:2203.02155", needs=("ref_logp",), laws=("free_at_the_reference",))

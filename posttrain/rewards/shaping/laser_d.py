@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from posttrain.advantages.group import group_mean, group_size
+from posttrain.core.credit import component, on_last
 from posttrain.core.registry import shaping
 from posttrain.core.types import Batch
-from posttrain.rewards.process import component, on_last
 from posttrain.rewards.shaping.repeats import repeated
 
 

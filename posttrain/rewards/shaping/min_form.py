@@ -3,10 +3,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posttrain.core.credit import component, on_last
 from posttrain.core.errors import UserError
 from posttrain.core.registry import shaping
 from posttrain.core.types import Batch
-from posttrain.rewards.process import component, on_last
 
 
 @shaping(title="Min-form credit (PURE)", paper="arXiv:2504.15275", system="pure")

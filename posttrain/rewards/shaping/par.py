@@ -3,10 +3,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posttrain.core.credit import members, on_last
 from posttrain.core.errors import UserError
 from posttrain.core.registry import shaping
 from posttrain.core.types import Batch
-from posttrain.rewards.process import members, on_last
 
 
 @shaping(title="PAR", paper="arXiv:2502.18770")

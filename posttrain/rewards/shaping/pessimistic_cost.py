@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from posttrain.core.credit import component, on_last
 from posttrain.core.registry import shaping
 from posttrain.core.types import Batch
 from posttrain.evals.safety_test import margin
-from posttrain.rewards.process import component, on_last
 
 
 @shaping(title="Pessimistic cost", paper="arXiv:2506.08266")

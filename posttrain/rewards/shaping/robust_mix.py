@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from posttrain.core.credit import members, on_last
 from posttrain.core.errors import UserError
 from posttrain.core.registry import shaping
 from posttrain.core.types import Batch
-from posttrain.rewards.models.ensemble import worst_case
-from posttrain.rewards.process import members, on_last
+from posttrain.rewards.scorers.ensemble import worst_case
 
 
 @shaping(title="Robust mix", paper="arXiv:2409.15360")

@@ -3,9 +3,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from posttrain.advantages.whiten import group_whiten
+from posttrain.core.credit import on_last
 from posttrain.core.registry import shaping
 from posttrain.core.types import Batch
-from posttrain.rewards.process import on_last
 
 
 @shaping(title="Input-specific z-score", paper="arXiv:2205.12548", system="rlprompt")

@@ -1,0 +1,63 @@
+"""How a policy stands in RLHF: what it is worth, what the reward model believes, how far it went, how varied it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from posttrain.core.sampling import Sampling
+from posttrain.core.types import Prompt, Rollout
+from posttrain.evals.diversity import across_input, per_input
+from posttrain.evals.kl import kl_of
+from posttrain.evals.win_rate import win_rate
+from posttrain.rewards.scorers.reward_model import RewardModel
+
+EVAL_SEED = 30_000  # apart from every training seed; every policy answers the same prompts with the same draws
+
+
+@dataclass
+class Judge:
+    """Held-out prompts, the learned reward, and the hidden one where there is one (utility)."""
+
+    prompts: Sequence[Prompt]
+    model: RewardModel
+    utility: Callable[[Prompt, str], float] | None
+    how: Sampling
+    n: int = 4
+
+    def answers(self, policy: Any) -> list[list[Rollout]]:
+        return policy.sample(list(self.prompts), self.n, self.how, EVAL_SEED)
+
+    def worth(self, rollouts: Sequence[Rollout], proxy: Sequence[float]) -> list[float]:
+        """What wins: the hidden utility, or the reward model's opinion where nothing better is known."""
+        return [self.utility(r.prompt, r.text) for r in rollouts] if self.utility else list(proxy)
+
+    def standing(
+        self, policy: Any, reference: Any, baseline: Sequence[float] = ()
+    ) -> tuple[dict[str, float], list[float]]:
+        """gold (when there is one), proxy, kl, diversity and length; and what each answer was worth.
+
+        win_rate is against the worths of the baseline's answers to the same prompts.
+        """
+        made_PG = self.answers(policy)
+        flat = [r for rollouts in made_PG for r in rollouts]
+        proxy = self.model.scores(flat).tolist()
+        worth = self.worth(flat, proxy)
+        words_PG = [[r.text.lower().split() for r in rollouts] for rollouts in made_PG]
+        kl, error = kl_of(policy, reference, flat)
+        found = {
+            **({"gold": _mean(worth)} if self.utility else {}),
+            "proxy": _mean(proxy),
+            "kl": kl,
+            "kl_error": error,
+            **({"win_rate": win_rate(worth, baseline)} if baseline else {}),
+            "diversity_per_input": per_input(words_PG),
+            "diversity_across_input": across_input(words_PG),
+            "words": _mean([len(words) for row in words_PG for words in row]),
+        }
+        return found, worth
+
+
+def _mean(xs: Sequence[float]) -> float:
+    return sum(xs) / max(len(xs), 1)

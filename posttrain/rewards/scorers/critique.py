@@ -1,0 +1,102 @@
+"""Text2Grad (arXiv:2505.22338): a critique in words that quotes what is good and what is poor becomes a reward a token."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posttrain.core.credit import Span, token_ends
+from posttrain.core.errors import UserError
+from posttrain.core.types import Group, Prompt, Rollout
+from posttrain.rewards.runtime.score import NAN, RewardReport, ScoreReport
+
+Critic = Callable[[Prompt, str], str]  # a question and its answer -> a critique in words with its quotes in JSON
+VERDICTS = {"good": 1.0, "poor": -1.0}
+
+
+def read_critique(critique: str) -> list[tuple[str, float]]:
+    """The quotes of a critique with +1 or -1, from the JSON in it; words around it are for people.
+
+    {"good": ["..."], "poor": ["..."]}, or {"spans": [{"quote": "...", "verdict": "good"}]} in the order of the answer.
+    """
+    begin, end = critique.find("{"), critique.rfind("}")
+    try:
+        told = json.loads(critique[begin : end + 1])
+        spans = [(s["quote"], VERDICTS[s["verdict"]]) for s in told.get("spans", ())]
+        return spans + [(str(quote), worth) for name, worth in VERDICTS.items() for quote in told.get(name, ())]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        told_as = '{"good": ["quote"], "poor": ["quote"]}'
+        raise UserError(f"cannot read the critique {critique[:80]!r}; it must contain JSON like {told_as}") from None
+
+
+def find_quotes(text: str, quotes: Sequence[tuple[str, float]]) -> list[tuple[Span, float]]:
+    """Where each quote stands. It is looked for behind the last one found, then from the start; one that the answer does
+    not contain is left out: a critic that misquotes says nothing about the answer."""
+    found, at = [], 0
+    for quote, worth in quotes:
+        place = text.find(quote, at) if quote else -1
+        place = text.find(quote) if place < 0 and quote else place
+        if place >= 0:
+            at = place + len(quote)
+            found.append(((place, at), worth))
+    return found
+
+
+def mark_tokens(spans: Iterable[tuple[Span, float]], ends: Sequence[int], mask_T: Tensor) -> Tensor:
+    """delta_t: the sum of verdicts on the spans that token t overlaps, within -1 and 1; 0 where the policy did not act."""
+    delta_T = torch.zeros(len(ends))
+    starts = [0, *ends[:-1]]
+    for (begin, end), worth in spans:
+        for t, (a, b) in enumerate(zip(starts, ends, strict=True)):
+            if a < b and a < end and b > begin:  # a token of no text is in no span
+                delta_T[t] += worth
+    return delta_T.clamp(-1, 1) * mask_T
+
+
+class Critiqued:
+    """A scorer that asks a critic about each answer: reward_T = scale delta_t; the outcome is 0, or that of `scorer`.
+
+    An answer whose critique fails or cannot be read is masked and counted.
+    """
+
+    def __init__(self, critic: Critic, decode: Callable[[Tensor], str], scale: float = 1.0, scorer: Any = None) -> None:
+        self.critic, self.decode, self.scale, self.scorer = critic, decode, scale, scorer
+
+    def score(self, groups: list[Group]) -> ScoreReport:
+        began, rollouts = time.perf_counter(), [r for g in groups for r in g.rollouts]
+        report = self.scorer.score(groups) if self.scorer else ScoreReport(len(rollouts))
+        mine = RewardReport("critique", len(rollouts))
+        for r in rollouts:
+            self.judge(r, mine)
+        good = [r.rewards["critique"] for r in rollouts if not math.isnan(r.rewards["critique"])]
+        mine.mean = math.fsum(good) / len(good) if good else NAN
+        report.rewards.append(mine)
+        report.masked, report.seconds = sum(r.failed for r in rollouts), time.perf_counter() - began
+        return report
+
+    def judge(self, r: Rollout, report: RewardReport) -> None:
+        """One answer: its critique read, found and put on tokens."""
+        r.reward = 0.0 if self.scorer is None else r.reward
+        try:
+            spans = find_quotes(r.text, read_critique(self.critic(r.prompt, r.text)))
+            r.reward_T = self.scale * mark_tokens(spans, token_ends(self.decode, r.actions), r.mask_T)
+            r.rewards = r.rewards | {"critique": float(r.reward_T.sum())}
+        except Exception as error:  # a failed reward is data
+            report.failed += 1
+            report.error = report.error or f"{type(error).__name__}: {error}"
+            r.reward, r.rewards = NAN, r.rewards | {"critique": NAN}
+
+
+def of_task(env: Any) -> Critic:
+    """The critic that a task's own grade makes: all of a right answer is good, all of a wrong one poor."""
+
+    def critic(prompt: Prompt, text: str) -> str:
+        return json.dumps({"good" if env.grade(prompt, text) > 0.5 else "poor": [text]})
+
+    return critic

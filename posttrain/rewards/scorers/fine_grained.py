@@ -1,0 +1,101 @@
+"""Fine-grained rewards (arXiv:2306.01693): several reward models, each judging segments of its own size as they end."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from posttrain.core.credit import Span, spans_to_tokens, split_steps, token_ends
+from posttrain.core.errors import UserError
+from posttrain.core.types import Group, Prompt, Rollout
+from posttrain.rewards.runtime.score import NAN, RewardReport, ScoreReport
+from posttrain.rewards.runtime.spec import named, split_sum
+
+Judge = Callable[[Prompt, str, Span], float]  # what a segment of a text is worth
+
+
+@dataclass(frozen=True)
+class SegmentModel:
+    """One category: how an answer is split (a level of process.LEVELS, or a function), who judges, and what it weighs."""
+
+    name: str
+    level: str | Callable[[str], list[Span]]
+    judge: Judge
+    weight: float = 1.0
+
+    def spans(self, text: str) -> list[Span]:
+        return split_steps(text, self.level) if isinstance(self.level, str) else self.level(text)
+
+
+def of_segment(rule: Callable[[Prompt, str], float]) -> Judge:
+    """A rule for texts as a judge of segments: it reads the segment alone."""
+    return lambda prompt, text, span: float(rule(prompt, text[span[0] : span[1]]))
+
+
+def of_change(score: Callable[[Prompt, str], float]) -> Judge:
+    """By how much a segment raised the score of the answer so far; for a score that is bad, give it with a minus."""
+    return lambda prompt, text, span: float(score(prompt, text[: span[1]]) - score(prompt, text[: span[0]]))
+
+
+class FineGrained:
+    """r_t = sum_k sum_j [t ends segment j of model k] w_k R_k(x, y, j): a scorer that fills reward_T.
+
+    Models of whole answers (level "answer") give the outcome, the others dense credit; `rewards` has each one's sum. An
+    answer of which a model fails is masked and counted.
+    """
+
+    def __init__(self, models: Sequence[SegmentModel], decode: Callable[[Tensor], str]) -> None:
+        if not models:
+            raise UserError("nothing to judge with; give at least one SegmentModel")
+        self.models, self.decode = list(models), decode
+
+    def score(self, groups: list[Group]) -> ScoreReport:
+        began, rollouts = time.perf_counter(), [r for g in groups for r in g.rollouts]
+        reports = {m.name: RewardReport(m.name, len(rollouts)) for m in self.models}
+        for r in rollouts:
+            self.judge(r, reports)
+        for name, report in reports.items():
+            good = [r.rewards[name] for r in rollouts if not math.isnan(r.rewards[name])]
+            report.mean = math.fsum(good) / len(good) if good else NAN
+        masked = sum(r.failed for r in rollouts)
+        return ScoreReport(len(rollouts), masked, time.perf_counter() - began, list(reports.values()))
+
+    def judge(self, r: Rollout, reports: dict[str, RewardReport]) -> None:
+        """Every model on one answer."""
+        ends = token_ends(self.decode, r.actions)
+        r.reward, r.reward_T, r.rewards = 0.0, spans_to_tokens([], [], ends, r.mask_T), {}
+        for m in self.models:
+            try:
+                spans = m.spans(r.text)
+                worths = [m.weight * m.judge(r.prompt, r.text, span) for span in spans]
+            except Exception as error:  # a failed reward is data
+                reports[m.name].failed += 1
+                reports[m.name].error = reports[m.name].error or f"{type(error).__name__}: {error}"
+                worths, spans = [NAN], []
+            r.rewards[m.name] = math.fsum(worths)
+            if m.level == "answer" or not math.isfinite(r.rewards[m.name]):
+                r.reward += r.rewards[m.name]
+            else:
+                r.reward_T = r.reward_T + spans_to_tokens(spans, worths, ends, r.mask_T)
+
+
+def models_of(spec: str, env: Any) -> list[SegmentModel]:
+    """`"0.3*phrase:repetition + answer:task"` as models: weight * level : rule."""
+    made = []
+    for piece in split_sum(spec):
+        weight, star, rest = piece.rpartition("*")
+        level, colon, rule = rest.strip().partition(":")
+        try:
+            number = float(weight) if star else 1.0
+        except ValueError:
+            number = NAN
+        if not colon or math.isnan(number):
+            raise UserError(f"cannot read {piece!r}; write it like '0.3*sentence:repetition + answer:task'")
+        split_steps("", level)  # refuses a level that does not exist
+        made.append(SegmentModel(f"{level}-{rule}", level, of_segment(named(rule, env)[1]), number))
+    return made

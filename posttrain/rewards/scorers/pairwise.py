@@ -1,0 +1,130 @@
+"""Preference as reward: what a judge of pairs says of an answer beside others to the same prompt.
+
+A judge is asked in batches: judge(prompts, firsts, seconds) gives P(first wins) for each, 1/2 for a tie, NaN where it
+cannot say. What it thinks of places (it may like whatever it reads first) is kept out by `compare`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import time
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from typing import Any
+
+from posttrain.core import rng
+from posttrain.core.errors import UserError, unknown
+from posttrain.core.types import Group, Prompt, Rollout
+from posttrain.rewards.runtime.score import NAN, RewardReport, ScoreReport
+
+Judge = Callable[[Sequence[Prompt], Sequence[str], Sequence[str]], Sequence[float]]
+Match = tuple[Prompt, str, str]
+ORDERS = ("both", "drawn", "as given")
+
+
+def compare(judge: Judge, matches: Sequence[Match], orders: str = "both") -> list[float]:
+    """P(first beats second) for each match, in one call of the judge; an answer beside itself is a tie, and not asked.
+
+    both: p = (P(a, b) + 1 - P(b, a)) / 2, two questions a match: a liking for the first place cancels.
+    drawn: one question, the place drawn by the match's identity: the liking is noise of mean 0. as given: it stays.
+    """
+    if orders not in ORDERS:
+        raise unknown("way to order a pair", orders, ORDERS)
+    real = [m for m in matches if m[1] != m[2]]
+    turned = [orders == "drawn" and rng.python("order", p.id, a, b).random() < 0.5 for p, a, b in real]
+    asked = [(p, b, a) if turn else (p, a, b) for (p, a, b), turn in zip(real, turned, strict=True)]
+    asked += [(p, b, a) for p, a, b in real] if orders == "both" else []
+    said = [float(x) for x in judge(*map(list, zip(*asked, strict=True)))] if asked else []
+    if len(said) != len(asked) or any(not 0 <= x <= 1 for x in said if x == x):
+        raise UserError(
+            f"a judge gives one P(first wins) between 0 and 1 for each of {len(asked)} pairs, got {said[:4]}"
+        )
+    first = [1 - x if turn else x for x, turn in zip(said, turned, strict=False)]
+    if orders == "both":
+        first = [(x + 1 - y) / 2 for x, y in zip(first, said[len(real) :], strict=True)]
+    found = iter(first)
+    return [0.5 if a == b else next(found) for _, a, b in matches]
+
+
+def decided(judge: Judge, margin: float = 0.0) -> Judge:
+    """A judge that says who wins, not how surely: 1, 0, or 1/2 where P is within `margin` of 1/2."""
+
+    def say(x: float) -> float:
+        return 0.5 if abs(x - 0.5) <= margin else float(x > 0.5) if x == x else NAN
+
+    return lambda prompts, a, b: [say(x) for x in judge(prompts, a, b)]
+
+
+def by_score(texts: Callable[[Sequence[Prompt], Sequence[str]], Sequence[float]], k: float = 1.0) -> Judge:
+    """A scalar reward as a judge (Bradley-Terry): P(a wins) = sigmoid(k (r_a - r_b)); each answer is scored once."""
+
+    def judge(prompts: Sequence[Prompt], a: Sequence[str], b: Sequence[str]) -> list[float]:
+        met = {(p.id, t): p for p, pair in zip(prompts, zip(a, b, strict=True), strict=True) for t in pair}
+        worth = dict(zip(met, texts(list(met.values()), [t for _, t in met]), strict=True))
+        gaps = [worth[p.id, x] - worth[p.id, y] for p, x, y in zip(prompts, a, b, strict=True)]
+        return [1 / (1 + math.exp(-max(min(k * g, 50.0), -50.0))) if g == g else NAN for g in gaps]
+
+    return judge
+
+
+def one_by_one(judge: Callable[[Prompt, str, str], float]) -> Judge:
+    """A judge of single pairs, asked in turn."""
+    return lambda prompts, a, b: [judge(*match) for match in zip(prompts, a, b, strict=True)]
+
+
+def is_judge(fn: Any) -> bool:
+    """A function of (prompt, a, b), as a user writes one."""
+    return callable(fn) and list(inspect.signature(fn).parameters)[1:3] == ["a", "b"]
+
+
+class WinRate:
+    """A scorer: the share of others that an answer beats, R_i = mean_j P(y_i > y_j).
+
+    others: its siblings (None), or texts for each group from a function of the groups (a pool, an opponent's answers).
+    Comparisons the judge could not make do not count; an answer with no other is as good as itself (1/2), one with only
+    such comparisons is masked. `calls` counts the questions.
+    """
+
+    def __init__(
+        self, judge: Judge, others: Callable[[list[Group]], list[list[str]]] | None = None, orders: str = "both"
+    ) -> None:
+        self.judge, self.others, self.orders, self.calls = judge, others, orders, 0
+
+    def score(self, groups: list[Group]) -> ScoreReport:
+        began = time.perf_counter()
+        won: dict[int, list[float]] = {id(r): [] for g in groups for r in g.rollouts}
+        pairs = self.siblings(groups) if self.others is None else self.against(groups, self.others(groups))
+        matches = [(r.prompt, r.text, text) for r, text, _ in pairs]
+        self.calls += sum(a != b for _, a, b in matches) * (2 if self.orders == "both" else 1)
+        for (r, _, other), p in zip(pairs, compare(self.judge, matches, self.orders), strict=True):
+            won[id(r)].append(p)
+            if other is not None:
+                won[id(other)].append(1 - p)
+        for r in (r for g in groups for r in g.rollouts):
+            r.reward = mean(won[id(r)])
+            r.rewards = {"win_rate": r.reward}
+        return told([r for g in groups for r in g.rollouts], "win_rate", time.perf_counter() - began)
+
+    @staticmethod
+    def siblings(groups: list[Group]) -> list[tuple[Rollout, str, Rollout | None]]:
+        """Every two of a group meet once: what one wins the other loses."""
+        return [(a, b.text, b) for g in groups for a, b in combinations(g.rollouts, 2)]
+
+    @staticmethod
+    def against(groups: list[Group], texts: list[list[str]]) -> list[tuple[Rollout, str, Rollout | None]]:
+        return [(r, t, None) for g, others in zip(groups, texts, strict=True) for r in g.rollouts for t in others]
+
+
+def mean(xs: Sequence[float]) -> float:
+    """Of those that are numbers; 1/2 of none, NaN if all failed."""
+    good = [x for x in xs if x == x]
+    return math.fsum(good) / len(good) if good else (NAN if xs else 0.5)
+
+
+def told(rollouts: Sequence[Rollout], name: str, seconds: float) -> ScoreReport:
+    """How the scoring went, as any reward tells it."""
+    good = [r.reward for r in rollouts if r.reward is not None and not r.failed]
+    bad = sum(r.failed for r in rollouts)
+    report = RewardReport(name, len(rollouts), bad, mean=math.fsum(good) / len(good) if good else NAN, seconds=seconds)
+    return ScoreReport(len(rollouts), bad, seconds, [report])

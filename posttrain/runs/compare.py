@@ -1,0 +1,149 @@
+"""Methods against each other: same prompts, same budget, several seeds, bootstrap intervals, a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from posttrain.core.config import Config
+from posttrain.core.errors import UserError
+from posttrain.core.method import Method, find_method
+from posttrain.core.registry import fold, parse, parts
+from posttrain.evals.accuracy import accuracy, at_test
+from posttrain.evals.intervals import differences, interval
+from posttrain.runs.in_memory import fit, one_thread
+
+# rollouts that are read and not made, and what they are
+ELSEWHERE = {"pairs": "written pairs", "logged": "logged answers", "step_labels": "labelled steps"}
+OTHERS = {"dpo": "online-dpo, which makes its own"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method: accuracy after training by seed, its interval, and how far it is from the first method's."""
+
+    method: str
+    accuracy: list[float]
+    mean: float
+    low: float
+    high: float
+    ahead: float  # of the first method, paired by seed
+    ahead_low: float
+    ahead_high: float
+    curve: list[float]  # mean reward at each step over seeds
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came out, for people (`print`) and machines (`to_dict`)."""
+
+    task: str
+    model: str
+    steps: int
+    seeds: int
+    before: float
+    rows: list[Row]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        first = self.rows[0].method
+        lines = [
+            f"{self.task}, {self.model}, {self.steps} steps, {self.seeds} seeds; held-out accuracy before: {self.before:.1%}",
+            f"{'method':28} {'after':>7}   95% interval      ahead of {first}",
+        ]
+        for r in self.rows:
+            ahead = "" if r is self.rows[0] else f"{r.ahead:+.1%} [{r.ahead_low:+.1%}, {r.ahead_high:+.1%}]"
+            lines.append(f"{r.method:28} {r.mean:>7.1%}   [{r.low:.1%}, {r.high:.1%}]   {ahead}".rstrip())
+        clear = [r.method for r in self.rows[1:] if r.ahead_low > 0 or r.ahead_high < 0]
+        lines.append(
+            f"clearly different from {first}: {', '.join(clear)}"
+            if clear
+            else f"no clear difference from {first} at this size"
+        )
+        return "\n".join(lines)
+
+
+def compare(
+    methods: Sequence[str], task: str = "word_problems", seeds: int = 5, steps: int = 40,
+    config: Config | None = None, picture: str | Path | None = None, tell: Callable[[str], None] | None = None,
+) -> Comparison:  # fmt: skip
+    """Train each method from the same start on the same prompts with each seed, and compare held-out accuracy."""
+    from posttrain.environments.task import task as find_task
+
+    if len(methods) < 2 or len(set(methods)) < len(methods):
+        raise UserError(f"a comparison needs at least two different methods, got {', '.join(methods) or 'none'}")
+    config = replace(config or Config(), task=task, steps=steps)
+    made: dict[str, Method] = {name: comparable(name, config.n) for name in methods}
+    env = find_task(task, level=config.level, think=config.think, data=config.data or None)
+    if not getattr(env, "graded", True):
+        raise UserError(f"{task} has no gold answers, so accuracy cannot be compared on it; use another --task")
+    before, found, curves = 0.0, {}, {}
+    with one_thread():
+        for name, method in made.items():
+            outcomes = []
+            for seed in range(seeds):
+                before, after, curve = _train(method, env, replace(config, seed=seed))
+                outcomes.append((after, curve))
+                if tell:
+                    tell(f"{name}, seed {seed}: {before:.1%} -> {after:.1%}")
+            found[name] = [after for after, _ in outcomes]
+            curves[name] = [sum(step) / seeds for step in zip(*(c for _, c in outcomes), strict=True)]
+    rows = [_row(name, found[name], found[methods[0]], curves[name]) for name in methods]
+    result = Comparison(task, config.model, steps, seeds, before, rows)
+    if picture:
+        draw(result, picture)
+    return result
+
+
+def comparable(name: str, n: int | None = None) -> Method:
+    """The method of that name, with n answers a prompt; one whose result is no accuracy on a task is refused with why."""
+    word = parse(name)[0]
+    if fold(word) in {p.name for p in parts("plan")} - {p.name for p in parts("method")}:
+        raise UserError(f"{word} is a plan of several phases, and compare is for methods; run it: posttrain run {word}")
+    method = find_method(name)
+    if method.scores:
+        raise UserError(
+            f"{word} trains a reward model, which has no accuracy on a task; compare methods that train a policy"
+        )
+    if method.rollout.name in ELSEWHERE:
+        other = OTHERS.get(method.name, "a method that samples its own")
+        raise UserError(f"{word} learns from {ELSEWHERE[method.rollout.name]}, which a task does not have; use {other}")
+    if n is not None and "n" in method.rollout.defaults():
+        method = method.but(rollout=method.rollout.but(n=n))
+    return method
+
+
+def _train(method: Method, env: Any, config: Config) -> tuple[float, float, list[float]]:
+    from posttrain.api import load_policy, suggested_lr
+    from posttrain.rewards.runtime.spec import Given, build_scorer
+
+    policy = load_policy(config)
+    lr = config.lr if config.lr is not None else suggested_lr(policy, method)
+    before = accuracy(policy, env, config.eval_problems, config.sampling, rollout=at_test(method.rollout)).accuracy
+    written = method.rollout.name in ("demonstrations", "pairs")
+    scorer = Given() if written else build_scorer(config.reward, env, config.reward_timeout)
+    decay = config.steps if config.schedule == "linear" else 0
+    rows = fit(policy, method, env, replace(config, lr=lr), scorer, decay=decay)
+    after = accuracy(policy, env, config.eval_problems, config.sampling, rollout=at_test(method.rollout)).accuracy
+    return before, after, [row["reward"] for row in rows]
+
+
+def _row(name: str, values: list[float], first: list[float], curve: list[float]) -> Row:
+    mean = sum(values) / len(values)
+    low, high = interval(values)
+    gaps = differences(values, first)
+    ahead_low, ahead_high = interval(gaps) if values is not first else (0.0, 0.0)
+    return Row(name, values, mean, low, high, sum(gaps) / len(gaps), ahead_low, ahead_high, curve)
+
+
+def draw(result: Comparison, path: str | Path) -> Path:
+    """Mean reward over seeds at each step, one line a method."""
+    from posttrain.view.curves import frontier
+
+    series = {r.method: [(float(i), y) for i, y in enumerate(r.curve)] for r in result.rows}
+    title = f"{result.task}: {result.seeds} seeds"
+    return frontier(series, "step", "mean reward of fresh problems", title, path)

@@ -1,0 +1,116 @@
+"""The real loop around a small policy, kept in memory: the same stages, learner and guard as any run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posttrain.core.config import Config
+from posttrain.core.loop import Loop
+from posttrain.core.method import Method
+from posttrain.core.types import Group, Prompt, Rollout
+from posttrain.rewards.runtime.score import ScoreReport
+from posttrain.rewards.runtime.spec import Given
+from posttrain.rollouts.source import Synchronous
+from posttrain.runs.guard import Guard
+from posttrain.train import train
+from posttrain.weights.learner import Learner
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Sums in parallel round differently from machine to machine; one thread does not, and is as fast at this size."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@dataclass
+class Memory:
+    """A run that remembers its figures and writes nothing."""
+
+    rows: list[dict[str, float]] = field(default_factory=list)
+
+    def restore(self, loop: Any) -> int:
+        return 0
+
+    def log(self, phase: str, step: int, metrics: dict[str, float], groups: list[Group], seconds: float) -> None:
+        self.rows.append(metrics)
+
+    def save(self, loop: Any, step: int) -> None:
+        pass
+
+    def event(self, phase: str, step: int, kind: str, message: str) -> None:
+        pass
+
+
+class Listed:
+    """Prompts in a list as an environment: the same ones for training and test."""
+
+    def __init__(self, prompts: Sequence[Prompt], name: str = "listed") -> None:
+        self.prompts, self.name, self.size = list(prompts), name, len(prompts)
+
+    def prompt(self, index: int, split: str = "train") -> Prompt:
+        return self.prompts[index]
+
+
+def numbered(P: int) -> Listed:
+    """P prompts that a tabular policy knows by their row."""
+    return Listed([row(i) for i in range(P)])
+
+
+def repeated(P: int, copies: int) -> Listed:
+    """Each of P rows as many prompts, so that one step can ask it many times."""
+    return Listed([row(i, k) for k in range(copies) for i in range(P)])
+
+
+def row(i: int, copy: int | str = "", **info: Any) -> Prompt:
+    """The prompt of a row; `copy` gives the same question another identity (another pair, another draw)."""
+    return Prompt.text(f"row{i}/{copy}", f"row {i}", row=i, **info)
+
+
+class Worth:
+    """A scorer from a function of rollouts: one number for each, read off the letters as sampled."""
+
+    def __init__(self, of: Callable[[list[Rollout]], Tensor]) -> None:
+        self.of = of
+
+    def score(self, groups: list[Group]) -> ScoreReport:
+        rollouts = [r for g in groups for r in g.rollouts]
+        for r, x in zip(rollouts, self.of(rollouts).tolist(), strict=True):
+            r.reward = x
+        return ScoreReport(len(rollouts))
+
+
+def fit(
+    policy: Any, method: Method, env: Any, config: Config, scorer: Any = None,
+    after: Callable[[int], None] | None = None, decay: int = 0,
+) -> list[dict[str, float]]:  # fmt: skip
+    """Train the policy in place as a run would; returns the figures of each step. `after` is called with each step done,
+    `decay` is the number of steps over which the learning rate falls to 0 (0: it stays).
+
+    Without a scorer the answers must come with their worth (demonstrations, pairs). The guard is strict: a policy whose
+    sampler and trainer disagree is an error here, not a warning.
+    """
+    memory = Memory()
+    learner = Learner(
+        policy, method, config.seed, config.lr, config.warmup, config.max_norm, config.micro_tokens, decay
+    )
+    loop = Loop(
+        config=config, method=method, env=env, learner=learner,
+        source=Synchronous(policy, method.rollout, config.sampling, config.seed),
+        scorer=scorer or Given(), curriculum=method.prompts.live(), run=memory,
+        keep=[p.live() for p in method.keep], shaping=[p.live() for p in method.shaping], guard=Guard(strict=True),
+        watch=(lambda step, metrics: after(step)) if after else None,
+    )  # fmt: skip
+    train(loop)
+    policy.critic = None
+    return memory.rows

@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from posttrain.core.registry import keep
+from posttrain.core.types import Group
+from posttrain.select.eligible import eligible, reward_of
+
+
+@keep(paper="arXiv:2405.07863")
+def best_worst(groups: list[Group]) -> list[Group]:
+    """Best and worst: each prompt's best and worst answers as a preference pair, best first (online DPO).
+
+    keep (argmax_i R_i, argmin_i R_i) iff they differ;  failed and silenced answers are never chosen
+    """
+    pairs = []
+    for group in groups:
+        ranked = sorted(eligible(group), key=reward_of, reverse=True)
+        if ranked and ranked[0].reward != ranked[-1].reward:
+            pairs.append(replace(group, rollouts=[ranked[0], ranked[-1]]))
+    return pairs

@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+from posttrain.core.registry import keep
+from posttrain.core.types import Group
+from posttrain.select.eligible import eligible
+
+
+@keep(paper="arXiv:2503.14476")
+def zero_variance(groups: list[Group]) -> list[Group]:
+    """Zero variance (DAPO's dynamic sampling): drop groups whose answers all earned the same, they teach nothing.
+
+    keep iff max R > min R over the answers that are scored and not silenced;  fewer than two cannot differ
+    """
+    return [group for group in groups if len({r.reward for r in eligible(group)}) > 1]

@@ -1,0 +1,114 @@
+"""A fingerprint changes with the code that made the numbers, and with nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from claims.machinery import fingerprint as marks
+
+CLAIM = '''
+"""A claim."""
+from posttrain.losses.used import loss
+
+claim(Claim(id="x", says="words", tried="", checks=(loss(2.0),)), __file__)
+'''
+USED = '''
+from posttrain.losses.deeper import SCALE
+
+def loss(x: float) -> float:
+    """Half of it."""
+    return x / factor()  # why
+
+def factor():
+    from posttrain.weights.late import late
+    return SCALE * late()
+
+def unrelated():
+    return 1
+'''
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A project of four files; calling it with a file and two texts edits one and gives the new fingerprint."""
+    files = {
+        "claims/x.py": CLAIM, "losses/used.py": USED, "losses/deeper.py": "SCALE = 2\nOTHER = 3\n",
+        "weights/late.py": "def late():\n    return 1\n", "core/registry.py": "X = 1\n",
+    }  # fmt: skip
+    for name, text in files.items():
+        path = tmp_path / "posttrain" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.setattr(marks, "ROOT", tmp_path)
+    monkeypatch.setattr(marks, "_VERDICT", [])
+
+    def edited(name: str = "", old: str = "", new: str = "") -> str:
+        if name:
+            path = tmp_path / "posttrain" / name
+            assert old in path.read_text()
+            path.write_text(path.read_text().replace(old, new))
+        for cached in (marks._tree, marks._definitions, marks._named):
+            cached.cache_clear()
+        return marks.fingerprint("posttrain/claims/x.py")
+
+    yield edited
+    for cached in (marks._tree, marks._definitions, marks._named):
+        cached.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("claims/x.py", "2.0", "2.5"),
+        ("losses/used.py", "x / factor", "x * factor"),
+        ("losses/deeper.py", "SCALE = 2", "SCALE = 4"),
+        ("weights/late.py", "return 1", "return 2"),
+    ],
+)
+def test_code_that_ran_counts(project, name: str, old: str, new: str) -> None:
+    before = project()
+    assert project(name, old, new) != before
+    assert project(name, new, old) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("claims/x.py", '"words"', '"other words"'),
+        ("claims/x.py", 'tried=""', 'tried="much"'),
+        ("losses/used.py", "Half of it", "A half"),
+        ("losses/used.py", "  # why", ""),
+        ("losses/used.py", "return x / factor()", "return (\n        x / factor()\n    )"),
+        ("losses/used.py", "def unrelated():\n    return 1", "def unrelated():\n    return 2"),
+        ("losses/deeper.py", "OTHER = 3", "OTHER = 4"),
+    ],
+)
+def test_words_form_and_other_definitions_do_not(project, name: str, old: str, new: str) -> None:
+    before = project()
+    assert project(name, old, new) == before
+
+
+def test_the_real_claims_reach_what_they_run() -> None:
+    found = set(marks.reached("claims/preference/dpo.py"))
+    assert ("posttrain/losses/preference/dpo.py", "dpo") in found
+    assert ("posttrain/evals/intervals.py", "interval") in found
+    assert not any(path.startswith(("posttrain/commands", "posttrain/core")) for path, _ in found)
+    whole = set(marks.reached("claims/preference/dpo.py", whole=True))
+    for place in (("posttrain/weights/learner.py", "Learner"), ("posttrain/train.py", "train")):
+        assert place in whole and place not in found
+
+
+def test_the_ground_has_a_hash_of_its_own(project, tmp_path: Path) -> None:
+    """What a claim runs on does not make it stale; it is remembered apart."""
+    learner = tmp_path / "posttrain/weights/learner.py"
+    learner.write_text("def update():\n    return 1\n")
+    before = project(
+        "weights/late.py",
+        "def late():\n    return 1",
+        "from posttrain.weights.learner import update\n\ndef late():\n    return update()",
+    )
+    under = marks.ground("posttrain/claims/x.py")
+    assert project("weights/learner.py", "return 1", "return 2") == before
+    assert marks.ground("posttrain/claims/x.py") != under

@@ -1,0 +1,82 @@
+"""`check` and `compare` are thin: what they ask of the lab, what they print, and their exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from typing import Any
+
+import pytest
+
+from posttrain.core.config import Config
+from posttrain.core.sampling import Sampling
+from tests.cli.conftest import call
+
+RECORD = {"id": "dpo", "verdict": "shown", "seeds": [0, 1], "seconds": 1.0, "checks": []}
+
+
+def lab(monkeypatch: pytest.MonkeyPatch, name: str, answer: Any) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    asked: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    def stand_in(*args: Any, **kwargs: Any) -> Any:
+        asked.append((args, kwargs))
+        return answer
+
+    home = importlib.import_module("posttrain.runs.compare" if name == "compare" else "claims.machinery.record")
+    monkeypatch.setitem(vars(home), name, stand_in)
+    return asked
+
+
+@pytest.mark.parametrize(("verdict", "code"), [("shown", 0), ("not shown", 1)])
+def test_check_tells_and_returns_the_verdict(monkeypatch: pytest.MonkeyPatch, verdict: str, code: int) -> None:
+    asked = lab(monkeypatch, "check", [RECORD | {"verdict": verdict}])
+    said = call("check", "dpo", "--no-write")
+    assert said.code == code and f"dpo: {verdict} (2 seeds" in said.out and "next: posttrain find dpo" in said.out
+    (args, kwargs) = asked[0]
+    assert args == (["dpo"], None) and kwargs["write"] is False
+
+
+def test_check_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = lab(monkeypatch, "check", [RECORD])
+    assert json.loads(call("check", "--family", "preference", "--json").out) == [RECORD]
+    assert asked[0][0] == ([], "preference")
+
+
+def test_check_of_a_claim_that_is_not_there() -> None:
+    said = call("check", "no-such-claim")
+    assert said.code == 2 and "no claim named 'no-such-claim'" in said.err
+
+
+class Comparison:
+    def __str__(self) -> str:
+        return "grpo is as good as rloo"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"grpo": 0.5, "rloo": 0.5}
+
+
+def test_compare(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = lab(monkeypatch, "compare", Comparison())
+    said = call(
+        "compare", "grpo", "rloo(epochs=2)", "--seeds", "3", "--steps", "7", "--task", "counting", "--picture", "a.png"
+    )
+    assert said.code == 0 and "as good as" in said.out and "a.png" in said.out
+    asked_for = {"task": "counting", "seeds": 3, "steps": 7, "picture": "a.png", "config": Config()}
+    assert asked == [((["grpo", "rloo(epochs=2)"],), asked_for)]
+    call("compare", "grpo", "rloo", "--prompts", "3", "--sampling.max-tokens", "9")
+    assert asked[-1][1]["config"] == Config(prompts=3, sampling=Sampling(max_tokens=9))
+    assert json.loads(call("compare", "grpo", "rloo", "--json").out) == {"grpo": 0.5, "rloo": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["grpo"], "needs two methods or more"),
+        (["grpo", "rloo", "--seeds", "1"], "--seeds is 1"),
+        ([], "required: METHOD"),
+    ],
+)
+def test_compare_mistakes(monkeypatch: pytest.MonkeyPatch, argv: list[str], sentence: str) -> None:
+    lab(monkeypatch, "compare", Comparison())
+    said = call("compare", *argv)
+    assert said.code == 2 and sentence in said.err

@@ -1,0 +1,40 @@
+"""Comparison: same prompts, same budget; the table and the picture are there, bad input is answered."""
+
+import pytest
+
+from posttrain.core.config import Config
+from posttrain.core.errors import UserError
+from posttrain.core.sampling import Sampling
+from posttrain.runs.compare import comparable, compare
+
+SMALL = Config(prompts=2, n=2, eval_problems=6, think=False, sampling=Sampling(max_tokens=6))
+
+
+def test_two_methods_on_a_school_task(tmp_path):
+    made = compare(["grpo", "rloo"], "strings", seeds=2, steps=2, config=SMALL, picture=tmp_path / "c.png")
+    assert (tmp_path / "c.png").stat().st_size > 1000
+    assert [r.method for r in made.rows] == ["grpo", "rloo"] and all(len(r.accuracy) == 2 for r in made.rows)
+    assert made.rows[0].curve[0] == made.rows[1].curve[0]  # the first step is the same prompts and the same policy
+    assert "ahead of grpo" in str(made) and made.to_dict()["seeds"] == 2
+
+
+@pytest.mark.parametrize(
+    ("methods", "says"),
+    [
+        (["grpo"], "at least two"),
+        (["grpo", "grpo"], "different"),
+        (["grpo", "rlo"], "rloo"),
+        (["grpo", "dpo"], "learns from written pairs, which a task does not have; use online-dpo"),
+        (["grpo", "par"], "par is a plan of several phases"),
+        (["grpo", "reward-model"], "trains a reward model"),
+        (["grpo", "topr(rollout='logged')"], "learns from logged answers"),
+    ],
+)
+def test_bad_input(methods, says):
+    with pytest.raises(UserError, match=says):
+        compare(methods, "strings", seeds=2, steps=1, config=SMALL)
+
+
+def test_answers_a_prompt_may_be_said():
+    assert comparable("grpo", 3).rollout.defaults()["n"] == 3 and comparable("grpo").rollout.defaults()["n"] == 8
+    assert comparable("sft", 3).rollout.name == "demonstrations"  # has no number of answers to set

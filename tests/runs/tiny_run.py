@@ -1,0 +1,211 @@
+"""A training run small enough to be killed a hundred times: a decoder of 20k parameters, letters as tokens.
+
+    python tests/runs/tiny_run.py FOLDER [KILL_AT]  one run, from wherever FOLDER stands
+    python tests/runs/tiny_run.py --serve           forks a run for each line of JSON {"folder", ...}, so that torch
+                                                       is imported once for all of them
+
+`kill_at=n` makes the process kill itself with SIGKILL at the n-th dangerous moment: a flush, a rename, a removal, a
+table written, a transaction, an optimiser step, a rollout. `kill_after=s` kills it from outside after s seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from posttrain.core.config import Config, to_dict
+from posttrain.core.loop import Loop
+from posttrain.core.method import Method
+from posttrain.core.plan import Context, Do, Phase, Plan
+from posttrain.core.rng import torch_generator
+from posttrain.core.types import Prompt
+from posttrain.inference.sampling import Sampling
+from posttrain.losses.aggregate import token_mean
+from posttrain.losses.regularisers.kl import kl
+from posttrain.losses.supervised.sft import sft
+from posttrain.methods.grpo import grpo
+from posttrain.models.decoder import Decoder, DecoderConfig
+from posttrain.models.language import LanguagePolicy
+from posttrain.rewards.runtime.score import Scorer
+from posttrain.rewards.shaping.adaptive_kl import adaptive_kl
+from posttrain.rollouts.source import Synchronous
+from posttrain.rollouts.written import demonstrations
+from posttrain.runs import checkpoint
+from posttrain.runs.run import Run
+from posttrain.runs.store import Store
+from posttrain.train import train
+from posttrain.weights.learner import Learner
+from posttrain.weights.reference import ema
+
+LETTERS = "\n abcdefghijklmnopqrstuvwxyz0123456789"
+SHAPE = DecoderConfig(64, 32, 64, 2, 2, 2, 16)
+
+
+class Letters:
+    """A tokenizer of one token a letter; id 0 ends an answer."""
+
+    eos_token_id = 0
+    pad_token_id = 0
+    bos_token_id = None
+    chat_template = None
+
+    def __call__(self, text: str, add_special_tokens: bool = False) -> dict[str, list[int]]:
+        return {"input_ids": [1 + LETTERS.index(c) for c in text]}
+
+    def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
+        return "".join(LETTERS[(i - 1) % len(LETTERS)] for i in ids if i)
+
+
+class Count:
+    """Write as many of the letter as you can: the prompt is the letter, the reward its share of the answer."""
+
+    name = "count"
+
+    def prompt(self, index: int, split: str = "train") -> Prompt:
+        letter = "abcd"[index % 4]
+        return Prompt.text(f"{split}-{index}", f"write {letter}", letter, demonstration=letter * 6)
+
+    def grade(self, prompt: Prompt, text: str) -> float:
+        return text.count(prompt.answer) / max(len(text), 1)
+
+
+def policy(seed: int = 0) -> LanguagePolicy:
+    model = Decoder(SHAPE)
+    generator = torch_generator(seed, "tiny")
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(torch.randn(p.shape, generator=generator) * 0.3 if p.dim() > 1 else torch.ones(p.shape))
+    return LanguagePolicy(model, Letters(), "tiny")
+
+
+def config(**changes: Any) -> Config:
+    plain: dict[str, Any] = {
+        "name": "tiny", "steps": 7, "prompts": 3, "lr": 3e-3, "warmup": 3, "save_every": 2, "keep_checkpoints": 2,
+        "log_rollouts": 4, "micro_tokens": 64, "sampling": Sampling(max_tokens=8),
+    }  # fmt: skip
+    return Config(**(plain | changes))
+
+
+def method() -> Method:
+    """Everything that has state between steps: moments, warm-up, a moving reference, an adaptive KL coefficient."""
+    return grpo.but(
+        rollout=grpo.rollout.but(n=4), terms=(kl,), shaping=(adaptive_kl,), reference=ema.but(decay=0.9),
+        epochs=2, minibatches=2,
+    )  # fmt: skip
+
+
+def build(run: Run, settings: Config | None = None, m: Method | None = None, phase: str = "train") -> Loop:
+    settings, m, p = settings or config(), m or method(), policy()
+    learner = Learner(p, m, settings.seed, settings.lr, settings.warmup, settings.max_norm, settings.micro_tokens)
+    env = Count()
+    return Loop(
+        settings, m, env, learner, Synchronous(p, m.rollout, settings.sampling, settings.seed),
+        Scorer([("share", env.grade, 1.0)], timeout=60), m.prompts.live(), run, phase=phase,
+        keep=[k.live() for k in m.keep], shaping=[s.live() for s in m.shaping],
+    )  # fmt: skip
+
+
+def start(folder: Path) -> None:
+    """The whole run: from the folder as it is to the end."""
+    with Run(folder, to_dict(config())) as run:
+        train(build(run))
+        run.finish("train")
+
+
+def start_plan(folder: Path) -> None:
+    """Two phases and a piece of work between them: supervised, then pairs written down, then reinforcement."""
+    from posttrain import api as recipe
+
+    recipe.load_policy = lambda settings: policy(settings.seed)
+    plan = Plan(
+        "tiny",
+        (
+            Phase("sft", supervised(), 3, lambda context: Count()),
+            Do("note", _note),
+            Phase("rl", method(), 4, lambda context: Count()),
+        ),
+    )
+    recipe.run_plan(plan, config(name=folder.name), folder.parent)
+
+
+def supervised() -> Method:
+    return grpo.but(rollout=demonstrations, loss=sft, aggregate=token_mean)
+
+
+def _note(context: Context) -> None:
+    """What the trained policy says now: it depends on the weights that the phase before it left."""
+    rows = [{"text": r.text} for r in context.role("policy").sample([Count().prompt(0)], 4, config().sampling)[0]]
+    context.run.write_artifact("said", rows)
+    context.notes["letters"] = sum(len(row["text"]) for row in rows)
+
+
+# ---- kills
+
+
+def dangerous(kill_at: int) -> None:
+    """SIGKILL at the kill_at-th call of anything that changes the run or its folder."""
+    seen = 0
+
+    def wrapped(fn: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal seen
+            seen += 1
+            if seen == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return fn(*args, **kwargs)
+
+        return call
+
+    targets: list[tuple[Any, str]] = [
+        (os, "fsync"), (os, "rename"), (os, "replace"), (shutil, "rmtree"), (checkpoint, "save_file"), (Store, "log"),
+        (Store, "forget"), (Store, "sync"), (Store, "finish"), (torch.optim.AdamW, "step"), (LanguagePolicy, "sample"),
+    ]  # fmt: skip
+    for owner, name in targets:
+        setattr(owner, name, wrapped(getattr(owner, name)))
+
+
+def serve() -> None:
+    """Fork a run for each request; the answer is how it ended."""
+    import torch._dynamo  # noqa: F401 - the optimiser imports it at its first step: once here, not in every child
+
+    for line in sys.stdin:
+        request = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            _child(request)
+        if request.get("kill_after"):
+            time.sleep(request["kill_after"])
+            os.kill(child, signal.SIGKILL)  # the id stays taken until we have waited for it
+        _, status = os.waitpid(child, 0)
+        print(json.dumps({"code": os.waitstatus_to_exitcode(status)}), flush=True)
+
+
+def _child(request: dict[str, Any]) -> None:
+    """Never returns: the loop of requests belongs to the parent."""
+    try:
+        if request.get("kill_at"):
+            dangerous(request["kill_at"])
+        (start_plan if request.get("plan") else start)(Path(request["folder"]))
+        os._exit(0)
+    except BaseException:  # a child must not fall back into the parent's loop
+        traceback.print_exc()
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    if sys.argv[1] == "--serve":
+        serve()
+    else:
+        dangerous(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+        start(Path(sys.argv[1]))

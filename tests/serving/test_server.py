@@ -1,0 +1,248 @@
+"""The server: the answers of direct sampling, whole or in pieces, alone or among others; mistakes told in OpenAI's shape."""
+
+from __future__ import annotations
+
+import http.client
+from typing import Any
+
+import pytest
+import torch
+
+from posttrain.core import rng
+from posttrain.core.errors import UserError
+from posttrain.core.types import Prompt
+from posttrain.inference.sampling import Sampling, generate
+from posttrain.serving import server as server_file
+from posttrain.serving.detokenize import Stops, Writing, held_back
+from posttrain.serving.openai import read
+from posttrain.serving.queue import Queue
+from posttrain.serving.request import Ticket
+from posttrain.serving.server import Server, loopback
+from tests.serving.serving import SAM, SUM, call, chat, events, said, slow, start
+
+# ---- answers
+
+
+def test_greedy_equals_direct_sampling(server: Server, policy: Any) -> None:
+    want = policy.sample([Prompt.text("x", SUM)], 1, Sampling(40, temperature=0.0))[0][0]
+    answer = chat(server, temperature=0, max_tokens=40, logprobs=True, return_token_ids=True)
+    choice = answer["choices"][0]
+    assert choice["message"] == {"role": "assistant", "content": want.text} and choice["finish_reason"] == "stop"
+    assert choice["token_ids"] == want.actions.tolist() and answer["prompt_token_ids"] == want.context.tolist()
+    entries = choice["logprobs"]["content"]
+    torch.testing.assert_close(torch.tensor([e["logprob"] for e in entries]), want.logp_T, atol=1e-4, rtol=0)
+    assert "".join(e["token"] for e in entries) == want.text + "<|end|>"
+
+
+def test_seeded_draws_are_those_of_their_keys(server: Server, policy: Any) -> None:
+    """n answers are the draws of keys (serve, seed, prompt 0, i), hence equal on every call and unequal to each other."""
+    how = {"temperature": 2.0, "max_tokens": 24, "seed": 5, "n": 3}
+    keys = [[rng.key("serve", "seed", 5, 0, i) for i in range(3)]]
+    context = policy.encode(Prompt.text("x", SAM))
+    want = generate(policy.model, [context], keys, Sampling(24, 2.0), policy.stop_ids)[0]
+    first = chat(server, SAM, **how)
+    assert said(first) == [policy.decode(s.tokens) for s in want] == said(chat(server, SAM, **how))
+    assert [c["index"] for c in first["choices"]] == [0, 1, 2] and len(set(said(first))) == 3
+    assert said(chat(server, SAM, **how | {"seed": 6})) != said(first)
+    assert said(chat(server, SAM, **how | {"seed": None})) != said(chat(server, SAM, **how | {"seed": None}))
+
+
+def test_usage_counts_prompt_once_and_every_answer(server: Server, policy: Any) -> None:
+    prompt = len(policy.encode(Prompt.text("x", SUM)))
+    answer = chat(server, temperature=0, max_tokens=5, n=3)
+    assert answer["usage"] == {"prompt_tokens": prompt, "completion_tokens": 15, "total_tokens": prompt + 15}
+    assert {c["finish_reason"] for c in answer["choices"]} == {"length"}
+
+
+def test_completions_of_texts_and_ids(server: Server, policy: Any) -> None:
+    text = policy.tokenizer.apply_chat_template(
+        [{"role": "user", "content": SUM}], tokenize=False, add_generation_prompt=True
+    )
+    ids = policy.tokenizer(text)["input_ids"]
+    body = {"prompt": [text, text], "temperature": 0, "max_tokens": 40, "logprobs": 0}
+    status, two = call(server, "/v1/completions", body)
+    assert status == 200 and two["object"] == "text_completion" and two["usage"]["prompt_tokens"] == 2 * len(ids)
+    _, one = call(server, "/v1/completions", body | {"prompt": ids})
+    want = said(chat(server, temperature=0, max_tokens=40))[0]
+    assert [c["text"] for c in two["choices"] + one["choices"]] == [want] * 3
+    odds = one["choices"][0]["logprobs"]
+    # each token begins where those before it end
+    assert all((want + "<|end|>")[at:].startswith(t) for t, at in zip(odds["tokens"], odds["text_offset"], strict=True))
+
+
+@pytest.mark.parametrize("stop", ["->", ["9 1", "->"], "</think>", "0=1 -> 1"])
+def test_stop_strings_end_an_answer_and_are_not_shown(server: Server, stop: Any) -> None:
+    whole = said(chat(server, temperature=0, max_tokens=60))[0]
+    stops = [stop] if isinstance(stop, str) else stop
+    want = whole[: min(whole.find(s) for s in stops)]
+    answer = chat(server, temperature=0, max_tokens=60, stop=stop)
+    assert said(answer) == [want] and answer["choices"][0]["finish_reason"] == "stop"
+    pieces = events(
+        server, "/v1/chat/completions", {"messages": [{"role": "user", "content": SUM}], "temperature": 0, "stop": stop}
+    )
+    assert "".join(c["delta"].get("content", "") for p in pieces for c in p["choices"]) == want
+    assert (
+        answer["usage"]["completion_tokens"] < chat(server, temperature=0, max_tokens=60)["usage"]["completion_tokens"]
+    )
+
+
+# ---- streams
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_pieces_add_up_to_the_whole(server: Server, n: int) -> None:
+    body = {"messages": [{"role": "user", "content": SAM}], "temperature": 2.0, "seed": 1, "max_tokens": 30, "n": n}
+    more = {"logprobs": True, "return_token_ids": True}
+    whole = call(server, "/v1/chat/completions", body | more)[1]
+    pieces = events(server, "/v1/chat/completions", body | more | {"stream_options": {"include_usage": True}})
+    assert pieces[-1]["usage"] == whole["usage"] and pieces[-1]["choices"] == []
+    assert {p["object"] for p in pieces} == {"chat.completion.chunk"} and len({p["id"] for p in pieces}) == 1
+    for want in whole["choices"]:
+        mine = [c for p in pieces for c in p["choices"] if c["index"] == want["index"]]
+        assert mine[0]["delta"] == {"role": "assistant", "content": ""}
+        assert "".join(c["delta"].get("content", "") for c in mine) == want["message"]["content"]
+        assert [c["finish_reason"] for c in mine] == [None] * (len(mine) - 1) + [want["finish_reason"]]
+        assert [t for c in mine for t in c.get("token_ids", [])] == want["token_ids"]
+        entries = [e for c in mine if c["logprobs"] for e in c["logprobs"]["content"]]
+        assert entries == want["logprobs"]["content"]
+
+
+def test_pieces_come_as_they_are_made(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow(monkeypatch, server.service)
+    reply = server.service.ask(
+        read({"messages": [{"role": "user", "content": SUM}], "temperature": 0, "stream": True}, "chat")
+    )
+    seen = [(p, reply.ticket.done) for p in reply.pieces() if p is not None]
+    early = [p for p, done in seen if not done and p["choices"][0]["delta"].get("content")]
+    assert len(early) > 5
+
+
+def test_pieces_of_completions(server: Server) -> None:
+    body = {"prompt": "<|user|>What is 12+7?<|end|><|assistant|>", "temperature": 0, "max_tokens": 12}
+    whole = call(server, "/v1/completions", body)[1]["choices"][0]
+    pieces = [c for p in events(server, "/v1/completions", body) for c in p["choices"]]
+    assert "".join(c["text"] for c in pieces) == whole["text"] and pieces[-1]["finish_reason"] == whole["finish_reason"]
+
+
+def test_no_half_characters_and_no_beginnings_of_stop_strings(policy: Any) -> None:
+    text = "5 € – né STOP no"
+    ids = policy.tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert len(ids) > len(text) - 3  # several tokens a character
+    writing = Writing(lambda t: policy.tokenizer.decode(t), ["STOP"])
+    pieces = [writing.more(ids[:n], False) for n in range(len(ids) + 1)]
+    assert "".join(pieces) == "5 € – né " and "\ufffd" not in "".join(pieces)
+    assert max(map(len, pieces)) <= 2
+    stops = Stops(lambda t: policy.tokenizer.decode(t), ["STOP", "nothing"])
+    found = stops(torch.tensor(ids))
+    assert policy.tokenizer.decode(ids[:found]).endswith("STOP") and stops(torch.tensor(ids[: found - 1])) == 0
+    cut = Writing(lambda t: policy.tokenizer.decode(t))
+    half = ids[: ids.index(policy.tokenizer("€", add_special_tokens=False)["input_ids"][0]) + 1]
+    assert cut.more(half, False) == "5 " and cut.more(half, True) == "\ufffd"  # at the end nothing is kept back
+
+
+def test_held_back_by_hand() -> None:
+    assert held_back("abc<", ["</think>"]) == "abc"
+    assert held_back("abc</thin", ["</think>", "x"]) == "abc"
+    assert held_back("a</", ["</a>", "a</b"]) == ""  # the longest beginning counts
+    assert held_back("abc", ["bcd", "cx"]) == "a"
+    assert held_back("abc", ["d"]) == "abc"
+
+
+# ---- mistakes and keys
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        ("/v1/chat/completions", b"{", 400, "not JSON"),
+        ("/v1/chat/completions", [1], 400, "expected an object"),
+        ("/v1/chat/completions", {"temperature": 0}, 400, "messages is missing; expected a list of {role, content}"),
+        ("/v1/chat/completions", {"messages": [], "temperature": 0}, 400, "messages is empty"),
+        ("/v1/chat/completions", {"messages": "hi"}, 400, "messages is 'hi'"),
+        ("/v1/chat/completions", {"messages": [{"role": "usr", "content": ""}]}, 400, "expected one of system"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": 3}]}, 400, "must be a string"),
+        ("/v1/completions", {"prompt": "a", "temprature": 1}, 400, "did you mean 'temperature'?"),
+        ("/v1/completions", {"prompt": "a", "tools": [{}]}, 400, "tools is not supported"),
+        ("/v1/completions", {"prompt": "a", "max_tokens": 0}, 400, "max_tokens is 0"),
+        ("/v1/completions", {"prompt": "a", "max_tokens": True}, 400, "expected a whole number"),
+        ("/v1/completions", {"prompt": "a", "temperature": -1}, 400, "temperature is -1.0"),
+        ("/v1/completions", {"prompt": "a", "temperature": "hot"}, 400, "expected a number"),
+        ("/v1/completions", b'{"prompt": "a", "top_p": NaN}', 400, "expected a number"),
+        ("/v1/completions", {"prompt": "a", "top_p": 0}, 400, "top_p must be"),
+        ("/v1/completions", {"prompt": "a", "stop": [""]}, 400, "none of them empty"),
+        ("/v1/completions", {"prompt": "a", "logprobs": 3}, 400, "only 0 is supported"),
+        ("/v1/completions", {"prompt": [99999]}, 400, "each from 0 to 511"),
+        ("/v1/completions", {"prompt": ""}, 400, "at least one token"),
+        ("/v1/completions", {"prompt": "a", "max_tokens": 5000}, 400, "room for 1024"),
+        ("/v1/completions", {"prompt": "a", "model": "poket"}, 404, "did you mean 'pocket'?"),
+        ("/v1/chat/completion", {}, 404, "did you mean /v1/chat/completions?"),
+        ("/v1/models", {}, 405, "asked with GET"),
+        ("/v1/completions", None, 405, "asked with POST"),
+        ("/v1/models/none", None, 404, "no model named 'none'"),
+    ],
+)
+def test_mistakes(server: Server, path: str, body: Any, status: int, words: str) -> None:
+    got, answer = call(server, path, body)
+    assert got == status and words in answer["error"]["message"]
+    assert set(answer["error"]) == {"message", "type", "param", "code"}
+
+
+def test_a_large_body_is_not_read(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_file, "BODY", 100)
+    status, told = call(server, "/v1/completions", {"prompt": "a" * 200})
+    assert status == 413 and "at most 100" in told["error"]["message"]
+
+
+def test_models_and_health(server: Server) -> None:
+    assert call(server, "/health") == (200, {"status": "ok", "answers": 0})
+    listed = call(server, "/v1/models")[1]["data"]
+    assert [m["id"] for m in listed] == ["pocket"] and call(server, "/v1/models/pocket")[1] == listed[0]
+
+
+def test_connections_are_kept(server: Server) -> None:
+    link = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    for body in (b"{", b'{"prompt": "a", "max_tokens": 1}', b"{}"):
+        link.request("POST", "/v1/completions", body)
+        answer = link.getresponse()
+        assert answer.status == (200 if b"prompt" in body else 400) and answer.read()
+    link.close()
+
+
+def test_only_loopback_without_a_key(server: Server) -> None:
+    for host in ("0.0.0.0", "192.168.1.5", "::", "example.org"):
+        assert not loopback(host)
+        with pytest.raises(UserError, match="--api-key"):
+            Server(server.service, host, 0)
+    assert all(map(loopback, ("127.0.0.1", "localhost", "::1", "127.1.2.3")))
+    status, told = call(server, "/v1/models", headers={"Host": "evil.example:8000"})  # a web page under another name
+    assert status == 403 and "localhost only" in told["error"]["message"]
+
+
+def test_a_key_is_asked_for(server: Server) -> None:
+    keyed = start(server.service, key="s3cret")
+    try:
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "s3cre"}):
+            status, told = call(keyed, "/v1/models", headers=headers)
+            assert status == 401 and told["error"]["code"] == "invalid_api_key"
+        good = {"Authorization": "Bearer s3cret"}
+        assert call(keyed, "/v1/models", headers=good | {"Host": "other.example"})[0] == 200
+        assert call(keyed, "/v1/completions", {"prompt": "a", "max_tokens": 1})[0] == 401
+        assert call(keyed, "/v1/completions", {"prompt": "a", "max_tokens": 1}, good)[0] == 200
+        assert call(keyed, "/health")[0] == 200
+    finally:
+        keyed.shutdown()
+        keyed.server_close()
+
+
+def test_a_port_that_is_taken_is_a_sentence(server: Server) -> None:
+    with pytest.raises(UserError, match="use another --port"):
+        Server(server.service, port=server.server_port)
+
+
+def test_closing_twice_and_submitting_after(policy: Any) -> None:
+    queue = Queue(policy)
+    queue.start()
+    queue.close()
+    queue.close()
+    with pytest.raises(Exception, match="it was stopped"):
+        queue.submit(Ticket([]))

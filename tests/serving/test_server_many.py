@@ -1,0 +1,145 @@
+"""Many clients at once: each gets what it gets alone; full queues, hang-ups and faults cost the others nothing."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from posttrain.models.load import load_model
+from posttrain.serving.backends import Plain
+from posttrain.serving.queue import Queue
+from posttrain.serving.server import Server
+from posttrain.serving.service import Service
+from tests.serving.serving import SUM, call, chat, events, said, slow, start
+
+
+def test_eight_at_once_get_what_each_gets_alone(server: Server) -> None:
+    bodies = [
+        {"messages": [{"role": "user", "content": f"What is {a}+{a + 3}? Think first."}], "max_tokens": 20 + a, "n": 1 + a % 2,
+         "seed": a, "temperature": a % 3}
+        for a in range(8)
+    ]  # fmt: skip
+    alone = [said(call(server, "/v1/chat/completions", b)[1]) for b in bodies]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda b: said(call(server, "/v1/chat/completions", b)[1]), bodies))
+    assert together == alone
+
+
+def test_a_longer_request_than_there_is_room_for(policy: Any) -> None:
+    """Room for 1,024 places is made first; a request that needs more waits for the one before it, and is answered."""
+    short = load_model("pocket", "cpu")
+    object.__setattr__(short.model.config, "max_positions", 4096)
+    service = Service(short, "pocket")
+    server = start(service)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(chat, server, SUM, temperature=0, max_tokens=60)
+            second = pool.submit(chat, server, SUM, temperature=0, max_tokens=1500)
+            assert said(first.result()) == said(second.result())
+        assert service.queue.maker.engine.slots.length > 1500
+    finally:
+        server.shutdown()
+        server.server_close()
+        service.close()
+
+
+def test_a_client_that_hangs_up_leaves_room_for_others(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """12 answers of 900 tokens in 8 slots, at 50 ms a token: over a minute. Once the client hangs up the queue is empty
+    within seconds, those that run and those that wait."""
+    body = {
+        "prompt": "<|user|>Count",
+        "max_tokens": 900,
+        "temperature": 8.0,
+        "n": 12,
+        "seed": 3,
+        "stop": "\u20ac\u20ac",
+    }
+    queue = server.service.queue
+    slow(monkeypatch, server.service)
+    for stream in (True, False):
+        link = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+        link.request("POST", "/v1/completions", json.dumps(body | {"stream": stream}).encode())
+        if stream:
+            assert link.getresponse().fp.readline().startswith(b"data: ")
+        before = time.monotonic()
+        while not queue.load and time.monotonic() < before + 10:
+            time.sleep(0.01)
+        assert queue.load
+        assert link.sock is None or link.sock.shutdown(socket.SHUT_RDWR) is None
+        link.close()
+        before = time.monotonic()
+        while queue.load and time.monotonic() < before + 20:
+            time.sleep(0.05)
+        assert queue.load == 0
+        assert not queue.maker.owner and not queue.maker.engine.busy
+    monkeypatch.undo()
+    assert said(chat(server, temperature=0)) == said(chat(server, temperature=0))
+
+
+def test_a_full_queue_is_503_and_an_impossible_request_400(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service(policy, "pocket", slots=1, most=2)
+    server = start(service)
+    slow(monkeypatch, service)
+    body = {"prompt": "<|user|>Count", "max_tokens": 900, "temperature": 8.0, "seed": 3, "n": 2}
+    try:
+        assert call(server, "/v1/completions", body | {"n": 3})[0] == 400
+        link = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+        link.request("POST", "/v1/completions", json.dumps(body).encode())
+        while not service.queue.load:
+            time.sleep(0.01)
+        status, told = call(server, "/v1/completions", body | {"n": 1})
+        assert status == 503 and "2 answers are being made" in told["error"]["message"]
+        service.close()  # the one that waits is told, not left hanging
+        assert link.getresponse().status == 503
+        link.close()
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_fault_of_the_engine_ends_no_server(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service(policy, "pocket")
+    server = start(service)
+    body = {"prompt": "<|user|>", "max_tokens": 3}
+    engine = service.queue.maker.engine
+    try:
+        with monkeypatch.context() as m:
+            m.setattr(engine, "turn", lambda: 1 / 0)
+            status, told = call(server, "/v1/completions", body)
+            assert status == 500 and "ZeroDivisionError" in told["error"]["message"]
+        assert call(server, "/v1/completions", body)[0] == 200 and call(server, "/health")[1]["answers"] == 0
+    finally:
+        server.shutdown()
+        server.server_close()
+        service.close()
+
+
+def test_other_models_are_served_one_by_one(policy: Any, server: Server) -> None:
+    """The path of models that the native engine does not know, with one that it does: the same answers."""
+    queue = Queue(policy)
+    queue.maker = Plain(policy)
+    assert Queue(policy).maker.longest == 1024
+    service = Service(policy, "pocket")
+    service.queue.close()
+    service.queue = queue
+    queue.start()
+    other = start(service)
+    try:
+        how = {"temperature": 0, "max_tokens": 60, "n": 2}
+        for more in ({}, {"stop": "->"}):
+            assert chat(other, **how, **more)["choices"] == chat(server, **how, **more)["choices"]
+        body = {"messages": [{"role": "user", "content": SUM}], "temperature": 0}
+        joined = "".join(
+            c["delta"].get("content", "") for p in events(other, "/v1/chat/completions", body) for c in p["choices"]
+        )
+        assert joined == said(chat(server, temperature=0))[0]
+    finally:
+        other.shutdown()
+        other.server_close()
+        service.close()
