@@ -56,7 +56,9 @@ def training() -> None:
     for prompt, count in ((5, 17), (5, 3), (40, 60), (1, 9)):
         context = torch.arange(prompt) % 50
         T = torch.ones(count, dtype=torch.bool)
-        rollouts.append(Rollout(Prompt.text("", ""), context, torch.randint(0, 5000, (count,)), torch.zeros(count), T))
+        rollouts.append(
+            Rollout.single(Prompt.text("", ""), context, torch.randint(0, 5000, (count,)), torch.zeros(count), T)
+        )
     grads, logps = {}, {}
     for name, dtype, layout in (
         ("fp32", torch.float32, "padded"),
@@ -65,7 +67,7 @@ def training() -> None:
     ):
         other = policy.clone().to(dtype)
         other.layout = layout
-        out = other.forward(rollouts, ("logp", "entropy"))
+        out = other.forward(rollouts, ("logp_BT", "entropy_BT"))
         (out["logp_BT"].sum() + 0.1 * out["entropy_BT"].sum()).backward()
         logps[name] = out["logp_BT"].detach()
         grads[name] = torch.cat([x.grad.float().flatten() for x in other.parameters() if x.grad is not None])

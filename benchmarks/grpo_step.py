@@ -20,7 +20,6 @@ import torch
 
 from benchmarks.rollout import SHAPES, scaled
 from posttrain.core.config import Config
-from posttrain.core.loop import Loop
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
 from posttrain.methods.grpo import grpo
@@ -28,10 +27,8 @@ from posttrain.models.decoder import Decoder
 from posttrain.models.language import LanguagePolicy
 from posttrain.models.load import load_tokenizer
 from posttrain.rewards.runtime.score import Scorer
-from posttrain.rollouts.source import Synchronous
-from posttrain.runs.in_memory import Listed, Memory
+from posttrain.runs.in_memory import After, Listed, loop_of
 from posttrain.train import train
-from posttrain.weights.learner import Learner
 
 QUESTION = "Work out the following sum and say how you found it, one step a line, with the result in the last line: "
 
@@ -52,11 +49,8 @@ def steps_of(
     micro = 65536 if policy.device.type == "cuda" else 128  # as `--micro-tokens 128`: less memory, the same gradient
     config = Config(steps=steps, prompts=prompts, sampling=Sampling(tokens), lr=1e-6, warmup=0, micro_tokens=micro)
     method, ticks = grpo.but(terms=(), rollout=grpo.rollout.but(n=n)), [time.perf_counter()]
-    loop = Loop(
-        config=config, method=method, env=env, learner=Learner(policy, method, 0, 1e-6, micro_tokens=micro),
-        source=Synchronous(policy, method.rollout, Sampling(tokens), 0), scorer=Scorer([("worth", worth, 1.0)]),
-        curriculum=method.prompts.live(), run=Memory(), watch=lambda step, m: ticks.append(time.perf_counter()),
-    )  # fmt: skip
+    loop = loop_of(policy, method, env, config, Scorer([("worth", worth, 1.0)]))
+    loop.callbacks = [After(lambda step: ticks.append(time.perf_counter()))]
     if profile:
         seen = cProfile.Profile()
         seen.runcall(train, loop)

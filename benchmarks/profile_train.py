@@ -28,7 +28,9 @@ def group(p: int, answers: int, tokens: int, context: int, vocabulary: int) -> G
     made = []
     for i in range(answers):
         actions, mask_T = torch.randint(0, vocabulary, (tokens,)), torch.ones(tokens, dtype=torch.bool)
-        made.append(Rollout(prompt, text, actions, torch.full((tokens,), -10.0), mask_T, reward=float(i % 2), index=i))
+        made.append(
+            Rollout.single(prompt, text, actions, torch.full((tokens,), -10.0), mask_T, reward=float(i % 2), index=i)
+        )
     return Group(prompt, made)
 
 

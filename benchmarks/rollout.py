@@ -101,7 +101,7 @@ def measure(name: str, rows: int) -> dict[str, Any]:
     speed, made = best_of(engine, contexts, 8)
     alone, _ = best_of(engine, prompts(name, rows), 1)
     return {"tokens_s": speed, "distinct_prompts_tokens_s": alone, "first_call_s": first, "floor": floor(SHAPES[name], rows),
-            "mismatch": mismatch(model, contexts, made), "peak_gib": torch.cuda.max_memory_allocated() / 2**30}  # fmt: skip
+            "logp_gap": mismatch(model, contexts, made), "peak_gib": torch.cuda.max_memory_allocated() / 2**30}  # fmt: skip
 
 
 def unequal(name: str, slots: int, answers: int) -> dict[str, Any]:

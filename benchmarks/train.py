@@ -46,7 +46,7 @@ def batch_of(c: DecoderConfig, rows: int, length: int, context: int = 16) -> lis
         tokens = torch.randint(0, c.vocab_size, (length,))
         actions = tokens[context:]
         T = len(actions)
-        r = Rollout(
+        r = Rollout.single(
             Prompt.text(str(i), ""), tokens[:context], actions, torch.full((T,), -10.0), torch.ones(T, dtype=torch.bool)
         )
         r.reward = float(i % 2)

@@ -160,7 +160,7 @@ def a_stream(device: str) -> Stream:
     for prompt, count in ((5, 7), (5, 3), (4, 6), (1, 2)):
         mask_T = torch.ones(count, dtype=torch.bool)
         context, actions = torch.arange(prompt), torch.arange(count)
-        rollouts.append(Rollout(Prompt.text("", ""), context, actions, torch.zeros(count), mask_T))
+        rollouts.append(Rollout.single(Prompt.text("", ""), context, actions, torch.zeros(count), mask_T))
     return Stream.of(Rows.of(rollouts, device))
 
 

@@ -11,6 +11,7 @@ import json
 import platform
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import torch
 
 from posttrain.core.config import Config
-from posttrain.core.loop import Loop
 from posttrain.core.method import Method
 from posttrain.core.sampling import Sampling
 from posttrain.environments.task import task
@@ -28,14 +28,12 @@ from posttrain.methods.grpo import grpo
 from posttrain.models.load import load_model
 from posttrain.models.lora import add_lora
 from posttrain.rewards.runtime.spec import build_scorer
-from posttrain.rollouts.source import Synchronous
 from posttrain.runs.guard import Guard
-from posttrain.runs.in_memory import Memory
+from posttrain.runs.in_memory import After, loop_of
 from posttrain.train import train
-from posttrain.weights.learner import Learner
 
 PROMPTS, N, PROBLEMS = 32, 8, 400
-FIGURES = ("reward", "length", "mismatch", "grad_norm", "surprise")
+FIGURES = ("reward", "length", "logp_gap", "grad_norm", "nll")
 
 
 def measured(policy: Any, env: Any, tokens: int) -> dict[str, float]:
@@ -50,9 +48,9 @@ def learn(
     """Train in place with the real loop; accuracy every so many steps, and figures of each step."""
     tokens = config.sampling.max_tokens
     points = [{"step": 0, "seconds": 0.0} | measured(policy, env, tokens)]
-    memory, spent, began = Memory(), 0.0, time.perf_counter()
+    spent, began = 0.0, time.perf_counter()
 
-    def after(step: int, _: dict[str, float]) -> None:
+    def after(step: int) -> None:
         nonlocal spent, began
         if (step + 1) % every == 0 or step + 1 == config.steps:
             spent += time.perf_counter() - began  # measuring is not learning
@@ -61,16 +59,15 @@ def learn(
 
     lr = config.lr or 1e-5
     decay = config.steps if config.schedule == "linear" else 0
-    learner = Learner(policy, method, config.seed, lr, config.warmup, config.max_norm, config.micro_tokens, decay)
-    loop = Loop(
-        config=config, method=method, env=env, learner=learner,
-        source=Synchronous(policy, method.rollout, config.sampling, config.seed),
-        scorer=scorer or build_scorer("", env), curriculum=method.prompts.live(), run=memory, watch=after, guard=Guard(),
-        keep=[p.live() for p in method.keep], shaping=[p.live() for p in method.shaping],
-    )  # fmt: skip
+    loop = loop_of(policy, method, env, replace(config, lr=lr), scorer or build_scorer("", env), decay)
+    loop.callbacks, loop.monitors = [After(after)], [Guard()]
     train(loop)
-    figures = {k: [round(row[k], 5) for row in memory.rows if k in row] for k in FIGURES}
-    return {"points": points, "figures": figures, "samples_drawn": config.steps * config.prompts * (config.n or N)}
+    figures = {k: [round(row[k], 5) for row in loop.run.rows if k in row] for k in FIGURES}
+    return {
+        "points": points,
+        "figures": figures,
+        "samples_drawn": config.steps * config.prompts * (config.num_generations or N),
+    }
 
 
 def shown(policy: Any, env: Any, tokens: int) -> list[dict[str, Any]]:
@@ -122,7 +119,7 @@ def main() -> None:
         policy.load_state_dict(start)
         env = task(f"{name}(reward='numeric')")
         config = Config(
-            seed=seed, steps=args.steps, prompts=PROMPTS, n=N, lr=lr, sampling=Sampling(args.max_tokens), micro_tokens=65536,
+            seed=seed, steps=args.steps, prompts=PROMPTS, num_generations=N, lr=lr, sampling=Sampling(args.max_tokens), micro_tokens=65536,
         )  # fmt: skip
         before = shown(policy, env, args.max_tokens)
         began = time.perf_counter()

@@ -64,8 +64,8 @@ ARMS: dict[str, Method] = {
     "grpo-lambda": grpo_lambda.but(terms=()),
     "prorl": prorl.but(reference=prorl.reference.but(every=20)),
     "treepo": treepo,
-    "treepo, unfinished answers count": treepo.but(keep=(zero_variance,)),
-    "dapo, unfinished answers count": dapo.but(keep=(zero_variance,)),
+    "treepo, unfinished answers count": treepo.but(select=(zero_variance,)),
+    "dapo, unfinished answers count": dapo.but(select=(zero_variance,)),
     "pure": min_form, "pure after 15 steps of grpo": min_form,
     "rloo, tokens alike": outcome, "rloo, tokens alike, after 15 steps of grpo": outcome,
 }  # fmt: skip
@@ -78,7 +78,7 @@ def step_model(policy: Any, env: Any, config: Config, out: dict[str, Any]) -> Ca
         policy, [env.prompt(i) for i in range(PRM_PROMPTS)], scorer, config.sampling, seed=config.seed + 1000
     )
     model = policy.as_reward_model()
-    steps = dataclasses.replace(config, steps=PRM_STEPS, lr=PRM_RATE, n=None)
+    steps = dataclasses.replace(config, steps=PRM_STEPS, lr=PRM_RATE, num_generations=None)
     rows = fit(model, process_reward_model, Listed("steps", tuple(found)), steps)
     out["process_reward_model"] = {
         "prompts": PRM_PROMPTS, "answers_labelled": 4 * PRM_PROMPTS, "steps_labelled": sum(len(p.info["steps"]) for p in found),
@@ -158,7 +158,7 @@ def main() -> None:
             policy.load_state_dict(start)
             method, n = ARMS[arm], ARMS[arm].rollout.defaults().get("n", N)
             config = Config(
-                seed=seed, steps=args.steps, prompts=PROMPTS * N // n, n=n, lr=args.lr, sampling=Sampling(args.max_tokens),
+                seed=seed, steps=args.steps, prompts=PROMPTS * N // n, num_generations=n, lr=args.lr, sampling=Sampling(args.max_tokens),
                 micro_tokens=65536,
             )  # fmt: skip
             extra: dict[str, Any] = {}

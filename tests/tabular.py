@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from posttrain.core.types import Batch
+from posttrain.core.batch import Batch
 
 P, T, V = 4, 3, 6
 LENGTH_P = torch.tensor([3, 2, 3, 2])
@@ -61,7 +61,7 @@ def scored(policy: Tabular, G: int) -> tuple[Tensor, Tensor, Batch]:
     uniform_BT = torch.full_like(mask_BT, -torch.log(torch.tensor(float(V))))
     batch = Batch(
         logp_BT, mask_BT, old_logp_BT=logp_BT.detach(), ref_logp_BT=uniform_BT, reward_BT=reward_BT, group_B=prompt_B,
-        old_value_BT=torch.full_like(mask_BT, 0.5), info={"length_B": LENGTH_P[prompt_B]},
+        old_value_BT=torch.full_like(mask_BT, 0.5), **{"length_B": LENGTH_P[prompt_B]},
     )  # fmt: skip
     return prompt_B, tokens_BT, batch
 

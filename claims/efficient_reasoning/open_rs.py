@@ -33,8 +33,8 @@ def train(
     def scored(rollouts: list[Rollout]) -> Tensor:
         right_B = w.right(rollouts)
         for r, x in zip(rollouts, right_B.tolist(), strict=True):
-            r.rewards = {"task": x, "format": float(r.stopped)}
-        return right_B + torch.tensor([float(r.stopped) for r in rollouts])
+            r.rewards = {"task": x, "format": float((not r.truncated))}
+        return right_B + torch.tensor([float((not r.truncated)) for r in rollouts])
 
     def look(step: int) -> None:
         if step % 5 == 4:

@@ -102,8 +102,8 @@ claim(
             "CoPG": partial(train, method=FITTED),
             "no baseline": partial(train, method=GRADIENT.but(advantage=outcome)),
             "mean score as baseline": partial(train, method=GRADIENT.but(advantage=dr_grpo)),
-            "IPO": partial(train, method=FITTED.but(loss=ipo_loss.but(beta=BETA), keep=best_worst)),
-            "DPO": partial(train, method=FITTED.but(loss=dpo_loss.but(beta=BETA), keep=best_worst), lr=0.1),
+            "IPO": partial(train, method=FITTED.but(loss=ipo_loss.but(beta=BETA), select=best_worst)),
+            "DPO": partial(train, method=FITTED.but(loss=dpo_loss.but(beta=BETA), select=best_worst), lr=0.1),
         },
         checks=(
             Check("lands near the optimum", "distance", "CoPG", 0.1, lower=True),

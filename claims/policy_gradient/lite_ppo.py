@@ -48,7 +48,7 @@ class World:
 
     def score(self, rollouts: list[Rollout]) -> Tensor:
         """1 for the word, 0 for another, and a very little noise, as any grader of style adds."""
-        right = [r.stopped and r.text == self.texts[r.prompt.info["row"]] for r in rollouts]
+        right = [(not r.truncated) and r.text == self.texts[r.prompt.info["row"]] for r in rollouts]
         noise = [rng.python("noise", r.version, r.prompt.id, r.index).gauss(0.0, NOISE) for r in rollouts]
         return torch.tensor(right).float() + torch.tensor(noise)
 

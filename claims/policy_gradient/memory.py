@@ -94,7 +94,7 @@ def right(policy: Reader, parts: int) -> float:
 
 def alone(*args: object, n: int = 8) -> list[Group]:
     """The same answers without their turns: only the last one learns."""
-    return [Group(g.prompt, [replace(r, earlier=[]) for r in g.rollouts]) for g in memory.fn(*args, n=n)]
+    return [Group(g.prompt, [replace(r, turns=r.turns[-1:]) for r in g.rollouts]) for g in memory.fn(*args, n=n)]
 
 
 def train(seed: int, rollout: Part, lr: float = 0.2, steps: int = STEPS) -> dict[str, float]:

@@ -111,12 +111,12 @@ claim(
         "steps only its token-level reward model learns, a table of its own. Exact accuracy; each arm at its own best learning rate. "
         "auc: wrong letters that decide are rated below idle ones.",
         arms={
-            "REINFORCE": partial(train, method=PLAIN.but(advantage=baseline, keep=()), lr=1.0),
+            "REINFORCE": partial(train, method=PLAIN.but(advantage=baseline, select=()), lr=1.0),
             "right answers only": partial(
                 train, method=PLAIN.but(advantage=weighted.but(negative=0.0, weigh=False)), lr=0.85
             ),
             "with reshaped blame": partial(train, method=PLAIN, lr=0.8),
-            "with reshaped blame, all answers": partial(train, method=PLAIN.but(keep=zero_variance), lr=0.6),
+            "with reshaped blame, all answers": partial(train, method=PLAIN.but(select=zero_variance), lr=0.6),
             "OREAL": partial(train, method=oreal, lr=1.5, warmup=WARMUP),
         },
         checks=(

@@ -28,7 +28,7 @@ NEEDED = 3
 def solved(r: Rollout) -> bool:
     """Three good steps, no bad one, and an answer given in time."""
     letters = r.actions.tolist()
-    return r.stopped and letters.count(GOOD) >= NEEDED and BAD not in letters
+    return (not r.truncated) and letters.count(GOOD) >= NEEDED and BAD not in letters
 
 
 def judged(r: Rollout, filler: float) -> Tensor:
@@ -48,7 +48,7 @@ class Chain:
         rollouts = [r for g in groups for r in g.rollouts]
         for r in rollouts:
             r.reward = float(solved(r)) if self.outcome else 0.0
-            r.reward_T = None if self.outcome else judged(r, self.filler)
+            r.set_stream("reward", None if self.outcome else judged(r, self.filler))
         return ScoreReport(len(rollouts))
 
 

@@ -34,7 +34,7 @@ VOTES, EARLY = 16, 10
 reft = reinforced(beta=0.01).but(rollout=sample.but(n=G))
 # 0 for a wrong answer and no baseline: what is left is the likelihood of the right ones, in as many updates as ReFT's
 online = raft.but(
-    name="online self-training", rollout=sample.but(n=G), keep=(), advantage=outcome, loss=reinforce,
+    name="online self-training", rollout=sample.but(n=G), select=(), advantage=outcome, loss=reinforce,
     epochs=reft.epochs, minibatches=reft.minibatches,
 )  # fmt: skip
 

@@ -11,10 +11,11 @@ from claims.machinery.claim import Check, Claim, claim
 from claims.worlds.prompting import LABELS, FrozenNet, T, V, Writer, X
 from posttrain.core import rng
 from posttrain.core.assemble import assemble
+from posttrain.core.batch import Batch
 from posttrain.core.config import Config
 from posttrain.core.method import Method
+from posttrain.core.protocols import RolloutRequest
 from posttrain.core.sampling import Sampling
-from posttrain.core.types import Batch
 from posttrain.losses.aggregate import sequence_sum
 from posttrain.losses.policy.reinforce import reinforce
 from posttrain.methods.rlprompt import writing
@@ -62,14 +63,19 @@ def signal(seed: int, method: Method) -> float:
     right_N = (w.gaps(some_NT) > 0).float().mean(-1)
     true = torch.nn.functional.normalize((right_N - right_N.mean()) @ scores(some_NT), dim=0)
     inputs = [torch.randperm(X, generator=draw)[:ASKED].tolist() for _ in range(BATCHES)]
-    groups = sample(policy, [w.asked(x, k) for k, some in enumerate(inputs) for x in some], Sampling(), seed, -1, n=N)
+    groups = sample(
+        RolloutRequest(
+            {"policy": policy}, [w.asked(x, k) for k, some in enumerate(inputs) for x in some], Sampling(), seed, -1
+        ),
+        n=N,
+    )
     Prompted(w.read, LABELS).score(groups)
     batch: Batch = assemble(groups)[1]
     for part in method.shaping:
         batch = batch.but(reward_BT=part.live()(batch))
     reward_MN = batch.returns_B.view(BATCHES, -1)
     reward_MN = reward_MN - reward_MN.mean(-1, keepdim=True)  # raw rewards have the step's mean as baseline
-    g_MD = torch.einsum("mn,mnd->md", reward_MN, scores(batch.need("token_BT")).view(BATCHES, ASKED * N, -1))
+    g_MD = torch.einsum("mn,mnd->md", reward_MN, scores(batch["token_BT"]).view(BATCHES, ASKED * N, -1))
     along_M = g_MD @ true
     return float(along_M.mean() / ((g_MD**2).sum(-1).mean() - along_M.mean() ** 2).sqrt())
 

@@ -62,8 +62,10 @@ class AsScore(Critiqued):
 
     def judge(self, r: Rollout, report: RewardReport) -> None:
         super().judge(r, report)
-        assert r.reward_T is not None
-        r.reward, r.reward_T = float(r.reward_T.sum()), None
+        dense_T = r.stream("reward")
+        assert dense_T is not None
+        r.reward = float(dense_T.sum())
+        r.set_stream("reward", None)
 
 
 world = lru_cache(maxsize=1)(World)

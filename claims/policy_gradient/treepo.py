@@ -13,6 +13,7 @@ from posttrain.advantages.treepo import treepo as ancestors
 from posttrain.core import rng
 from posttrain.core.assemble import assemble
 from posttrain.core.config import Config
+from posttrain.core.protocols import RolloutRequest
 from posttrain.core.registry import Part
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Rollout
@@ -51,9 +52,13 @@ def train(seed: int, rollout: Part, advantage: Part, lr: float) -> dict[str, flo
     """Until 32768 tokens have been sampled; and what a group's gradient is like at the start."""
     start, key_P = world(seed)
     policy = start.clone()
-    cost = sum(len(r) - r.fork for g in rollout(policy, numbered(1).prompts, Sampling(), 0, 0) for r in g.rollouts)
+    cost = sum(
+        len(r) - (r.branch.at if r.branch else 0)
+        for g in rollout(RolloutRequest({"policy": policy}, numbered(1).prompts))
+        for r in g.rollouts
+    )
     config = Config(seed=seed, steps=TOKENS // (cost * P), prompts=P, lr=lr, warmup=0, max_norm=100.0)
-    method = treepo.but(rollout=rollout, advantage=advantage, keep=(), minibatches=1)
+    method = treepo.but(rollout=rollout, advantage=advantage, select=(), minibatches=1)
     fit(policy, method, numbered(P), config, Worth(partial(graded, seed, key_P)))
     signal = signal_to_noise(seed, rollout, advantage)
     share = cost / (N * T)
@@ -68,12 +73,12 @@ def train(seed: int, rollout: Part, advantage: Part, lr: float) -> dict[str, flo
 def signal_to_noise(seed: int, rollout: Part, advantage: Part) -> float:
     """|E g| / sqrt(E |g - E g|^2) of one group's gradient along the true one, over 6 groups of each prompt."""
     policy, key_P = world(seed)
-    groups = rollout(policy, repeated(P, 6).prompts, Sampling(), seed, -1)
+    groups = rollout(RolloutRequest({"policy": policy}, repeated(P, 6).prompts, Sampling(), seed, -1))
     Worth(partial(graded, seed, key_P)).score(groups)
     rollouts, batch = assemble(groups)
     row_B = torch.cat([r.context for r in rollouts])
     p_PTV = policy.table.detach()[:, :, 0].softmax(-1)
-    score_BTV = torch.nn.functional.one_hot(batch.need("token_BT"), V) - p_PTV[row_B]
+    score_BTV = torch.nn.functional.one_hot(batch["token_BT"], V) - p_PTV[row_B]
     g_MTV = (advantage(batch).unsqueeze(-1) * score_BTV).view(len(groups), N, T, V).mean(1)
     row_M = row_B.view(-1, N)[:, 0]
     true_PV = torch.nn.functional.normalize(torch.nn.functional.one_hot(key_P, V) - p_PTV[:, CRITICAL], dim=-1)

@@ -25,7 +25,7 @@ from posttrain.runs.in_memory import Listed, fit, numbered, row
 
 P, T, V, STEPS, LABELS, SHARP = 16, 8, 6, 60, 8000, 3.0
 END = V - 1
-CENTRED = brpo().but(keep=(), advantage=dr_grpo)
+CENTRED = brpo().but(select=(), advantage=dr_grpo)
 
 
 class World:

@@ -61,11 +61,13 @@ class Placed(FineGrained):
 
     def judge(self, r: Rollout, reports: dict) -> None:  # type: ignore[type-arg]
         super().judge(r, reports)
-        assert r.reward_T is not None
+        dense_T = r.stream("reward")
+        assert dense_T is not None
         if self.where == "end":
-            r.reward, r.reward_T = float(r.reward_T.sum()), None
+            r.reward = float(dense_T.sum())
+            r.set_stream("reward", None)
         elif self.where == "late":
-            r.reward_T = r.reward_T.roll(2)
+            r.set_stream("reward", dense_T.roll(2))
 
 
 world = lru_cache(maxsize=1)(World)

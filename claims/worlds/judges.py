@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from claims.worlds.tabular import TabularPolicy
 from posttrain.core import rng
 from posttrain.core.errors import UserError
+from posttrain.core.turn import Turn
 from posttrain.core.types import Prompt, Rollout
 
 
@@ -48,7 +49,7 @@ class LetterModel(nn.Module):
     def written(self, prompt: Prompt, text: str) -> Rollout:
         return self.writer[0].written(prompt, text)
 
-    def forward(self, rollouts: Sequence[Rollout], needs: Iterable[str] = ("logp",)) -> dict[str, Tensor]:
+    def forward(self, rollouts: Sequence[Turn | Rollout], needs: Iterable[str] = ("logp_BT",)) -> dict[str, Tensor]:
         """logp_BT as a language model, score_B after the last letter, as asked."""
         needs = set(needs)
         actions_BT = nn.utils.rnn.pad_sequence([r.actions for r in rollouts], batch_first=True)
@@ -56,11 +57,11 @@ class LetterModel(nn.Module):
         prompt_BD = self.prompt(torch.cat([r.context for r in rollouts]))
         thought_BTD = self.thoughts(prompt_BD, actions_BT)
         out: dict[str, Tensor] = {}
-        if "logp" in needs:
+        if "logp_BT" in needs:
             logp_BTV = torch.log_softmax(self.speak(thought_BTD[:, :-1]), -1)
             real_BT = torch.arange(actions_BT.shape[1]) < length_B.unsqueeze(-1)
             out["logp_BT"] = logp_BTV.gather(-1, actions_BT.unsqueeze(-1)).squeeze(-1) * real_BT
-        if "score" in needs:
+        if "score_B" in needs:
             if self.score is None:
                 raise UserError("this network has no score head; make one with as_reward_model()")
             out["score_B"] = self.score(thought_BTD[torch.arange(len(rollouts)), length_B]).squeeze(-1)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from claims.worlds.tabular import LETTERS, TabularPolicy
 from posttrain.core import rng
+from posttrain.core.turn import Turn
 from posttrain.core.types import Prompt, Rollout
 from posttrain.rewards.scorers.prompted import gap
 from posttrain.runs.in_memory import Listed
@@ -20,9 +21,9 @@ LABELS = [str(k) for k in range(K)]
 class Writer(TabularPolicy):
     """V = log sum exp of the logits is its own critic; every input has the same row, so it is not seen."""
 
-    def forward(self, rollouts: Sequence[Rollout], needs: Iterable[str] = ("logp",)) -> dict[str, Tensor]:
-        out = super().forward(rollouts, set(needs) - {"value"})
-        if "value" in needs:
+    def forward(self, rollouts: Sequence[Turn | Rollout], needs: Iterable[str] = ("logp_BT",)) -> dict[str, Tensor]:
+        out = super().forward(rollouts, set(needs) - {"value_BT"})
+        if "value_BT" in needs:
             row_B, letters_BT = torch.cat([r.context for r in rollouts]), torch.stack([r.actions for r in rollouts])
             out["value_BT"] = torch.logsumexp(self._look_up(self.table, row_B, letters_BT), -1)
         return out

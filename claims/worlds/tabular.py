@@ -14,15 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from posttrain.core import rng
+from posttrain.core.acting import Actor
 from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
-from posttrain.core.types import Prompt, Rollout
+from posttrain.core.turn import Observation, Turn, join
+from posttrain.core.types import Origin, Prompt, Rollout
 from posttrain.inference.sampling import draw
 
 LETTERS = string.ascii_lowercase + string.ascii_uppercase + string.digits + "+-"
 
 
-class TabularPolicy(nn.Module):
+class TabularPolicy(Actor, nn.Module):
     """logits(prompt, t, previous token) = sum_f feature(prompt, f) table(f, t, previous, :).
 
     features_PF is the identity unless given (each prompt has a table of its own); shared features make prompts teach
@@ -56,13 +58,16 @@ class TabularPolicy(nn.Module):
         """All that the policy sees of a prompt: its row."""
         return torch.tensor([prompt.info["row"]])
 
+    def observe(self, prompt: Prompt) -> Observation:
+        return Observation(self.encode(prompt))
+
     def decode(self, tokens: Tensor) -> str:
         return "".join(LETTERS[i] for i in tokens.tolist() if i != self.end)
 
     def written(self, prompt: Prompt, text: str) -> Rollout:
         """An answer that somebody else wrote, as a rollout; the end letter is an action too where there is room."""
         actions, logp_T, mask_T = _letters(text, self.T, self.V, self.end)
-        return Rollout(prompt, self.encode(prompt), actions, logp_T, mask_T, text, info={"written": True})
+        return Rollout.single(prompt, self.encode(prompt), actions, logp_T, mask_T, text, origin=Origin.WRITTEN)
 
     # ---- sampling
 
@@ -86,11 +91,50 @@ class TabularPolicy(nn.Module):
         for b, T in enumerate(length_B):
             p, ids = prompts[b // n], tokens_BT[b, :T]
             mask_T = torch.ones(T, dtype=torch.bool)
-            made.append(Rollout(
+            made.append(Rollout.single(
                 p, row_B[b : b + 1], ids, logp_BT[b, :T], mask_T, self.decode(ids),
                 version=step, index=b % n, stopped=stopped_B[b],
             ))  # fmt: skip
         return [made[i : i + n] for i in range(0, len(made), n)]
+
+    @torch.no_grad()
+    def act(
+        self, pending: Sequence[Sequence[Turn]], keys: Sequence[Sequence[int]], how: Sampling, version: int = 0
+    ) -> list[list[Turn]]:
+        """Letters that follow what each answer has, one way to go on per key, at most how.max_tokens more."""
+        out: list[list[Turn]] = [[] for _ in pending]
+        begun = [join(turns) for turns in pending]
+        for length in sorted({len(b) for b in begun}):
+            which = [i for i, b in enumerate(begun) if len(b) == length]
+            self._extend([begun[i] for i in which], [keys[i] for i in which], how, version, [out[i] for i in which])
+        return out
+
+    def _extend(
+        self, begun: list[Turn], keys: list[Sequence[int]], how: Sampling, version: int, out: list[list[Turn]]
+    ) -> None:
+        """Answers of one length, all at once."""
+        start, which = len(begun[0]), [i for i, k in enumerate(keys) for _ in k]
+        row_B = torch.cat([b.context for b in begun])[which]
+        key_B = torch.tensor([k for some in keys for k in some])
+        before_B = torch.stack([b.actions[-1] for b in begun])[which] if start else None
+        tokens, logps = [], []
+        for t in range(start, min(self.T, start + how.max_tokens)):
+            before_B, logp_B = draw(self._logits_at(row_B, t, before_B), key_B, t, how)
+            tokens.append(before_B)
+            logps.append(logp_B)
+        for i, ids, logp_T in zip(which, torch.stack(tokens, 1), torch.stack(logps, 1), strict=True):
+            out[i].append(self._turn(begun[i], ids, logp_T, version))
+
+    def _turn(self, begun: Turn, ids: Tensor, logp_T: Tensor, version: int) -> Turn:
+        """Up to the first end letter; without one an answer has stopped when it is whole."""
+        ends = (ids == self.end).nonzero() if self.end is not None else torch.zeros(0)
+        n = int(ends[0]) + 1 if len(ends) else len(ids)
+        new = Turn.of(begun.observation, ids[:n], logp_T[:n], version=version)
+        new.stopped = bool(len(ends)) if self.end is not None else len(begun) + n == self.T
+        for name in ("actions", "logp_T", "mask_T", "version_T"):
+            setattr(new, name, torch.cat([getattr(begun, name), getattr(new, name)]))
+        new.text = self.decode(new.actions)
+        return new
 
     def _logits_at(self, row_B: Tensor, t: int, before_B: Tensor | None) -> Tensor:
         """Logits of the t-th letter of each row."""
@@ -109,21 +153,25 @@ class TabularPolicy(nn.Module):
 
     # ---- log-probabilities
 
-    def forward(self, rollouts: Sequence[Rollout], needs: Iterable[str] = ("logp",)) -> dict[str, Tensor]:
+    @property
+    def provides(self) -> frozenset[str]:
+        return frozenset({"logp_BT", "entropy_BT", "value_BT"} | ({"score_B"} if self.score is not None else set()))
+
+    def forward(self, rows: Sequence[Turn | Rollout], needs: Iterable[str] = ("logp_BT",)) -> dict[str, Tensor]:
         """The streams asked for: logp_BT, entropy_BT, value_BT, score_B."""
-        needs = set(needs)
+        needs, rollouts = set(needs), [r.row for r in rows]
         row_B = torch.cat([r.context for r in rollouts])
         actions_BT = nn.utils.rnn.pad_sequence([r.actions for r in rollouts], batch_first=True)
         real_BT = torch.arange(actions_BT.shape[1]) < torch.tensor([len(r) for r in rollouts]).unsqueeze(-1)
         out: dict[str, Tensor] = {}
-        if needs & {"logp", "entropy"}:
+        if needs & {"logp_BT", "entropy_BT"}:
             logp_BTV = self.logp_all(row_B, actions_BT)
             out["logp_BT"] = logp_BTV.gather(-1, actions_BT.unsqueeze(-1)).squeeze(-1) * real_BT
-            if "entropy" in needs:
+            if "entropy_BT" in needs:
                 out["entropy_BT"] = -(logp_BTV.exp() * logp_BTV).sum(-1) * real_BT
-        if "value" in needs:
+        if "value_BT" in needs:
             out["value_BT"] = self._look_up(_there(self.critic, "critic"), row_B, actions_BT) * real_BT
-        if "score" in needs:
+        if "score_B" in needs:
             worth_BTV = self._look_up(_there(self.score, "score table"), row_B, actions_BT)
             out["score_B"] = (worth_BTV.gather(-1, actions_BT.unsqueeze(-1)).squeeze(-1) * real_BT).sum(-1)
         return out

@@ -19,7 +19,7 @@ from posttrain.core import rng
 from posttrain.core.config import Config
 from posttrain.core.method import Method
 from posttrain.core.sampling import Sampling
-from posttrain.core.types import Prompt, Rollout
+from posttrain.core.types import End, Prompt, Rollout
 from posttrain.runs.in_memory import Listed, Worth, fit, row
 
 
@@ -36,10 +36,9 @@ class Thinker(TabularPolicy):
     def _cut(self, r: Rollout, L: int) -> Rollout:
         if len(r) <= L:
             return r
-        ids = r.actions[:L]
-        return changed(
-            r, actions=ids, logp_T=r.logp_T[:L], mask_T=r.mask_T[:L], text=self.decode(ids), stopped=False
-        )  # fmt: skip
+        short = {k: getattr(r.row, k)[:L] for k in ("actions", "logp_T", "mask_T", "version_T")}
+        turn = r.but_turn(**short, text=self.decode(short["actions"]), stopped=False)
+        return changed(turn, end=End.TRUNCATED, stop="length")
 
 
 def ramp(need_P: Sequence[float], T: int, low: float = 0.1, high: float | Sequence[float] = 0.95) -> Tensor:
@@ -90,7 +89,7 @@ class Thinking:
         work_B = torch.tensor([int((r.actions < self.W).sum()) for r in rollouts])
         chance_B = self.right_PK[torch.cat([r.context for r in rollouts]), work_B]
         luck_B = [rng.python(self.seed, "right", r.version, r.prompt.id, r.index).random() for r in rollouts]
-        stopped_B = torch.tensor([r.stopped for r in rollouts])
+        stopped_B = torch.tensor([(not r.truncated) for r in rollouts])
         return (stopped_B & (torch.tensor(luck_B, dtype=torch.float64) < chance_B)).float()
 
     def train(self, policy: Thinker, method: Method, steps: int, lr: float, **how: Any) -> list[dict[str, float]]:

@@ -4,12 +4,14 @@ import torch
 from torch import Tensor
 
 from posttrain.advantages.gae import gae
+from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.core.registry import advantage
-from posttrain.core.types import Batch
 
 
-@advantage(title="Selective loss masking", paper="arXiv:2505.11896", base="gae", needs=("value",), system="adacot")
+@advantage(
+    title="Selective loss masking", paper="arXiv:2505.11896", base="gae", reads=("old_value_BT",), system="adacot"
+)
 def adacot(
     batch: Batch, at: int = 0, gamma: float = 1.0, lam: float = 0.95, whiten: bool = True
 ) -> tuple[Tensor, Tensor]:

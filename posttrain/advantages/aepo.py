@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from posttrain.advantages.task_std import task_std
+from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.core.registry import advantage
-from posttrain.core.types import Batch
 
 
 @advantage(title="AEPO", paper="arXiv:2512.12967", base="task_std", system="qwenlong-l15")
@@ -28,7 +28,7 @@ class aepo:
     def __call__(self, batch: Batch) -> Tensor:
         adv_BT: Tensor = task_std(batch)
         own_BT = batch.mask_BT > 0
-        entropy = -float(batch.need("old_logp_BT")[own_BT].mean()) if bool(own_BT.any()) else 0.0
+        entropy = -float(batch["old_logp_BT"][own_BT].mean()) if bool(own_BT.any()) else 0.0
         if entropy > self.high:
             self.gated = True
         elif entropy < self.low:

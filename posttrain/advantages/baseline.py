@@ -3,8 +3,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from posttrain.advantages.group import spread
+from posttrain.core.batch import Batch
 from posttrain.core.registry import advantage
-from posttrain.core.types import Batch
 
 
 @advantage(title="Constant baseline", paper="arXiv:2503.14286", base="outcome", laws=("groups_are_separate",))

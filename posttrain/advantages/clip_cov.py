@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from posttrain.advantages.grpo import grpo
+from posttrain.core.batch import Batch
 from posttrain.core.registry import advantage
-from posttrain.core.types import Batch
 
 
 @advantage(title="Clip-Cov", paper="arXiv:2505.22617", base="grpo", laws=("shift_invariant", "scale_invariant"))
@@ -18,7 +18,7 @@ def clip_cov(batch: Batch, ratio: float = 2e-4, low: float = 1.0, high: float = 
     from the sampler's log-probabilities, once a step.
     """
     adv_BT: Tensor = grpo(batch)
-    cov_BT = covariance(batch.need("old_logp_BT"), adv_BT, batch.mask_BT)
+    cov_BT = covariance(batch["old_logp_BT"], adv_BT, batch.mask_BT)
     inside_BT = (batch.mask_BT > 0) & (cov_BT >= low) & (cov_BT <= high)
     return torch.where(largest(cov_BT, inside_BT, ratio * float(batch.mask_BT.sum())), 0.0, adv_BT)
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.registry import advantage
-from posttrain.core.types import Batch
 
 
 @advantage(title="Dense", laws=("groups_are_separate",))
@@ -13,4 +13,4 @@ def dense(batch: Batch) -> Tensor:
 
     A_t = r_t
     """
-    return torch.where(batch.mask_BT > 0, batch.need("reward_BT"), 0.0)
+    return torch.where(batch.mask_BT > 0, batch["reward_BT"], 0.0)

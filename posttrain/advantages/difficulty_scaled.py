@@ -5,9 +5,9 @@ from torch import Tensor
 
 from posttrain.advantages.group import group_mean, group_size
 from posttrain.advantages.grpo import grpo
+from posttrain.core.batch import Batch
 from posttrain.core.credit import component
 from posttrain.core.registry import advantage
-from posttrain.core.types import Batch
 
 
 @advantage(title="GRPO-S (DR-IRL)", paper="arXiv:2503.18991", base="grpo", system="dr-irl", laws=("sums_to_zero",))
@@ -26,20 +26,20 @@ def difficulty_scaled(batch: Batch, tau: float = 1.0, eps: float = 1e-4) -> Tens
 
 def hardness(batch: Batch) -> Tensor:
     """h, one a row: how far a prompt's answers are from its demonstration, against the other prompts."""
-    if "reward:similarity_B" not in batch.info:
+    if "reward:similarity_B" not in batch:
         return torch.ones_like(batch.mask_BT[:, 0])
-    group_B, live_B = batch.need("group_B"), batch.live_B
-    far_B = group_mean(1 - component(batch, "similarity"), group_B, live_B)
-    share_B = live_B / group_size(group_B, live_B).clamp_min(1)  # each prompt counts once
+    group_B, valid_B = batch["group_B"], batch.valid_B
+    far_B = group_mean(1 - component(batch, "similarity"), group_B, valid_B)
+    share_B = valid_B / group_size(group_B, valid_B).clamp_min(1)  # each prompt counts once
     mean = (far_B * share_B).sum() / share_B.sum().clamp_min(1)
     return torch.sigmoid(far_B) / torch.sigmoid(mean)
 
 
 def responsiveness(batch: Batch, tau: float) -> Tensor:
     """m, one for the batch: the mean gap without outliers, against the mean of all."""
-    if "reward:demonstration_B" not in batch.info or not bool(batch.live_B.any()):
+    if "reward:demonstration_B" not in batch or not bool(batch.valid_B.any()):
         return torch.ones_like(batch.mask_BT[:1, 0])
-    gap_N = (component(batch, "demonstration") - batch.returns_B)[batch.live_B]
+    gap_N = (component(batch, "demonstration") - batch.returns_B)[batch.valid_B]
     mean = gap_N.mean()
     near_N = gap_N[(gap_N - mean) ** 2 <= tau]
     return torch.sigmoid(near_N.mean() if near_N.numel() else mean) / torch.sigmoid(mean)

@@ -4,8 +4,8 @@ from torch import Tensor
 
 from posttrain.advantages.group import spread
 from posttrain.advantages.whiten import group_centre
+from posttrain.core.batch import Batch
 from posttrain.core.registry import advantage
-from posttrain.core.types import Batch
 
 
 @advantage(paper="arXiv:2503.20783", base="grpo", laws=("shift_invariant", "sums_to_zero", "groups_are_separate"))
@@ -14,4 +14,4 @@ def dr_grpo(batch: Batch) -> Tensor:
 
     A_i = R_i - mean_group R;  a group of one, or of equals, gets 0
     """
-    return spread(group_centre(batch.returns_B, batch.need("group_B"), batch.live_B), batch)
+    return spread(group_centre(batch.returns_B, batch["group_B"], batch.valid_B), batch)

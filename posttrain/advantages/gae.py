@@ -4,11 +4,11 @@ import torch
 from torch import Tensor
 
 from posttrain.advantages.whiten import batch_whiten
+from posttrain.core.batch import Batch
 from posttrain.core.registry import advantage
-from posttrain.core.types import Batch
 
 
-@advantage(paper="arXiv:1506.02438", needs=("value",))
+@advantage(paper="arXiv:1506.02438", reads=("old_value_BT",))
 def gae(batch: Batch, gamma: float = 1.0, lam: float = 0.95, whiten: bool = True) -> tuple[Tensor, Tensor]:
     """GAE: credit is a decaying sum of the critic's surprises; also returns the critic's targets, return_BT.
 
@@ -16,8 +16,8 @@ def gae(batch: Batch, gamma: float = 1.0, lam: float = 0.95, whiten: bool = True
     Time counts the policy's own actions: what the environment wrote in between is skipped, its rewards go to the
     action before it.
     """
-    old_value_BT = torch.where(batch.mask_BT > 0, batch.need("old_value_BT"), 0.0)
-    adv_BT = surprises(batch.need("reward_BT"), old_value_BT, batch.mask_BT, gamma, lam)
+    old_value_BT = torch.where(batch.mask_BT > 0, batch["old_value_BT"], 0.0)
+    adv_BT = surprises(batch["reward_BT"], old_value_BT, batch.mask_BT, gamma, lam)
     return_BT = adv_BT + old_value_BT
     return (batch_whiten(adv_BT, batch.mask_BT) if whiten else adv_BT), return_BT
 

@@ -4,8 +4,8 @@ from torch import Tensor
 
 from posttrain.advantages.group import group_std, spread
 from posttrain.advantages.whiten import group_centre
+from posttrain.core.batch import Batch
 from posttrain.core.registry import advantage
-from posttrain.core.types import Batch
 
 
 @advantage(title="GPG", paper="arXiv:2504.02546", base="dr_grpo", laws=("shift_invariant", "sums_to_zero"))
@@ -15,7 +15,7 @@ def gpg(batch: Batch) -> Tensor:
     A_i = alpha (R_i - mean_group R);  alpha = B / (B - M), M answers in groups that all earned the same
     The paper's F_norm = 1; its other choice, the group's std, is the advantage `grpo`.
     """
-    group_B, live_B, earned_B = batch.need("group_B"), batch.live_B, batch.returns_B
-    teaches_B = live_B & (group_std(earned_B, group_B, live_B) > 0)
-    alpha = live_B.sum() / teaches_B.sum().clamp_min(1)
-    return spread(alpha * group_centre(earned_B, group_B, live_B), batch)
+    group_B, valid_B, earned_B = batch["group_B"], batch.valid_B, batch.returns_B
+    teaches_B = valid_B & (group_std(earned_B, group_B, valid_B) > 0)
+    alpha = valid_B.sum() / teaches_B.sum().clamp_min(1)
+    return spread(alpha * group_centre(earned_B, group_B, valid_B), batch)

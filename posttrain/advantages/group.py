@@ -1,11 +1,11 @@
-"""Statistics of siblings, as pure functions of (value_B, group_B, live_B); rows that are not live do not count."""
+"""Statistics of siblings, as pure functions of (value_B, group_B, valid_B); rows that are not live do not count."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from posttrain.core.types import Batch
+from posttrain.core.batch import Batch
 
 
 def group_sum(x_B: Tensor, group_B: Tensor) -> Tensor:
@@ -15,23 +15,23 @@ def group_sum(x_B: Tensor, group_B: Tensor) -> Tensor:
     return sums.index_add(0, index_B, x_B)[index_B]
 
 
-def group_size(group_B: Tensor, live_B: Tensor) -> Tensor:
+def group_size(group_B: Tensor, valid_B: Tensor) -> Tensor:
     """How many live rows each row's group has."""
-    return group_sum(live_B.float(), group_B)
+    return group_sum(valid_B.float(), group_B)
 
 
-def group_mean(x_B: Tensor, group_B: Tensor, live_B: Tensor) -> Tensor:
+def group_mean(x_B: Tensor, group_B: Tensor, valid_B: Tensor) -> Tensor:
     """Each row's mean over the live rows of its group (0 for a group with none)."""
-    total_B = group_sum(torch.where(live_B, x_B, 0.0), group_B)
-    return total_B / group_size(group_B, live_B).clamp_min(1)
+    total_B = group_sum(torch.where(valid_B, x_B, 0.0), group_B)
+    return total_B / group_size(group_B, valid_B).clamp_min(1)
 
 
-def group_std(x_B: Tensor, group_B: Tensor, live_B: Tensor, correction: int = 1) -> Tensor:
+def group_std(x_B: Tensor, group_B: Tensor, valid_B: Tensor, correction: int = 1) -> Tensor:
     """Each row's standard deviation over the live rows of its group (0 where there are too few)."""
-    square_B = torch.where(live_B, (x_B - group_mean(x_B, group_B, live_B)) ** 2, 0.0)
-    return (group_sum(square_B, group_B) / (group_size(group_B, live_B) - correction).clamp_min(1)).sqrt()
+    square_B = torch.where(valid_B, (x_B - group_mean(x_B, group_B, valid_B)) ** 2, 0.0)
+    return (group_sum(square_B, group_B) / (group_size(group_B, valid_B) - correction).clamp_min(1)).sqrt()
 
 
 def spread(adv_B: Tensor, batch: Batch) -> Tensor:
     """Outcome to token: every action of an answer gets the answer's credit; rows that are not live get 0."""
-    return torch.where(batch.live_B, adv_B, 0.0).unsqueeze(-1) * batch.mask_BT
+    return torch.where(batch.valid_B, adv_B, 0.0).unsqueeze(-1) * batch.mask_BT

@@ -4,8 +4,8 @@ from torch import Tensor
 
 from posttrain.advantages.group import spread
 from posttrain.advantages.whiten import group_whiten
+from posttrain.core.batch import Batch
 from posttrain.core.registry import advantage
-from posttrain.core.types import Batch
 
 
 @advantage(paper="arXiv:2402.03300", laws=("shift_invariant", "scale_invariant", "sums_to_zero", "groups_are_separate"))
@@ -14,4 +14,4 @@ def grpo(batch: Batch, eps: float = 1e-4) -> Tensor:
 
     A_i = (R_i - mean_group R) / (std_group R + eps);  a group of one, or of equals, gets 0
     """
-    return spread(group_whiten(batch.returns_B, batch.need("group_B"), batch.live_B, eps), batch)
+    return spread(group_whiten(batch.returns_B, batch["group_B"], batch.valid_B, eps), batch)

@@ -5,8 +5,8 @@ from torch import Tensor
 from posttrain.advantages.clip_cov import covariance, largest
 from posttrain.advantages.group import spread
 from posttrain.advantages.grpo import grpo
+from posttrain.core.batch import Batch
 from posttrain.core.registry import advantage
-from posttrain.core.types import Batch
 
 
 @advantage(title="KL-Cov", paper="arXiv:2505.22617", base="clip_cov", laws=("shift_invariant",))
@@ -17,6 +17,6 @@ def kl_cov(batch: Batch, ratio: float = 2e-3) -> tuple[Tensor, Tensor, Tensor]:
     The paper marks anew at each update; here once a step. Also returns R, which a method without critic does not read.
     """
     adv_BT: Tensor = grpo(batch)
-    cov_BT = covariance(batch.need("old_logp_BT"), adv_BT, batch.mask_BT)
+    cov_BT = covariance(batch["old_logp_BT"], adv_BT, batch.mask_BT)
     mark_BT = largest(cov_BT, batch.mask_BT > 0, ratio * float(batch.mask_BT.sum()))
     return adv_BT, spread(batch.returns_B, batch), mark_BT.to(adv_BT.dtype)

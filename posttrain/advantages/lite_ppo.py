@@ -5,8 +5,8 @@ from torch import Tensor
 
 from posttrain.advantages.group import spread
 from posttrain.advantages.whiten import group_centre
+from posttrain.core.batch import Batch
 from posttrain.core.registry import advantage
-from posttrain.core.types import Batch
 
 
 @advantage(
@@ -18,8 +18,8 @@ def lite_ppo(batch: Batch, centred: bool = False, eps: float = 1e-4) -> Tensor:
     A_i = (R_i - mean_group R) / (std_batch R + eps);  the std is unbiased, over live answers
     centred: take the std of R - mean_group R instead, so that how hard prompts are does not count as spread.
     """
-    group_B, live_B = batch.need("group_B"), batch.live_B
-    credit_B = group_centre(batch.returns_B, group_B, live_B)
-    alive_N = (credit_B if centred else batch.returns_B)[live_B]
+    group_B, valid_B = batch["group_B"], batch.valid_B
+    credit_B = group_centre(batch.returns_B, group_B, valid_B)
+    alive_N = (credit_B if centred else batch.returns_B)[valid_B]
     std = alive_N.std() if alive_N.numel() > 1 else torch.zeros_like(alive_N.sum())
     return spread(credit_B / (std + eps), batch)

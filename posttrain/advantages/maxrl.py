@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from posttrain.advantages.group import group_mean, spread
+from posttrain.core.batch import Batch
 from posttrain.core.registry import advantage
-from posttrain.core.types import Batch
 
 
 @advantage(
@@ -20,6 +20,6 @@ def maxrl(batch: Batch, eps: float = 1e-6) -> Tensor:
     A_i = (R_i - m) / (m + eps), m = mean_group R: the gradient of log m, where RL follows that of m
     Meant for rewards of 0 and 1; a group that earned nothing (m <= 0) gets 0.
     """
-    mean_B = group_mean(batch.returns_B, batch.need("group_B"), batch.live_B)
+    mean_B = group_mean(batch.returns_B, batch["group_B"], batch.valid_B)
     credit_B = (batch.returns_B - mean_B) / (mean_B.clamp_min(0) + eps)
     return spread(torch.where(mean_B > 0, credit_B, 0.0), batch)

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.registry import advantage
-from posttrain.core.types import Batch
 
 
 @advantage(laws=("shift_invariant", "scale_invariant", "groups_are_separate"))

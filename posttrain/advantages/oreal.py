@@ -5,12 +5,12 @@ from torch import Tensor
 
 from posttrain.advantages.group import spread
 from posttrain.advantages.rloo import rloo
+from posttrain.core.batch import Batch
 from posttrain.core.registry import advantage
-from posttrain.core.types import Batch
 from posttrain.losses.regularisers.token_outcome import token_worth
 
 
-@advantage(title="OREAL", paper="arXiv:2502.06781", base="rloo", needs=("value",), laws=("groups_are_separate",))
+@advantage(title="OREAL", paper="arXiv:2502.06781", base="rloo", reads=("old_value_BT",), laws=("groups_are_separate",))
 def oreal(batch: Batch, negative: float = 0.5, bar: float = 0.5, weigh: bool = True, floor: float = 0.0) -> Tensor:
     """OREAL: imitate right answers, push away from wrong ones by their leave-one-out share, token by token.
 
@@ -23,12 +23,12 @@ def oreal(batch: Batch, negative: float = 0.5, bar: float = 0.5, weigh: bool = T
     """
     own_BT = batch.mask_BT > 0
     right_BT = (batch.returns_B > bar).unsqueeze(-1)
-    whole_B = batch.info.get("reward:leave_one_out_B")
+    whole_B = batch.get("reward:leave_one_out_B")
     above_BT = rloo(batch) if whole_B is None else spread(whole_B.to(batch.mask_BT), batch)
     credit_BT = torch.where(right_BT & own_BT, 1.0, negative * above_BT)
     if not weigh:
         return torch.where(own_BT, credit_BT, 0.0)
-    w_BT, has_BT = token_worth(batch, torch.where(own_BT, batch.need("old_value_BT"), 0.0))
+    w_BT, has_BT = token_worth(batch, torch.where(own_BT, batch["old_value_BT"], 0.0))
     sure_BT = 2 * torch.sigmoid(w_BT) - 1
     omega_BT = torch.where(right_BT, sure_BT, -sure_BT).clamp_min(floor)
     return torch.where(own_BT, credit_BT * torch.where(has_BT, omega_BT, 1.0), 0.0)

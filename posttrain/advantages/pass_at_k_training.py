@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from posttrain.advantages.group import spread
+from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.core.registry import advantage
-from posttrain.core.types import Batch
 
 
 @advantage(
@@ -24,9 +24,9 @@ def pass_at_k_training(batch: Batch, k: int = 4, eps: float = 1e-4) -> Tensor:
     """
     if k < 1:
         raise UserError(f"pass_at_k_training got k={k}; the best of k needs at least 1")
-    group_B, credit_B = batch.need("group_B"), torch.zeros_like(batch.returns_B)
+    group_B, credit_B = batch["group_B"], torch.zeros_like(batch.returns_B)
     for group in group_B.unique():
-        index = (batch.live_B & (group_B == group)).nonzero().flatten()
+        index = (batch.valid_B & (group_B == group)).nonzero().flatten()
         if index.numel() > k:
             credit_B[index] = best_of_subsets(batch.returns_B[index], k, eps)
     return spread(credit_B, batch)

@@ -5,9 +5,9 @@ from torch import Tensor
 
 from posttrain.advantages.group import group_sum, spread
 from posttrain.advantages.rloo import rloo
+from posttrain.core.batch import Batch
 from posttrain.core.credit import component, on_last
 from posttrain.core.registry import advantage
-from posttrain.core.types import Batch
 
 
 @advantage(title="PURE", paper="arXiv:2504.15275", base="rloo", laws=("groups_are_separate",))
@@ -18,11 +18,11 @@ def pure(batch: Batch, outcome: str = "") -> Tensor:
     outcome names the component of the reward that is R; without it all rewards are steps. Since b counts tokens, a longer
     answer needs more to be as good: that is meant, and it is no unbiased baseline.
     """
-    own_BT, group_B, live_B = batch.mask_BT > 0, batch.need("group_B"), batch.live_B
+    own_BT, group_B, valid_B = batch.mask_BT > 0, batch["group_B"], batch.valid_B
     whole_BT = torch.zeros_like(batch.mask_BT)
     if outcome:
-        whole_BT = torch.where(live_B.unsqueeze(-1), on_last(component(batch, outcome), batch), 0.0)
-    step_BT = torch.where(live_B.unsqueeze(-1), batch.need("reward_BT"), 0.0) - whole_BT
+        whole_BT = torch.where(valid_B.unsqueeze(-1), on_last(component(batch, outcome), batch), 0.0)
+    step_BT = torch.where(valid_B.unsqueeze(-1), batch["reward_BT"], 0.0) - whole_BT
     sum_B, length_B = step_BT.sum(-1), batch.lengths_B
     rate_B = (group_sum(sum_B, group_B) - sum_B) / (group_sum(length_B, group_B) - length_B).clamp_min(1)
     above_BT = step_BT - rate_B.unsqueeze(-1) * batch.mask_BT

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from posttrain.advantages.whiten import batch_whiten
+from posttrain.core.batch import Batch
 from posttrain.core.registry import advantage
-from posttrain.core.types import Batch
 
 
 @advantage(paper="arXiv:2501.03262", laws=("shift_invariant", "scale_invariant", "tokens_sum_to_zero"))
@@ -15,5 +15,5 @@ def reinforce_pp(batch: Batch) -> Tensor:
     G_t = sum_{s >= t} r_s;  A = (G - mean_batch G) / std_batch G
     With `kl_in_reward`, G_t is the paper's R - beta sum_{s >= t} KL_s.
     """
-    togo_BT = batch.need("reward_BT").flip(-1).cumsum(-1).flip(-1)
+    togo_BT = batch["reward_BT"].flip(-1).cumsum(-1).flip(-1)
     return batch_whiten(torch.where(batch.mask_BT > 0, togo_BT, 0.0), batch.mask_BT)

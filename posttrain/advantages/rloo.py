@@ -4,8 +4,8 @@ from torch import Tensor
 
 from posttrain.advantages.group import group_size, spread
 from posttrain.advantages.whiten import group_centre
+from posttrain.core.batch import Batch
 from posttrain.core.registry import advantage
-from posttrain.core.types import Batch
 
 
 @advantage(paper="arXiv:2402.14740", base="dr_grpo", laws=("shift_invariant", "sums_to_zero", "groups_are_separate"))
@@ -14,7 +14,7 @@ def rloo(batch: Batch) -> Tensor:
 
     A_i = R_i - mean_{j != i} R_j = G/(G - 1) (R_i - mean_group R);  a group of one has no others and gets 0
     """
-    group_B, live_B = batch.need("group_B"), batch.live_B
-    size_B = group_size(group_B, live_B)
-    centred_B = group_centre(batch.returns_B, group_B, live_B)
+    group_B, valid_B = batch["group_B"], batch.valid_B
+    size_B = group_size(group_B, valid_B)
+    centred_B = group_centre(batch.returns_B, group_B, valid_B)
     return spread(centred_B * size_B / (size_B - 1).clamp_min(1), batch)

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from posttrain.advantages.group import group_std, spread
 from posttrain.advantages.whiten import group_centre
+from posttrain.core.batch import Batch
 from posttrain.core.registry import advantage
-from posttrain.core.types import Batch
 
 
 @advantage(
@@ -20,7 +20,7 @@ def task_std(batch: Batch, eps: float = 1e-4) -> Tensor:
     A task whose rewards are small learns as fast as one whose rewards are large. `Prompt.info["task"]` names the task;
     without names all are one task, which is Lite PPO's credit.
     """
-    group_B, live_B = batch.need("group_B"), batch.live_B
-    task_B = batch.info.get("task_B", torch.zeros_like(group_B))
-    credit_B = group_centre(batch.returns_B, group_B, live_B)
-    return spread(credit_B / (group_std(batch.returns_B, task_B, live_B) + eps), batch)
+    group_B, valid_B = batch["group_B"], batch.valid_B
+    task_B = batch["task_B"] if "task_B" in batch else torch.zeros_like(group_B)
+    credit_B = group_centre(batch.returns_B, group_B, valid_B)
+    return spread(credit_B / (group_std(batch.returns_B, task_B, valid_B) + eps), batch)

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from posttrain.advantages.states import nodes, worth
+from posttrain.core.batch import Batch
 from posttrain.core.registry import advantage
-from posttrain.core.types import Batch
 
 
 @advantage(title="Tree segments", paper="arXiv:2506.11902", laws=("shift_invariant", "groups_are_separate"))

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from posttrain.advantages.group import spread
 from posttrain.advantages.states import nodes, worth
+from posttrain.core.batch import Batch
 from posttrain.core.registry import advantage
-from posttrain.core.types import Batch
 
 
 @advantage(title="TreePO", paper="arXiv:2508.17445", base="lite_ppo", laws=("shift_invariant", "scale_invariant"))
@@ -24,7 +24,7 @@ def treepo(batch: Batch, root_only: bool = False, whiten: bool = True, eps: floa
         forks_BS[:, 1:] = False
     above_BS = torch.where(forks_BS, batch.returns_B.unsqueeze(-1) - value_BS, 0.0)
     credit_B = above_BS.sum(-1) / forks_BS.sum(-1).clamp_min(1)
-    alive_N = credit_B[batch.live_B]
+    alive_N = credit_B[batch.valid_B]
     if whiten and alive_N.numel() > 1:
         credit_B = credit_B / (alive_N.std() + eps)
     return spread(credit_B, batch)

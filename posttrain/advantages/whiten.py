@@ -8,14 +8,14 @@ from torch import Tensor
 from posttrain.advantages.group import group_mean, group_std
 
 
-def group_centre(x_B: Tensor, group_B: Tensor, live_B: Tensor) -> Tensor:
+def group_centre(x_B: Tensor, group_B: Tensor, valid_B: Tensor) -> Tensor:
     """x - mean over its group."""
-    return x_B - group_mean(x_B, group_B, live_B)
+    return x_B - group_mean(x_B, group_B, valid_B)
 
 
-def group_whiten(x_B: Tensor, group_B: Tensor, live_B: Tensor, eps: float) -> Tensor:
+def group_whiten(x_B: Tensor, group_B: Tensor, valid_B: Tensor, eps: float) -> Tensor:
     """(x - mean) / (std + eps) over its group, with the unbiased std (divided by G - 1); equals give 0."""
-    return group_centre(x_B, group_B, live_B) / (group_std(x_B, group_B, live_B) + eps)
+    return group_centre(x_B, group_B, valid_B) / (group_std(x_B, group_B, valid_B) + eps)
 
 
 def batch_whiten(x_BT: Tensor, mask_BT: Tensor, eps: float = 1e-8) -> Tensor:

@@ -41,9 +41,13 @@ def main(args: argparse.Namespace) -> int:
         return converse(talk, args.run or config.model)
     answer = talk.ask(args.say)
     if args.json:
-        print(json.dumps({"question": args.say, "answer": answer.text, "tokens": len(answer), "ended": answer.stopped}))
+        print(
+            json.dumps(
+                {"question": args.say, "answer": answer.text, "tokens": len(answer), "ended": (not answer.truncated)}
+            )
+        )
         return 0
-    print(answer.text + ("" if answer.stopped else " (cut off; a larger --max-tokens lets it end)"))
+    print(answer.text + ("" if (not answer.truncated) else " (cut off; a larger --max-tokens lets it end)"))
     words = [w for w in args.argv if w not in ("--say", args.say)]
     print(f"\nnext: {shlex.join(['posttrain', *words])}   for a conversation", file=sys.stderr)
     return 0
@@ -84,6 +88,6 @@ def converse(talk: Conversation, name: str) -> int:
             talk.said.clear()
             continue
         answer = talk.ask(text)
-        print(f"{name}: {answer.text}{'' if answer.stopped else ' (cut off)'}")
+        print(f"{name}: {answer.text}{'' if (not answer.truncated) else ' (cut off)'}")
     print("\nnext: posttrain run grpo --task arithmetic   teaches it more")
     return 0

@@ -1,6 +1,6 @@
 """examples:
   posttrain doctor
-  posttrain doctor --model smollm2 --prompts 32 --n 8 --max-tokens 256
+  posttrain doctor --model smollm2 --prompts 32 --num-generations 8 --max-tokens 256
   posttrain doctor --model path/to/model --lora 16 --data path/to/data
 Exit code 1 if something that every run needs is missing.
 """
@@ -176,7 +176,7 @@ def embedded() -> Finding:
     question = "What is 2+3? Answer only."
     policy = load_model("pocket", "cpu")
     answer = policy.sample([Prompt.text("doctor", question)], 1, Sampling(max_tokens=32, temperature=0.0))[0][0]
-    if not answer.text.strip() or not answer.stopped:
+    if not answer.text.strip() or answer.truncated:
         return Finding("built-in model", f"says {answer.text!r} to {question!r}", "problem", "install posttrain again")
     return Finding("built-in model", f"loads, and says {answer.text!r} to {question!r}")
 

@@ -1,6 +1,6 @@
 """examples:
 posttrain eval --task arithmetic
-posttrain eval --run grpo-arithmetic --n 8
+posttrain eval --run grpo-arithmetic --num-generations 8
 posttrain eval --model path/to/model --task gsm8k --data path/to/data --problems 500 --temperature 0
 """
 
@@ -15,7 +15,7 @@ from posttrain.commands.parser import Parser, number, whole
 from posttrain.commands.policy import load, policy_options
 from posttrain.commands.use import load_parts, use_option
 from posttrain.core.errors import UserError
-from posttrain.core.registry import find, parse
+from posttrain.core.registry import find, parts
 
 
 def options(parser: Parser) -> None:
@@ -26,7 +26,9 @@ def options(parser: Parser) -> None:
     group.add_argument("--think", action=argparse.BooleanOptionalAction, help="ask for a written chain of thought")
     group.add_argument("--data", metavar="DIR", help="folder of data sets, for presets")
     group.add_argument("--problems", type=whole, default=200, metavar="N", help="held-out problems [200]")
-    group.add_argument("--n", type=whole, default=1, metavar="N", help="answers a problem, for pass@k [1]")
+    group.add_argument(
+        "--num-generations", type=whole, default=1, metavar="N", help="answers a problem, for pass@k [1]"
+    )
     group.add_argument("--temperature", type=number, metavar="X", help="0 takes the likeliest token [the run's, or 1]")
     group.add_argument("--max-tokens", type=whole, metavar="N", help="the longest answer [the run's, or 64]")
     group.add_argument(
@@ -45,16 +47,21 @@ def main(args: argparse.Namespace) -> int:
     policy, config = load(args)
     changes = {k: v for k in ("temperature", "max_tokens") if (v := getattr(args, k)) is not None}
     how = dataclasses.replace(config.sampling, **changes)
-    if how.temperature == 0 and args.n > 1:
-        raise UserError(f"at temperature 0 all {args.n} answers are the same; use --n 1 or a temperature above 0")
+    if how.temperature == 0 and args.num_generations > 1:
+        raise UserError(
+            f"at temperature 0 all {args.num_generations} answers are the same; use --num-generations 1 or a temperature above 0"
+        )
     policy.temperature = how.temperature or 1.0
     env = task_of(args, config)
     if not getattr(env, "graded", True):
         raise UserError(f"{env.name} has no gold answers, so nothing says which answers are right; use another --task")
     from posttrain.evals.accuracy import accuracy
 
-    score = accuracy(policy, env, args.problems, how, args.n, args.split, rollout_of(args.rollout))
-    result = figures(score, args.n) | {"task": args.task or config.task, "model": args.run or config.model}
+    score = accuracy(policy, env, args.problems, how, args.num_generations, args.split, rollout_of(args.rollout))
+    result = figures(score, args.num_generations) | {
+        "task": args.task or config.task,
+        "model": args.run or config.model,
+    }
     result |= {"temperature": how.temperature, "split": args.split}
     if args.json:
         print(json.dumps(result))
@@ -65,14 +72,13 @@ def main(args: argparse.Namespace) -> int:
 
 def rollout_of(spec: str | None) -> Any:
     """The rollout named, if it is a way to answer and not only to explore."""
-    from posttrain.evals.accuracy import ANSWERING
-
     if not spec:
         return None
-    name, params = parse(spec)
-    if name not in ANSWERING:
-        raise UserError(f"--rollout {name}: not a way to answer a test; use {' or '.join(ANSWERING)}, or leave it out")
-    return find(name, "rollout").but(**params)
+    part = find(spec, "rollout")
+    if not part.card.at_test:
+        ways = " or ".join(p.name for p in parts("rollout") if p.card.at_test)
+        raise UserError(f"--rollout {part.name}: not a way to answer a test; use {ways}, or leave it out")
+    return part
 
 
 def task_of(args: argparse.Namespace, config: Any) -> Any:
@@ -95,7 +101,7 @@ def figures(score: Any, n: int) -> dict[str, Any]:
     return {
         "accuracy": score.accuracy, "error": score.error, "problems": score.problems, "n": n,
         "pass_at_k": {str(k): {"mean": m, "error": e} for k, (m, e) in passed.items()},
-        "tokens_an_answer": score.tokens, "ended": sum(r.stopped for r in score.rollouts) / len(score.rollouts),
+        "tokens_an_answer": score.tokens, "ended": sum((not r.truncated) for r in score.rollouts) / len(score.rollouts),
     }  # fmt: skip
 
 

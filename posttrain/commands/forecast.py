@@ -31,7 +31,7 @@ def options(parser: Parser) -> None:
     group.add_argument("--model", default="pocket", metavar="MODEL", help="pocket, smollm2 or a folder [pocket]")
     group.add_argument("--method", default="grpo", metavar="METHOD", help="says what must be kept in memory [grpo]")
     group.add_argument("--dtype", default="", metavar="TEXT", help="of the weights [bfloat16 on a GPU, else float32]")
-    group.add_argument("--n", type=whole, metavar="N", help="answers a prompt [the method's own]")
+    group.add_argument("--num-generations", type=whole, metavar="N", help="answers a prompt [the method's own]")
     group.add_argument("--lora", type=whole, default=0, metavar="N", help="rank of adapters; 0 trains the weights [0]")
     group.add_argument("--bits", type=whole, default=0, metavar="N", help="4: weights packed beside the adapters [0]")
     for name, (default, told) in SIZES.items():
@@ -75,11 +75,11 @@ def read_work(args: argparse.Namespace, gpu: bool) -> Any:
             f"bits is {args.bits} and lora {args.lora}; --bits 4 packs the weights beside adapters: --lora 16 --bits 4"
         )
     method = find_method(args.method)
-    n = args.n or int(method.rollout.defaults().get("n", 1))
+    n = args.num_generations or int(method.rollout.defaults().get("n", 1))
     size = 4 if (args.dtype or ("bfloat16" if gpu else "float32")) == "float32" else 2
     return Work(
         args.prompts, n, args.max_tokens, args.prompt_tokens, args.micro_tokens, size, args.lora,
-        "ref_logp" in method.needs, "value" in method.needs, method.epochs, args.bits,
+        "ref_logp_BT" in method.reads, bool({"value_BT", "old_value_BT"} & method.reads), method.epochs, args.bits,
     )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ def load(args: argparse.Namespace) -> tuple[Any, Config]:
         return load_run(run_folder(args.run, args.runs), args.phase, args.device, args.dtype)
     if args.phase:
         raise UserError("--phase is of a run; add --run NAME")
-    from posttrain.api import load_policy
+    from posttrain.runs.build import load_policy
 
     config = Config(model=args.model or "pocket", device=args.device, dtype=args.dtype or "")
     return load_policy(config), config
@@ -51,7 +51,7 @@ def run_folder(name: str, runs: str = "runs") -> Path:
 
 def load_run(folder: Path, phase: str | None = None, device: str = "", dtype: str | None = None) -> tuple[Any, Config]:
     """What a run has made of its model so far."""
-    from posttrain.api import load_policy
+    from posttrain.runs.build import load_policy
     from posttrain.runs.run import Run
 
     with Run.open(folder) as run:

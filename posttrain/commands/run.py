@@ -28,14 +28,14 @@ PARTS = {
     "advantage": ("advantage", "who gets the credit"),
     "aggregate": ("aggregate", "how token losses become one number"),
     "terms": ("terms", 'what is added to the loss: "kl(coef=0.1) + entropy", or none'),
-    "keep": ("keep", "which groups are learned from, or none"),
+    "select": ("select", "which groups are learned from, or none"),
     "shaping": ("shaping", "what changes rewards before credit, or none"),
     "reference": ("reference", "the policy that is stayed close to"),
     "optimiser": ("optimiser", "how weights move"),
     "prompts_from": ("prompts", "which prompts come next"),
     "rollout": ("rollout", "how answers are made"),
 }
-MANY = ("terms", "keep", "shaping")
+MANY = ("terms", "select", "shaping")
 
 
 def options(parser: Parser) -> None:
@@ -82,7 +82,7 @@ def main(args: argparse.Namespace) -> int:
 def run_method(args: argparse.Namespace, config: Config, watch: Any) -> dict[str, Any]:
     import dataclasses
 
-    from posttrain.api import run
+    from posttrain.api import run_config
     from posttrain.core.method import find_method
     from posttrain.runs.run import check_name
 
@@ -93,11 +93,11 @@ def run_method(args: argparse.Namespace, config: Config, watch: Any) -> dict[str
     name = check_name(config.name) if config.name else run_name(method, list(changes), config)
     config = dataclasses.replace(config, method=args.target, name=name)
     watch.hello(config)
-    return run(config, args.runs, watch, args.fresh, method)
+    return run_config(config, args.runs, args.fresh, method, (watch,))
 
 
 def run_plan(args: argparse.Namespace, config: Config, watch: Any) -> dict[str, Any]:
-    from posttrain import api as recipe
+    from posttrain.api import run_plan as walk
     from posttrain.core.registry import find
 
     if changes := part_changes(args):
@@ -105,14 +105,14 @@ def run_plan(args: argparse.Namespace, config: Config, watch: Any) -> dict[str, 
     part = find(args.target, "plan")
     part = part.but(**{k: literal(v) for k, v in args.plan.items()})
     watch.hello(config, measured=False)
-    summary = recipe.run_plan(part(), config, args.runs, watch, args.fresh)
+    summary = walk(part(), config, args.runs, args.fresh, (watch,))
     watch.plan_end(summary, config.name or summary["plan"])
     return summary
 
 
 def part_changes(args: argparse.Namespace) -> dict[str, Any]:
     """field of Method -> what the command line says instead."""
-    from posttrain.rewards.runtime.spec import split_sum
+    from posttrain.core.registry import split_sum
 
     out: dict[str, Any] = {k: getattr(args, k) for k in ("epochs", "minibatches") if getattr(args, k) is not None}
     for option, (field, _) in PARTS.items():

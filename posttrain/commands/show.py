@@ -54,7 +54,7 @@ def page_of(name: str) -> tuple[str, str]:
     stage = part.card.stage if "/" not in name else name.partition("/")[0]
     if stage in ("method", "plan"):
         return text, f"posttrain run {part.name}"
-    if stage.endswith("_loss") or stage in ("advantage", "aggregate", "term", "keep", "shaping", "reference"):
+    if stage.endswith("_loss") or stage in ("advantage", "aggregate", "term", "select", "shaping", "reference"):
         option = {"term": "terms"}.get(stage, "loss" if stage.endswith("_loss") else stage)
         return text, f"posttrain run grpo --{option} {part.name}"
     return text, "posttrain list"

@@ -1,73 +1,94 @@
-"""From groups of rollouts to the batch that a loss sees."""
+"""From groups of rollouts to the rows and the batch that a loss sees, and credit back to the rollouts."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from posttrain.core.row_keys import places
-from posttrain.core.types import Batch, Group, Rollout, pad
+from posttrain.core.batch import Batch, pad
+from posttrain.core.row_keys import row_keys
+from posttrain.core.turn import Turn, join
+from posttrain.core.types import Group, Origin, Rollout
 
 
-def assemble(groups: list[Group]) -> tuple[list[Rollout], Batch]:
-    """Rows in the order of groups; the outcome sits on the last action, a failed reward masks its row.
+def by_role(groups: list[Group]) -> dict[str, list[Group]]:
+    """Groups of each role's rollouts, in the order the roles first appear; pairs and rankings are within one role."""
+    roles = list(dict.fromkeys(r.role for g in groups for r in g.rollouts))
+    if len(roles) <= 1:
+        return {role: groups for role in roles}
+    out = {}
+    for role in roles:
+        mine = [Group(g.prompt, [r for r in g.rollouts if r.role == role]) for g in groups]
+        out[role] = [g for g in mine if g.rollouts]
+    return out
 
-    A group of two is also a preference pair, best first. Earlier turns of an answer are rows before it.
+
+def assemble(groups: list[Group]) -> tuple[list[Turn], Batch]:
+    """One row per context, in the order of groups; the outcome sits on the last action, a failed reward masks its rows.
+
+    `answer_B` is there when some rollout has several contexts: the row of the last context of the rollout a row belongs to.
     """
-    if any(r.earlier for g in groups for r in g.rollouts):
-        return with_turns(groups)
     rollouts = [r for g in groups for r in g.rollouts]
-    T = max(len(r) for r in rollouts)
-    mask_BT = pad([(r.mask_T & (not r.failed)).float() for r in rollouts], T)
-    group_B = torch.tensor([i for i, g in enumerate(groups) for _ in g.rollouts])
-    starts = accumulate((len(g.rollouts) for g in groups), initial=0)
-    first = [start for start, g in zip(starts, groups, strict=False) if len(g.rollouts) == 2]
+    contexts = [r.contexts for r in rollouts]
+    flat = [context for some in contexts for context in some]
+    rows = [join(context) for context in flat]
+    owners = [r for r, some in zip(rollouts, contexts, strict=True) for _ in some]
+    ends = list(accumulate(len(some) for some in contexts))
+    last = [end - 1 for end, some in zip(ends, contexts, strict=True) for _ in some]
+    T = max(len(row) for row in rows)
+    sizes = [len(g.rollouts) for g in groups]
+    numbers = [i for (i, some) in zip(_repeat(sizes), contexts, strict=True) for _ in some]
+    is_last = [i == at for i, at in enumerate(last)]
     batch = Batch(
-        logp_BT=torch.zeros(len(rollouts), T),
-        mask_BT=mask_BT,
-        old_logp_BT=pad([r.logp_T.float() for r in rollouts], T),
-        reward_BT=pad([earned(r) for r in rollouts], T),
-        group_B=group_B,
-        chosen_P=torch.tensor(first, dtype=torch.long),
-        rejected_P=torch.tensor(first, dtype=torch.long) + 1,
-        version_B=torch.tensor([r.version for r in rollouts]),
-        token_BT=pad([r.actions for r in rollouts], T) if all(r.actions.dim() == 1 for r in rollouts) else None,
-        info={
-            "length_B": torch.tensor([len(r) for r in rollouts]),
-            "written_B": torch.tensor([bool(r.info.get("written")) for r in rollouts]),
-            **components(rollouts),
-            **places(groups, T),
-        },
+        logp_BT=torch.zeros(len(rows), T),
+        mask_BT=pad([(row.mask_T & (not r.failed)).float() for row, r in zip(rows, owners, strict=True)], T),
+        old_logp_BT=pad([row.logp_T.float() for row in rows], T),
+        reward_BT=pad([earned(r, c, end) for r, c, end in zip(owners, flat, is_last, strict=True)], T),
+        group_B=torch.tensor(numbers),
+        version_B=torch.tensor([r.version for r in owners]),
+        token_BT=pad([row.actions for row in rows], T) if all(row.actions.dim() == 1 for row in rows) else None,
+        length_B=torch.tensor([len(row) for row in rows]),
+        written_B=torch.tensor([r.origin is not Origin.SAMPLED for r in owners]),
+        answer_B=torch.tensor(last) if len(rows) > len(rollouts) else None,
+        **compared(groups, [end - 1 for end in ends]),
+        **components(owners),
+        **row_keys(groups, rows, owners, T),
     )
-    return rollouts, batch
+    return rows, batch
 
 
-def with_turns(groups: list[Group]) -> tuple[list[Rollout], Batch]:
-    """As `assemble`, and `answer_B` says which row is the answer that a row's turn led to; a failed one masks its turns."""
-    turns = [[*r.earlier, r] for g in groups for r in g.rollouts]
-    bare = [Group(g.prompt, [replace(t, earlier=[]) for r in g.rollouts for t in (*r.earlier, r)]) for g in groups]
-    _, batch = assemble(bare)
-    ends = list(accumulate(len(some) for some in turns))
-    answer_B = torch.tensor([end - 1 for end, some in zip(ends, turns, strict=True) for _ in some])
-    failed_B = torch.tensor([some[-1].failed for some in turns for _ in some])
-    none = torch.zeros(0, dtype=torch.long)  # rows of a group are no longer a pair
-    batch = batch.but(mask_BT=torch.where(failed_B.unsqueeze(-1), 0.0, batch.mask_BT), chosen_P=none, rejected_P=none)
-    batch.info["answer_B"] = answer_B
-    return [t for some in turns for t in some], batch
+def _repeat(sizes: list[int]) -> list[int]:
+    """[2, 1] -> [0, 0, 1]."""
+    return [i for i, size in enumerate(sizes) for _ in range(size)]
+
+
+def compared(groups: list[Group], last: list[int]) -> dict[str, Tensor]:
+    """Pairs and ranked lists as rows: those that data, or a part that ranks, has put into the groups."""
+    starts = list(accumulate((len(g.rollouts) for g in groups), initial=0))
+    pairs = [(last[s + a], last[s + b]) for s, g in zip(starts, groups, strict=False) for a, b in g.pairs]
+    lists = [[last[s + i] for i in g.ranking] for s, g in zip(starts, groups, strict=False) if g.ranking]
+    out: dict[str, Tensor] = {}
+    if pairs:
+        chosen_P, rejected_P = torch.tensor(pairs).unbind(1)
+        out |= {"chosen_P": chosen_P, "rejected_P": rejected_P}
+    if lists:
+        out["ranked_LK"] = pad([torch.tensor(some) for some in lists], max(map(len, lists)), -1)
+    return out
 
 
 def answers(batch: Batch) -> Batch:
-    """The rows that are answers: what rewards and comparisons are about."""
-    answer_B = batch.info.get("answer_B")
-    return batch if answer_B is None else batch.rows((answer_B == torch.arange(len(answer_B))).nonzero().squeeze(-1))
+    """The rows that are a rollout's last context: what rewards and comparisons are about."""
+    answer_B = batch.get("answer_B")
+    if answer_B is None:
+        return batch
+    return batch.rows((answer_B == torch.arange(len(answer_B))).nonzero().squeeze(-1))
 
 
 def placed(stream_AT: Tensor, batch: Batch) -> Tensor:
-    """A stream of the answers for all rows, 0 in earlier turns."""
-    answer_B = batch.info.get("answer_B")
+    """A stream of the answers for all rows, 0 in earlier contexts."""
+    answer_B = batch.get("answer_B")
     if answer_B is None:
         return stream_AT
     out_BT = torch.zeros_like(batch.mask_BT)
@@ -76,8 +97,8 @@ def placed(stream_AT: Tensor, batch: Batch) -> Tensor:
 
 
 def shared(stream_AT: Tensor, batch: Batch) -> Tensor:
-    """A stream of the answers for all rows: an earlier turn has throughout what its answer has at its first action."""
-    answer_B = batch.info.get("answer_B")
+    """A stream of the answers for all rows: an earlier context has throughout what its answer has at its first action."""
+    answer_B = batch.get("answer_B")
     if answer_B is None:
         return stream_AT
     out_BT = placed(stream_AT, batch)
@@ -86,16 +107,40 @@ def shared(stream_AT: Tensor, batch: Batch) -> Tensor:
     return torch.where(earlier_B1, out_BT[answer_B, first_B].unsqueeze(-1) * batch.mask_BT, out_BT)
 
 
+def keep_credit(groups: list[Group], batch: Batch) -> None:
+    """Each rollout keeps the advantage of its last context's actions, to be stored and looked at."""
+    rollouts = [r for g in groups for r in g.rollouts]
+    ends = accumulate(len(r.contexts) for r in rollouts)
+    for r, end in zip(rollouts, ends, strict=True):
+        r.set_stream("adv", batch["adv_BT"][end - 1, : len(r)])
+
+
 def components(rollouts: list[Rollout]) -> dict[str, Tensor]:
     """What each answer earned by component, as `reward:<name>_B`; NaN where it has no such component."""
     names = sorted({name for r in rollouts for name in r.rewards})
     return {f"reward:{n}_B": torch.tensor([r.rewards.get(n, float("nan")) for r in rollouts]) for n in names}
 
 
-def earned(r: Rollout) -> Tensor:
-    """What each action earned: dense rewards where they fell, the outcome on the last action the policy chose."""
-    out_T = torch.zeros(len(r)) if r.reward_T is None else r.reward_T.float().clone()
-    own = r.mask_T.nonzero()
-    if r.reward is not None and not r.failed and len(own):
-        out_T[int(own[-1])] += r.reward
-    return out_T
+def earned(r: Rollout, context: list[Turn], last: bool) -> Tensor:
+    """What each action of a context earned: dense rewards where they fell, a turn's reward on the last action that the policy
+    chose in it, and in the last context the outcome on the last one of all."""
+    pieces = []
+    for k, t in enumerate(context):
+        dense_T = t.streams_T.get("reward")
+        out_T = torch.zeros(len(t)) if dense_T is None else dense_T.float().clone()
+        pieces += [torch.zeros(len(t.observation.tokens)), out_T] if k else [out_T]
+        _add_last(out_T, t.mask_T, t.reward)
+    whole_T = torch.cat(pieces) if len(pieces) > 1 else pieces[0]
+    if last and not r.failed:
+        _add_last(whole_T, torch.cat([x for k, t in enumerate(context) for x in _masks(t, k)]), r.reward)
+    return whole_T
+
+
+def _masks(t: Turn, k: int) -> list[Tensor]:
+    return [torch.zeros(len(t.observation.tokens), dtype=torch.bool), t.mask_T] if k else [t.mask_T]
+
+
+def _add_last(out_T: Tensor, mask_T: Tensor, worth: float | None) -> None:
+    own = mask_T.nonzero()
+    if worth is not None and len(own):
+        out_T[int(own[-1])] += worth

@@ -21,7 +21,7 @@ class Config:
     seed: int = 0
     steps: int = 40
     prompts: int = 16  # prompts a step
-    n: int | None = None  # answers a prompt; None: the method's own
+    num_generations: int | None = None  # answers per prompt; None: the method's own
     level: int | None = None  # difficulty of a school task; None: its own default
     think: bool = True  # ask for a written chain of thought
     lr: float | None = None  # None: a value that suits the size of the model
@@ -48,8 +48,8 @@ class Config:
         for key in ("steps", "prompts", "micro_tokens", "save_every", "eval_problems", "keep_checkpoints"):
             if getattr(self, key) < (0 if key in ("steps", "eval_problems") else 1):
                 raise UserError(f"{key} is {getattr(self, key)}; it must be at least 1")
-        if self.n is not None and self.n < 1:
-            raise UserError(f"n is {self.n}; a prompt needs at least 1 answer")
+        if self.num_generations is not None and self.num_generations < 1:
+            raise UserError(f"num_generations is {self.num_generations}; a prompt needs at least 1 answer")
         if self.lora < 0:
             raise UserError(f"lora is {self.lora}; a rank is at least 1, and 0 trains the weights themselves")
         if self.bits not in (0, 4):

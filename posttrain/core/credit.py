@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError, unknown
-from posttrain.core.types import Batch
 
 Span = tuple[int, int]
 # what ends a step of each level; an answer is one step
@@ -69,23 +69,23 @@ def on_last(reward_B: Tensor, batch: Batch) -> Tensor:
     place_BT = torch.where(batch.mask_BT > 0, torch.arange(T, device=batch.mask_BT.device), -1)
     last_BT = place_BT == place_BT.amax(-1, keepdim=True)
     reward_BT = torch.where(last_BT, reward_B.to(batch.mask_BT).unsqueeze(-1), 0.0)
-    return torch.where(batch.live_B.unsqueeze(-1), reward_BT, batch.need("reward_BT"))
+    return torch.where(batch.valid_B.unsqueeze(-1), reward_BT, batch["reward_BT"])
 
 
 def component(batch: Batch, name: str) -> Tensor:
     """What answers earned by one component (B,); `reward` is all of it. Says which there are if it is not among them."""
     if name == "reward":
         return batch.returns_B
-    known = [k.removeprefix("reward:").removesuffix("_B") for k in batch.info if k.startswith("reward:")]
+    known = [k.removeprefix("reward:").removesuffix("_B") for k in batch if k.startswith("reward:")]
     if name not in known:
         raise unknown("component of the reward", name, [*known, "reward"])
-    found: Tensor = batch.info[f"reward:{name}_B"].to(batch.mask_BT)
+    found: Tensor = batch[f"reward:{name}_B"].to(batch.mask_BT)
     return found
 
 
 def members(batch: Batch, prefix: str = "") -> Tensor:
     """Every component whose name begins so, in order of name (K, B); all of the reward where there is none."""
-    names = sorted(k for k in batch.info if k.startswith(f"reward:{prefix}"))
+    names = sorted(k for k in batch if k.startswith(f"reward:{prefix}"))
     if not names:
         return batch.returns_B.unsqueeze(0)
-    return torch.stack([batch.info[k].to(batch.mask_BT) for k in names])
+    return torch.stack([batch[k].to(batch.mask_BT) for k in names])

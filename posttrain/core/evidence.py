@@ -20,7 +20,14 @@ from posttrain.core.registry import Card, find
 PACKAGE = Path(__file__).parent.parent
 TESTS = PACKAGE / "evidence.json"
 SCALE = PACKAGE.parent / "claims" / "scale"
-_COMPUTES = ("shaping", "keep", "advantage", "loss", "aggregate", "terms")  # fields of a method with a formula in them
+_COMPUTES = (
+    "shaping",
+    "select",
+    "advantage",
+    "loss",
+    "aggregate",
+    "terms",
+)  # fields of a method with a formula in them
 
 
 def system_id(card: Card) -> str:

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.errors import unknown
 from posttrain.core.registry import LOSSES, Part
-from posttrain.core.types import Batch
 
 Law = Callable[[Part], None]
 LEAVES = ("logp_BT", "entropy_BT", "value_BT", "score_B")  # the streams that carry gradient
@@ -42,7 +42,7 @@ def example(seed: int = 0) -> Batch:
         ref_logp_BT=old_logp_BT + normal(0.5), adv_BT=normal(1.0), reward_BT=reward_BT, return_BT=normal(1.0),
         value_BT=normal(1.0), old_value_BT=normal(1.0), entropy_BT=normal(1.0).abs(), score_B=normal(1.0)[:, 0],
         group_B=torch.tensor([7, 7, 7, 7, 3, 3, 3, 3]), chosen_P=torch.tensor([0, 2, 4, 6]),
-        rejected_P=torch.tensor([1, 3, 5, 7]), info={"length_B": length_B, "reward:cost_B": normal(1.0)[:, 0]},
+        rejected_P=torch.tensor([1, 3, 5, 7]), **{"length_B": length_B, "reward:cost_B": normal(1.0)[:, 0]},
         token_BT=torch.randint(0, 3, (B, T), generator=draw),
     )  # fmt: skip
 
@@ -66,13 +66,13 @@ def total(part: Part, batch: Batch) -> Tensor:
     (loss,) = outputs(part, batch)
     if loss.dim() == 2:
         return torch.where(batch.mask_BT > 0, loss, 0.0).sum()
-    both_P = batch.live_B[batch.need("chosen_P")] & batch.live_B[batch.need("rejected_P")]
+    both_P = batch.valid_B[batch["chosen_P"]] & batch.valid_B[batch["rejected_P"]]
     return torch.where(both_P, loss, 0.0).sum()
 
 
 def gradients(part: Part, batch: Batch) -> dict[str, Tensor]:
     """The derivative of `total` by each stream that may carry gradient; 0 by those the part does not read."""
-    leaves = {name: batch.need(name).detach().clone().requires_grad_() for name in LEAVES}
+    leaves = {name: batch[name].detach().clone().requires_grad_() for name in LEAVES}
     grads = torch.autograd.grad(total(part, batch.but(**leaves)), list(leaves.values()), allow_unused=True)
     return {n: torch.zeros_like(leaves[n]) if g is None else g for n, g in zip(leaves, grads, strict=True)}
 
@@ -85,11 +85,11 @@ def same(got: Tensor, expected: Tensor, sentence: str, tolerance: float = 1e-9) 
 def noisy(batch: Batch) -> Batch:
     """The same batch with other values wherever nobody may look: outside the mask, and what rows not live earned."""
     wild_BT = 20 * torch.randn(batch.mask_BT.shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
-    streams = {n: torch.where(batch.mask_BT > 0, batch.need(n), wild_BT) for n in STREAMS}
-    streams["token_BT"] = torch.where(batch.mask_BT > 0, batch.need("token_BT"), 2)
-    live_B = batch.live_B
-    reward_BT = torch.where(live_B.unsqueeze(-1), batch.need("reward_BT"), 20.0)
-    return batch.but(**streams, reward_BT=reward_BT, score_B=torch.where(live_B, batch.need("score_B"), 20.0))
+    streams = {n: torch.where(batch.mask_BT > 0, batch[n], wild_BT) for n in STREAMS}
+    streams["token_BT"] = torch.where(batch.mask_BT > 0, batch["token_BT"], 2)
+    valid_B = batch.valid_B
+    reward_BT = torch.where(valid_B.unsqueeze(-1), batch["reward_BT"], 20.0)
+    return batch.but(**streams, reward_BT=reward_BT, score_B=torch.where(valid_B, batch["score_B"], 20.0))
 
 
 def _loss(part: Part) -> bool:
@@ -104,8 +104,8 @@ def padding_is_inert(part: Part) -> None:
     batch, other = example(), noisy(example())
     if not _loss(part):
         for got, expected in zip(outputs(part, other), outputs(part, batch), strict=True):
-            live_B = batch.live_B
-            same(got[live_B], expected[live_B], f"{part} reads values outside the mask")
+            valid_B = batch.valid_B
+            same(got[valid_B], expected[valid_B], f"{part} reads values outside the mask")
         return
     same(total(part, other), total(part, batch), f"{part} reads values outside the mask")
     after = gradients(part, other)
@@ -124,24 +124,26 @@ def row_order_is_irrelevant(part: Part) -> None:
             same(after[name], before[order], f"the gradient of {part} by {name} depends on the order of rows")
         return
     for got, expected in zip(outputs(part, shuffled), outputs(part, batch), strict=True):
-        live_B = shuffled.live_B
-        same(got[live_B], expected[order][live_B], f"{part} depends on the order of rows")
+        valid_B = shuffled.valid_B
+        same(got[valid_B], expected[order][valid_B], f"{part} depends on the order of rows")
 
 
 def dead_rows_do_not_count(part: Part) -> None:
     """A row that is not live could as well not be there."""
     batch = example()
-    live_B = batch.live_B
-    without = batch.rows(live_B.nonzero().squeeze(-1))
+    valid_B = batch.valid_B
+    without = batch.rows(valid_B.nonzero().squeeze(-1))
     if _loss(part):
         same(total(part, without), total(part, batch), f"{part} counts rows that are not live")
         after = gradients(part, without)
         for name, before in gradients(part, batch).items():
-            same(after[name], before[live_B], f"the gradient of {part} by {name} depends on rows that are not live")
-            same(before[~live_B], torch.zeros_like(before[~live_B]), f"{part} has a gradient in rows that are not live")
+            same(after[name], before[valid_B], f"the gradient of {part} by {name} depends on rows that are not live")
+            same(
+                before[~valid_B], torch.zeros_like(before[~valid_B]), f"{part} has a gradient in rows that are not live"
+            )
         return
     for got, expected in zip(outputs(part, without), outputs(part, batch), strict=True):
-        same(got, expected[live_B], f"{part} counts rows that are not live")
+        same(got, expected[valid_B], f"{part} counts rows that are not live")
 
 
 def credit_only_inside_the_mask(part: Part) -> None:
@@ -158,22 +160,22 @@ def credit_only_inside_the_mask(part: Part) -> None:
 def on_policy_is_reinforce(part: Part) -> None:
     """Where logp == old_logp the gradient is that of REINFORCE: -A."""
     batch = example()
-    batch = batch.but(logp_BT=batch.old_logp_BT)
-    expected_BT = -batch.need("adv_BT") * batch.mask_BT
+    batch = batch.but(logp_BT=batch["old_logp_BT"])
+    expected_BT = -batch["adv_BT"] * batch.mask_BT
     same(gradients(part, batch)["logp_BT"], expected_BT, f"on policy the gradient of {part} is not -A")
 
 
 def zero_credit_no_gradient(part: Part) -> None:
     """Without credit nothing is learned."""
     batch = example()
-    grad_BT = gradients(part, batch.but(adv_BT=torch.zeros_like(batch.need("adv_BT"))))["logp_BT"]
+    grad_BT = gradients(part, batch.but(adv_BT=torch.zeros_like(batch["adv_BT"])))["logp_BT"]
     same(grad_BT, torch.zeros_like(grad_BT), f"{part} has a gradient where credit is 0")
 
 
 def never_against_the_credit(part: Part) -> None:
     """A step never makes a credited token less likely, nor a blamed one more likely, on policy or off."""
     batch = example()
-    along_BT = gradients(part, batch)["logp_BT"] * batch.need("adv_BT")
+    along_BT = gradients(part, batch)["logp_BT"] * batch["adv_BT"]
     assert bool((along_BT <= 0).all()), f"a step of {part} moves a token against its credit"
 
 
@@ -181,14 +183,14 @@ def never_against_the_credit(part: Part) -> None:
 
 
 def _at_reference(batch: Batch) -> Batch:
-    return batch.but(logp_BT=batch.ref_logp_BT, score_B=torch.zeros_like(batch.need("score_B")))
+    return batch.but(logp_BT=batch["ref_logp_BT"], score_B=torch.zeros_like(batch["score_B"]))
 
 
 def swap_flips_gradient_sign(part: Part) -> None:
     """At the reference (or at equal scores), naming the other answer the better one reverses the step."""
     batch = _at_reference(example())
     there = gradients(part, batch)
-    back = gradients(part, batch.but(chosen_P=batch.rejected_P, rejected_P=batch.chosen_P))
+    back = gradients(part, batch.but(chosen_P=batch["rejected_P"], rejected_P=batch["chosen_P"]))
     assert max(float(g.abs().max()) for g in there.values()) > 0, f"{part} has no gradient at the reference"
     for name in there:
         same(back[name], -there[name], f"swapping the pair does not reverse the gradient of {part} by {name}")
@@ -198,8 +200,8 @@ def chosen_up_rejected_down(part: Part) -> None:
     """Wherever the policy is, a step never lowers the chosen answer nor raises the rejected one."""
     batch = example()
     for name, grad in gradients(part, batch).items():
-        assert bool((grad[batch.need("chosen_P")] <= 0).all()), f"a step of {part} lowers {name} of a chosen answer"
-        assert bool((grad[batch.need("rejected_P")] >= 0).all()), f"a step of {part} raises {name} of a rejected answer"
+        assert bool((grad[batch["chosen_P"]] <= 0).all()), f"a step of {part} lowers {name} of a chosen answer"
+        assert bool((grad[batch["rejected_P"]] >= 0).all()), f"a step of {part} raises {name} of a rejected answer"
 
 
 # ---- laws of terms and shaping
@@ -216,9 +218,9 @@ def zero_at_the_reference(part: Part) -> None:
 def free_at_the_reference(part: Part) -> None:
     """Where old_logp == ref_logp rewards stay as they are."""
     batch = example()
-    live_B = batch.live_B
-    (reward_BT,) = outputs(part, batch.but(old_logp_BT=batch.ref_logp_BT))
-    same(reward_BT[live_B], batch.need("reward_BT")[live_B], f"{part} changes rewards at the reference")
+    valid_B = batch.valid_B
+    (reward_BT,) = outputs(part, batch.but(old_logp_BT=batch["ref_logp_BT"]))
+    same(reward_BT[valid_B], batch["reward_BT"][valid_B], f"{part} changes rewards at the reference")
 
 
 # ---- laws of advantages
@@ -226,8 +228,8 @@ def free_at_the_reference(part: Part) -> None:
 
 def _earning(batch: Batch, scale: float = 1.0, shift: float = 0.0) -> Batch:
     """The same answers, each having earned scale * R + shift in all (the shift falls on the last token)."""
-    reward_BT = scale * batch.need("reward_BT")
-    last_BT = torch.arange(reward_BT.shape[1]) == batch.info["length_B"].unsqueeze(-1) - 1
+    reward_BT = scale * batch["reward_BT"]
+    last_BT = torch.arange(reward_BT.shape[1]) == batch["length_B"].unsqueeze(-1) - 1
     return batch.but(reward_BT=reward_BT + shift * last_BT)
 
 
@@ -249,8 +251,8 @@ def sums_to_zero(part: Part) -> None:
     """What one sibling gains the others lose: credit, one value an answer, sums to 0 in each group."""
     batch = example()
     adv_B = outputs(part, batch)[0].gather(1, batch.mask_BT.argmax(-1, keepdim=True)).squeeze(-1)
-    for group in batch.need("group_B").unique():
-        sum_ = adv_B[batch.group_B == group].sum()
+    for group in batch["group_B"].unique():
+        sum_ = adv_B[batch["group_B"] == group].sum()
         same(sum_, torch.zeros(()), f"the credit {part} gives siblings does not sum to 0")
 
 
@@ -263,8 +265,8 @@ def tokens_sum_to_zero(part: Part) -> None:
 def groups_are_separate(part: Part) -> None:
     """What one prompt's answers earn does not touch the credit of another's."""
     batch = example()
-    mine_B = batch.need("group_B") == 7
-    other = batch.but(reward_BT=torch.where(mine_B.unsqueeze(-1), batch.need("reward_BT"), 3.0))
+    mine_B = batch["group_B"] == 7
+    other = batch.but(reward_BT=torch.where(mine_B.unsqueeze(-1), batch["reward_BT"], 3.0))
     same(outputs(part, other)[0][mine_B], outputs(part, batch)[0][mine_B], f"{part} mixes groups")
 
 

@@ -1,83 +1,120 @@
-"""What the loop holds: the live parts of a method, the learner, the run that remembers."""
+"""What the loop holds: the live parts of a method, its learners by role, the source of rollouts, the run that remembers."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
+from posttrain.core.protocols import Environment, Policy, Source
 from posttrain.core.types import Group
+
+Metrics = dict[str, float]
 
 
 @dataclass
 class Loop:
-    """Built by `posttrain.api`; `train` drives it. Everything with state is listed in `stateful`."""
+    """Built by `posttrain.runs.build`; `train` drives it. Everything with state is listed in `stateful`."""
 
     config: Config
     method: Method
-    env: Any
-    learner: Any
-    source: Any
-    scorer: Any
-    curriculum: Any
+    env: Environment
+    learners: dict[str, Any]  # by role; the policy's own comes first
+    source: Source
     run: Any
-    evaluate: Any = None  # step -> metrics, or None
+    evaluator: Callable[[Policy], Metrics] | None = None  # held-out figures of the policy as it is
     phase: str = "train"
     role: str = "policy"  # what is trained: a plan also trains reward models, verifiers, opponents
-    keep: list[Any] = field(default_factory=list)
+    select: list[Any] = field(default_factory=list)
     shaping: list[Any] = field(default_factory=list)
-    watch: Any = None  # called with (step, metrics) after every step: the display
-    guard: Any = None
+    callbacks: list[Any] = field(default_factory=list)  # whoever wants to know: see posttrain.callbacks
+    monitors: list[Any] = field(default_factory=list)  # each looks at every step: the mismatch guard, silence
     advantage: Any = field(init=False)
+    stopping: str = ""  # why a callback asked to stop early
 
     def __post_init__(self) -> None:
         self.advantage = self.method.advantage.live()
+
+    @property
+    def learner(self) -> Any:
+        """The policy's own learner."""
+        return next(iter(self.learners.values()))
+
+    @property
+    def policy(self) -> Policy:
+        found: Policy = self.learner.policy
+        return found
+
+    def learners_of(self, role: str) -> list[Any]:
+        """The learners that learn from this role's rollouts, in the order of the objectives."""
+        return [learner for learner in self.learners.values() if learner.goal.rows == role]
 
     def steps(self) -> Iterator[int]:
         """The steps still to do; the first is the one after the last good checkpoint."""
         first = self.run.restore(self)
         self._began = time.perf_counter()
-        yield from range(first, self.config.steps)
+        for step in range(first, self.config.steps):
+            yield step
+            if self.stopping:
+                return
+
+    def stop(self, why: str) -> None:
+        """End the run after the present step, with a checkpoint; a callback may ask for it."""
+        self.stopping = why
+
+    def tell(self, event: str, *args: Any) -> None:
+        """Let every callback that has this event know."""
+        for callback in self.callbacks:
+            react = getattr(callback, event, None)
+            if react is not None:
+                react(self, *args)
 
     def stateful(self) -> dict[str, Any]:
         """Parts whose state must survive a restart, by name."""
-        named = {"curriculum": self.curriculum, "advantage": self.advantage}
-        named |= {f"keep{i}": p for i, p in enumerate(self.keep)}
+        named = {"source": self.source, "advantage": self.advantage}
+        named |= {f"select{i}": p for i, p in enumerate(self.select)}
         named |= {f"shaping{i}": p for i, p in enumerate(self.shaping)}
+        named |= {f"monitor{i}": p for i, p in enumerate(self.monitors)}
         return {k: p for k, p in named.items() if hasattr(p, "state_dict")}
 
-    def record(self, step: int, groups: list[Group], kept: list[Group], report: Any, seen: dict[str, float]) -> None:
-        """Metrics, rollouts, evaluation and checkpoint of a step."""
-        if step == 0 and report.hopeless:  # later, a whole step of failures is survived like any other
+    def evaluate(self, step: int) -> Metrics:
+        """Held-out figures, at the steps where they are due."""
+        every = self.config.eval_every
+        if not (self.evaluator and every and (step + 1) % every == 0 and step + 1 < self.config.steps):
+            return {}
+        found = self.evaluator(self.policy)
+        self.tell("on_eval", step, found)
+        return found
+
+    def record(self, step: int, groups: list[Group], kept: list[Group], report: Any, seen: Metrics) -> None:
+        """Metrics, rollouts and checkpoint of a step."""
+        if step == 0 and report.all_failed:  # later, a whole step of failures is survived like any other
             raise UserError(
                 f"the reward failed on every answer of the first step, so nothing could be learned: {report}"
             )
         metrics = describe(groups, kept) | report.metrics() | seen
-        if self.guard is not None:
-            self.guard.check(step, groups, seen, self)
-        every = self.config.eval_every
-        if self.evaluate and every and (step + 1) % every == 0 and step + 1 < self.config.steps:
-            metrics |= self.evaluate(self.learner.policy)
+        for monitor in self.monitors:
+            monitor.check(step, groups, metrics, self)
         seconds = time.perf_counter() - self._began
         self._began = time.perf_counter()
         self.run.log(self.phase, step, metrics, groups, seconds)
-        if self.watch:
-            self.watch(step, metrics | {"seconds": seconds})
-        last = step + 1 == self.config.steps
+        self.tell("on_step", step, metrics | {"seconds": seconds})
+        last = step + 1 == self.config.steps or bool(self.stopping)
         if last or (step + 1) % self.config.save_every == 0:
             self.run.save(self, step)
+            self.tell("on_checkpoint", step)
 
 
-def describe(groups: list[Group], kept: list[Group]) -> dict[str, float]:
+def describe(groups: list[Group], kept: list[Group]) -> Metrics:
     """What the rollouts of a step looked like. Every figure is a function of them alone, so a resumed run repeats it."""
     rollouts = [r for g in groups for r in g.rollouts]
-    turns = [t for r in rollouts for t in (*r.earlier, r)]
-    scored = [r.reward for g in groups for r in g.scored if r.reward is not None]
+    turns = [t for r in rollouts for t in r.turns]
+    scored = [r.total for g in groups for r in g.scored]
     tokens = sum(map(len, turns))
     logp = sum(float((t.logp_T * t.mask_T).sum()) for t in turns)
     out = {
@@ -86,8 +123,8 @@ def describe(groups: list[Group], kept: list[Group]) -> dict[str, float]:
         "groups_kept": len(kept) / max(len(groups), 1),
         "tokens": float(tokens),
         "length": tokens / max(len(rollouts), 1),
-        "truncated": sum(not r.stopped for r in rollouts) / max(len(rollouts), 1),
-        "surprise": -logp / max(tokens, 1),  # mean -log p of what was sampled: an unbiased entropy estimate
+        "truncated": sum(r.truncated for r in rollouts) / max(len(rollouts), 1),
+        "nll": -logp / max(tokens, 1),  # mean -log p of what was sampled: an unbiased entropy estimate
     }
     names = sorted({k for r in rollouts for k in r.rewards})
     for name in names if len(names) > 1 else ():

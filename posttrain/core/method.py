@@ -1,4 +1,4 @@
-"""A method is one choice a stage. A new method is a difference: `dr_grpo = grpo.but(advantage=dr_grpo, ...)`."""
+"""A method picks one part for each stage. A new method is a difference: `dr_grpo = grpo.but(advantage=dr_grpo, ...)`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FIELD_STAGES = {
     "prompts": ("prompts",),
     "rollout": ("rollout",),
     "shaping": ("shaping",),
-    "keep": ("keep",),
+    "select": ("select",),
     "advantage": ("advantage",),
     "loss": ("policy_loss", "preference_loss", "supervised_loss", "reward_model_loss"),
     "aggregate": ("aggregate",),
@@ -21,7 +21,39 @@ FIELD_STAGES = {
     "reference": ("reference",),
     "optimiser": ("optimiser",),
 }
-_MANY = ("shaping", "keep", "terms")
+_MANY = ("shaping", "select", "terms")
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What one learner minimises. GRPO has one; SAC has three: actor, critics and temperature, from the same rows.
+
+    role: the learner's name, and the parameters it moves: `Policy.parameters_of(role)` where the policy has parts, all of the
+    role's own policy otherwise. rows: the role whose rollouts it learns from.
+    """
+
+    role: str
+    loss: Part
+    aggregate: Part
+    optimiser: Part
+    reference: Part
+    terms: tuple[Part, ...] = ()
+    every: int = 1  # updates at every so many steps
+    rows: str = "policy"
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return (self.loss, self.aggregate, *self.terms)
+
+    @property
+    def scores(self) -> bool:
+        """Whether it trains a score head (a reward model), not what the policy says."""
+        return "score_B" in self.loss.card.reads
+
+    @property
+    def reads(self) -> set[str]:
+        """Streams that its loss and terms read."""
+        return {name for part in self.parts for name in part.card.reads}
 
 
 @dataclass(frozen=True)
@@ -37,10 +69,11 @@ class Method:
     optimiser: Part
     reference: Part
     shaping: tuple[Part, ...] = ()
-    keep: tuple[Part, ...] = ()
+    select: tuple[Part, ...] = ()
     terms: tuple[Part, ...] = ()
+    others: tuple[Objective, ...] = ()  # objectives besides the policy's own: critics, opponents, a temperature
     epochs: int = 1  # passes over a step's rollouts
-    minibatches: int = 1  # updates a pass
+    minibatches: int = 1  # updates per pass
     title: str = ""
     paper: str = ""
     doc: str = ""
@@ -69,19 +102,42 @@ class Method:
         return out
 
     @property
-    def scores(self) -> bool:
-        """Whether it trains a score head (a reward model), not what the policy says."""
-        return "score" in self.loss.card.needs
+    def objectives(self) -> tuple[Objective, ...]:
+        """What each learner minimises, in the order of their updates; the policy's own comes first."""
+        own = Objective("policy", self.loss, self.aggregate, self.optimiser, self.reference, self.terms)
+        return (own, *self.others)
 
     @property
-    def needs(self) -> set[str]:
-        """Streams that some part cannot do without."""
-        return {need for group in self.parts().values() for part in group for need in part.card.needs}
+    def scores(self) -> bool:
+        """Whether it trains a score head (a reward model), not what the policy says."""
+        return self.objectives[0].scores
+
+    @property
+    def reads(self) -> set[str]:
+        """Streams that some part reads."""
+        every = [part for group in self.parts().values() for part in group]
+        return {name for part in every for name in part.card.reads}.union(*(o.reads for o in self.others))
+
+    @property
+    def provides(self) -> set[str]:
+        """Streams that some part makes: pairs, targets of a critic, marks."""
+        return {name for group in self.parts().values() for part in group for name in part.card.provides}
 
     def describe(self) -> dict[str, Any]:
         """Names and parameters, for config files and the fingerprint of a run."""
         out: dict[str, Any] = {k: [{"part": p.name, **p.defaults()} for p in ps] for k, ps in self.parts().items()}
-        return {"name": self.name, **out, "epochs": self.epochs, "minibatches": self.minibatches}
+        plain: dict[str, Any] = {"epochs": self.epochs, "minibatches": self.minibatches}
+        if self.others:
+            plain["others"] = [
+                {
+                    "role": o.role,
+                    "every": o.every,
+                    "rows": o.rows,
+                    "parts": [{"part": p.name, **p.defaults()} for p in o.parts],
+                }
+                for o in self.others
+            ]
+        return {"name": self.name, **out, **plain}
 
 
 def _parts(field: str, value: Any) -> Any:

@@ -27,7 +27,7 @@ STAGES = {
     "rollout": "rollout",
     "reward": "reward",
     "shaping": "reward shaping",
-    "keep": "filter",
+    "select": "selection",
     "advantage": "advantage",
     "policy_loss": "loss",
     "preference_loss": "loss",
@@ -72,7 +72,10 @@ class Card:
     base: str = ""  # the part it is a variation of
     system: str = ""  # the id of the published system it stands for, when that is not its own name
     laws: tuple[str, ...] = ()  # names in core.laws that a test holds it to
-    needs: tuple[str, ...] = ()  # streams it cannot do without: ref_logp, value, entropy, score
+    reads: tuple[str, ...] = ()  # streams of the batch that its formula reads besides mask_BT, logp_BT and length_B
+    provides: tuple[str, ...] = ()  # streams that it makes: pairs, targets of a critic
+    data: str = ""  # for rollouts: what they read besides prompts: demonstrations, pairs, logs or steps
+    at_test: bool = False  # for rollouts: it is how the policy answers, not only how it explores, so tests use it too
     file: str = ""
     doc: str = ""
 
@@ -130,14 +133,14 @@ def stage(name: str) -> Callable[..., Any]:
 
     def decorator(
         *, title: str = "", paper: str = "", base: str = "", system: str = "",
-        laws: tuple[str, ...] = (), needs: tuple[str, ...] = (),
+        laws: tuple[str, ...] = (), **more: Any,
     ) -> Callable[[Callable[..., Any]], Part]:  # fmt: skip
         def register(fn: Callable[..., Any]) -> Part:
             doc = inspect.cleandoc(fn.__doc__ or "")
             first = doc.split("\n")[0]
             card = Card(
-                fold(fn.__name__), name, title or first.split(":")[0], paper, base, system, laws, needs,
-                _relative(inspect.getsourcefile(fn)), doc,
+                fold(fn.__name__), name, title or first.split(":")[0], paper, base, system, laws,
+                file=_relative(inspect.getsourcefile(fn)), doc=doc, **more,
             )  # fmt: skip
             return _add(Part(fn, card))
 
@@ -223,7 +226,7 @@ prompt_sampler = stage("prompts")
 rollout = stage("rollout")
 reward = stage("reward")
 shaping = stage("shaping")
-keep = stage("keep")
+select = stage("select")
 advantage = stage("advantage")
 policy_loss = stage("policy_loss")
 preference_loss = stage("preference_loss")

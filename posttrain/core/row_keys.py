@@ -1,6 +1,6 @@
 """What a batch knows of where its rows stand: the nodes of a search tree, an environment's states, the task they belong to.
 
-Numbers mean nothing but equal or not; each table is `<name>_B` in `Batch.info`, there only where the rollouts say so.
+Numbers mean nothing but equal or not; each is a stream of the batch, there only where the rollouts say so.
 """
 
 from __future__ import annotations
@@ -8,19 +8,26 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posttrain.core.batch import pad
+from posttrain.core.errors import UserError
+from posttrain.core.turn import Turn
 from posttrain.core.types import Group, Rollout
 
 
-def places(groups: list[Group], T: int) -> dict[str, Tensor]:
-    """node_B (B, T + 1) where answers grew as trees, state_B (B, T) where states were told, task_B (B,) where tasks were."""
-    rollouts = [r for g in groups for r in g.rollouts]
+def row_keys(groups: list[Group], rows: list[Turn], owners: list[Rollout], T: int) -> dict[str, Tensor]:
+    """node_BS (B, T + 1) where answers grew as trees, state_BT where states were told, task_B where tasks were, turn_BT where
+    a row has several turns."""
     out = {}
-    if any(r.parent is not None for r in rollouts):
-        out["node_B"] = tree_nodes(groups, T)
-    if any("states" in r.info for r in rollouts):
-        out["state_B"] = states(rollouts, T)
-    if any("task" in r.prompt.info for r in rollouts):
-        out["task_B"] = numbered([str(r.prompt.info.get("task", "")) for r in rollouts])
+    if any(r.branch is not None for r in owners):
+        if len(rows) > sum(len(g.rollouts) for g in groups):
+            raise UserError("a rollout that branched from another cannot have several contexts")
+        out["node_BS"] = tree_nodes(groups, T)
+    if any("states" in r.info for r in owners):
+        out["state_BT"] = states(owners, rows, T)
+    if any("task" in r.prompt.info for r in owners):
+        out["task_B"] = numbered([str(r.prompt.info.get("task", "")) for r in owners])
+    if any("turn" in row.streams_T for row in rows):
+        out["turn_BT"] = pad([row.streams_T.get("turn", torch.zeros(len(row)).long()) for row in rows], T)
     return out
 
 
@@ -36,7 +43,7 @@ def tree_nodes(groups: list[Group], T: int) -> Tensor:
     A path is known by its `index`, so filters may drop or reorder answers; what two children shared with a parent that
     was dropped they still share.
     """
-    most = 1 + max(max(r.index, r.parent or 0) for g in groups for r in g.rollouts)
+    most = 1 + max(max(r.index, r.branch.parent if r.branch else 0) for g in groups for r in g.rollouts)
     owner_BT = torch.stack([x for g in groups for x in owners(g, T)])
     group_B1 = torch.tensor([[i] for i, g in enumerate(groups) for _ in g.rollouts])
     root_B1 = group_B1 * (most + 1) * (T + 1)
@@ -49,19 +56,19 @@ def owners(group: Group, T: int) -> list[Tensor]:
 
     def chain(r: Rollout) -> Tensor:
         own_T = torch.full((T,), r.index)
-        if r.parent is None:
+        if r.branch is None:
             return own_T
-        parent = by_index.get(r.parent)
-        above_T = torch.full((T,), r.parent) if parent is None else chain(parent)
-        return torch.cat([above_T[: r.fork], own_T[r.fork :]])
+        parent = by_index.get(r.branch.parent)
+        above_T = torch.full((T,), r.branch.parent) if parent is None else chain(parent)
+        return torch.cat([above_T[: r.branch.at], own_T[r.branch.at :]])
 
     return [chain(r) for r in group.rollouts]
 
 
-def states(rollouts: list[Rollout], T: int) -> Tensor:
+def states(owners: list[Rollout], rows: list[Turn], T: int) -> Tensor:
     """`info["states"]`, one key an action, as numbers (B, T); an action without one stands in a state of its own."""
     keys: list[object] = []
-    for b, r in enumerate(rollouts):
-        told = list(r.info.get("states", ()))[: len(r)]
+    for b, (r, row) in enumerate(zip(owners, rows, strict=True)):
+        told = list(r.info.get("states", ()))[: len(row)]
         keys += [("told", str(k)) for k in told] + [("alone", b, t) for t in range(len(told), T)]
-    return numbered(keys).view(len(rollouts), T)
+    return numbered(keys).view(len(rows), T)

@@ -22,7 +22,7 @@ _STAGE_WORDS = {
     "prompts": "which prompts",
     "rollout": "how answers are made",
     "shaping": "what changes the rewards",
-    "keep": "which groups are learned from",
+    "select": "which groups are learned from",
     "advantage": "who gets the credit",
     "loss": "what is minimised",
     "aggregate": "how token losses become one number",
@@ -200,7 +200,7 @@ def source_of(*functions: Any) -> str:
 def loop_functions() -> list[Any]:
     """The loop, what it calls on the way, and the number that is differentiated."""
     loop, loss = import_module("posttrain.train"), import_module("posttrain.losses.objective")
-    return [loop.train, loop.keep, loop.credit, loss.objective]
+    return [loop.train, loop.select, loop.credit, loss.objective]
 
 
 def all_parts(m: Method) -> list[Part]:

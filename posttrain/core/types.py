@@ -1,22 +1,19 @@
-"""What flows through the loop: Prompt -> Rollout -> Group -> Batch.
+"""What flows through the loop: Prompt -> Rollout -> Group -> Batch. Turns are in `core/turn.py`, the batch in `core/batch.py`.
 
 Shape letters, used as name suffixes everywhere:
-    P  prompts or pairs        G  rollouts of one prompt      B  rows of a batch
-    T  time (tokens, steps)    V  vocabulary                  D  width of the model
+    P  prompts or pairs        G  rollouts of one prompt      B  rows of a batch      L, K  ranked lists, their places
+    T  time (tokens, steps)    V  vocabulary                  D  width of the model   S     states (T + 1 of them)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
-from posttrain.core.errors import UserError
+from posttrain.core.turn import Observation, Turn, join
 
 Message = dict[str, Any]  # {"role": "user", "content": "..."}; content may be a list of parts (text, image, audio)
 
@@ -44,141 +41,195 @@ class Prompt:
         return "".join(part.get("text", "") for part in content)
 
 
+class End(Enum):
+    """How an episode ended; it decides whether it can be learned from."""
+
+    COMPLETED = "completed"
+    TRUNCATED = "truncated"  # cut off at a limit on tokens or turns: graded as it stands
+    INVALID = "invalid"  # the policy's own fault (a malformed call): graded, usually badly
+    ENV_ERROR = "env_error"  # the environment broke: masked and counted
+    REWARD_FAILED = "reward_failed"  # nothing could say what it was worth: masked and counted
+
+
+# why an episode stopped, for people -> how it ended
+STOPS = {
+    "stop": End.COMPLETED,
+    "answered": End.COMPLETED,
+    "tool_end": End.COMPLETED,
+    "length": End.TRUNCATED,
+    "max_turns": End.TRUNCATED,
+    "max_context": End.TRUNCATED,
+    "max_calls": End.TRUNCATED,
+    "timeout": End.TRUNCATED,
+    "structural": End.INVALID,
+    "content": End.INVALID,
+    "broken": End.ENV_ERROR,
+}
+MASKED = (End.ENV_ERROR, End.REWARD_FAILED)
+
+
+def ended(stopped: bool) -> tuple[End, str]:
+    """How an answer of one turn ended: by itself, or at the length limit."""
+    return (End.COMPLETED, "stop") if stopped else (End.TRUNCATED, "length")
+
+
+class Origin(Enum):
+    """Who made a rollout: a sampler whose log-probabilities can be compared, or somebody else."""
+
+    SAMPLED = "sampled"
+    WRITTEN = "written"  # by a person or another model: it has no sampler's log-probabilities
+    LOGGED = "logged"  # by some policy earlier, perhaps with its log-probabilities
+    REPLAYED = "replayed"  # by this policy at an earlier step
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Where a rollout left another one of its group."""
+
+    parent: int  # the `index` of the rollout that it branched from
+    at: int  # how many of the parent's actions it shares
+
+
 @dataclass
 class Rollout:
-    """One answer: the actions as sampled (never re-tokenised), and all that was learned about them since.
+    """One episode of one role: its turns, how it ended, what it was worth.
 
     reward is None until it is scored, and NaN when scoring failed: such a rollout is masked, never worth 0.
+    `actions`, `mask_T` and the like are those of its last context, which is all of it unless the context was rewritten.
     """
 
     prompt: Prompt
-    context: Tensor  # (S,) token ids the policy was conditioned on
-    actions: Tensor  # (T,) token ids; for other policies (T, ...) denoising steps or controls
-    logp_T: Tensor  # (T,) log-probability of each action under the weights that sampled it
-    mask_T: Tensor  # (T,) bool: True where the policy itself chose the action
-    text: str = ""
+    turns: list[Turn]
+    end: End = End.COMPLETED
+    stop: str = "stop"  # why it ended, for people: a key of STOPS
+    origin: Origin = Origin.SAMPLED
+    index: int = 0  # which sample of its prompt: part of its random identity
+    role: str = "policy"
     reward: float | None = None
     rewards: dict[str, float] = field(default_factory=dict)  # by component
-    reward_T: Tensor | None = None  # dense credit aligned with actions
-    adv_T: Tensor | None = None
-    value_T: Tensor | None = None
-    ref_logp_T: Tensor | None = None
-    version: int = 0  # the step of the weights it was sampled from
-    index: int = 0  # which sample of its prompt: part of its random identity
-    parent: int | None = None  # position in the group of the rollout it branched from
-    fork: int = 0  # how many of the parent's actions it shares
-    stopped: bool = True  # False when it ran into the length limit
-    turns: list[int] = field(default_factory=list)  # start of each turn in actions
-    earlier: list[Rollout] = field(default_factory=list)  # turns in contexts of their own; they share its credit
+    branch: Branch | None = None
     info: dict[str, Any] = field(default_factory=dict)
 
+    @staticmethod
+    def single(
+        prompt: Prompt, context: Tensor | Observation, actions: Tensor, logp_T: Tensor, mask_T: Tensor | None = None,
+        text: str = "", reward: float | None = None, *, version: int = 0, stopped: bool = True, **rest: Any,
+    ) -> Rollout:  # fmt: skip
+        """An answer of one turn: `rest` are fields of the rollout itself (index, reward, origin, ...)."""
+        seen = context if isinstance(context, Observation) else Observation(context)
+        turn = Turn.of(seen, actions, logp_T, text, version)
+        turn.mask_T = turn.mask_T if mask_T is None else mask_T
+        turn.stopped = stopped
+        return Rollout(prompt, [turn], *ended(stopped), reward=reward, **rest)
+
+    @property
+    def rows(self) -> list[Turn]:
+        """One row per context, in order."""
+        return [join(context) for context in self.contexts]
+
+    @property
+    def contexts(self) -> list[list[Turn]]:
+        """The turns by context: those that continue one another stand together."""
+        if len(self.turns) == 1:
+            return [self.turns]
+        starts = [i for i, t in enumerate(self.turns) if i == 0 or not t.continues]
+        return [self.turns[a:b] for a, b in zip(starts, [*starts[1:], len(self.turns)], strict=True)]
+
+    @property
+    def row(self) -> Turn:
+        """The last context: what rewards, filters and advantages look at."""
+        return self.turns[0] if len(self.turns) == 1 else self.rows[-1]
+
+    @property
+    def context(self) -> Tensor:
+        return self.row.observation.tokens
+
+    @property
+    def actions(self) -> Tensor:
+        return self.row.actions
+
+    @property
+    def logp_T(self) -> Tensor:
+        return self.row.logp_T
+
+    @property
+    def mask_T(self) -> Tensor:
+        return self.row.mask_T
+
+    @property
+    def text(self) -> str:
+        """What was said last."""
+        return self.turns[-1].text
+
+    @property
+    def version(self) -> int:
+        """The newest weights that any of its actions was sampled from."""
+        return self.versions[1]
+
+    @property
+    def versions(self) -> tuple[int, int]:
+        """The oldest and the newest weights that its actions were sampled from."""
+        every = [v for t in self.turns if len(t) for v in _span(t.version_T)] or [0]
+        return min(every), max(every)
+
     def __len__(self) -> int:
-        return int(self.actions.shape[0])
+        return len(self.row)
+
+    def stream(self, name: str) -> Tensor | None:
+        """A stream of the last context's actions (`reward`, `adv`, ...), or None where it is not known."""
+        return self.row.streams_T.get(name)
+
+    def set_stream(self, name: str, x_T: Tensor | None) -> None:
+        """Attach a stream to the actions of the last context; None takes it away."""
+        last = max((i for i, t in enumerate(self.turns) if not t.continues), default=0)
+        at = 0
+        for k, t in enumerate(self.turns[last:]):
+            at += len(t.observation.tokens) if k else 0
+            if x_T is None:
+                t.streams_T.pop(name, None)
+            else:
+                t.streams_T[name] = x_T[at : at + len(t)]
+            at += len(t)
+
+    def but_turn(self, **changes: Any) -> Rollout:
+        """The same rollout with another last turn; what was learned of the old one is left behind."""
+        return replace(self, turns=[*self.turns[:-1], replace(self.turns[-1], **{"streams_T": {}} | changes)])
+
+    @property
+    def truncated(self) -> bool:
+        """It ran into a limit."""
+        return self.end is End.TRUNCATED
 
     @property
     def failed(self) -> bool:
-        """Scoring raised or timed out, so there is nothing to learn from it."""
-        return self.reward is not None and self.reward != self.reward
+        """Scoring raised or timed out, or the environment broke, so there is nothing to learn from it."""
+        return (self.reward is not None and self.reward != self.reward) or self.end in MASKED
+
+    @property
+    def total(self) -> float:
+        """All that it earned: the outcome and what its turns earned on the way."""
+        return (self.reward or 0.0) + sum(t.reward or 0.0 for t in self.turns)
+
+
+def _span(version_T: Tensor) -> tuple[int, int]:
+    """The least and the greatest; a version that was expanded over a turn is read once."""
+    if version_T.stride(0) == 0:
+        return int(version_T[0]), int(version_T[0])
+    return int(version_T.min()), int(version_T.max())
 
 
 @dataclass
 class Group:
-    """Siblings: G answers to one prompt, a preference pair (best first), a ranking, the leaves of a tree."""
+    """Siblings: G answers to one prompt, a preference pair, a ranking, the leaves of a tree."""
 
     prompt: Prompt
     rollouts: list[Rollout]
+    pairs: tuple[
+        tuple[int, int], ...
+    ] = ()  # (better, worse) as places in rollouts; made by data or by a part that ranks
+    ranking: tuple[int, ...] = ()  # places in rollouts, best first, where all were ranked
 
     @property
     def scored(self) -> list[Rollout]:
         """The rollouts whose reward is a number."""
         return [r for r in self.rollouts if r.reward is not None and not r.failed]
-
-
-@dataclass
-class Batch:
-    """All that a loss sees. Only logp_BT, entropy_BT, value_BT and score_B carry gradient.
-
-    mask_BT is 1.0 (a float) where credit flows (the policy's own actions of rollouts that could be scored), 0 on padding.
-    chosen_P and rejected_P index the rows of preference pairs.
-    """
-
-    logp_BT: Tensor
-    mask_BT: Tensor
-    old_logp_BT: Tensor | None = None
-    ref_logp_BT: Tensor | None = None
-    adv_BT: Tensor | None = None
-    reward_BT: Tensor | None = None
-    return_BT: Tensor | None = None
-    value_BT: Tensor | None = None
-    old_value_BT: Tensor | None = None
-    entropy_BT: Tensor | None = None
-    mark_BT: Tensor | None = None  # 1.0 at tokens that an advantage singled out for the loss
-    score_B: Tensor | None = None
-    group_B: Tensor | None = None
-    chosen_P: Tensor | None = None
-    rejected_P: Tensor | None = None
-    version_B: Tensor | None = None
-    token_BT: Tensor | None = None  # the actions themselves, where they are letters or token ids
-    info: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        B, T = self.mask_BT.shape
-        for f in fields(self):
-            x = getattr(self, f.name)
-            if isinstance(x, Tensor):
-                want = {"BT": (B, T), "B": (B,)}.get(f.name.rsplit("_", 1)[-1])
-                if want and tuple(x.shape) != want:
-                    raise UserError(f"Batch.{f.name} has shape {tuple(x.shape)}, expected {want} as mask_BT says")
-
-    def need(self, name: str) -> Tensor:
-        """A stream the formula cannot do without; says which one is missing."""
-        x = getattr(self, name)
-        if x is None:
-            raise UserError(f"this loss needs {name}, which the batch does not carry")
-        return x
-
-    def but(self, **changes: Any) -> Batch:
-        """The same batch with some streams replaced."""
-        return replace(self, **changes)
-
-    @property
-    def lengths_B(self) -> Tensor:
-        """How many actions of each row carry credit."""
-        return self.mask_BT.sum(-1)
-
-    @property
-    def live_B(self) -> Tensor:
-        """Rows with any credit at all: a failed reward masks the whole row."""
-        return (self.mask_BT > 0).any(-1)
-
-    @property
-    def returns_B(self) -> Tensor:
-        """What each answer earned in all: the outcome sits on its last action, dense rewards where they fell."""
-        return self.need("reward_BT").sum(-1)
-
-    def rows(self, index: Tensor) -> Batch:
-        """These rows only, time trimmed to the longest of them; pairs with both rows inside are kept."""
-        T = max(int(self.info["length_B"][index].max()), 1) if "length_B" in self.info else self.mask_BT.shape[1]
-        out: dict[str, Any] = {}
-        for f in fields(self):
-            x = getattr(self, f.name)
-            if isinstance(x, Tensor) and f.name.endswith("_BT"):
-                out[f.name] = x[index, :T]
-            elif isinstance(x, Tensor) and f.name.endswith("_B"):
-                out[f.name] = x[index]
-        if self.chosen_P is not None and self.rejected_P is not None:
-            place = torch.full((self.mask_BT.shape[0],), -1, dtype=torch.long)
-            place[index] = torch.arange(index.numel())
-            chosen_P, rejected_P = place[self.chosen_P], place[self.rejected_P]
-            inside_P = (chosen_P >= 0) & (rejected_P >= 0)
-            out |= {"chosen_P": chosen_P[inside_P], "rejected_P": rejected_P[inside_P]}
-        info = {k: v[index] if isinstance(v, Tensor) and k.endswith("_B") else v for k, v in self.info.items()}
-        return Batch(**out, info=info)
-
-
-def pad(streams: Sequence[Tensor], T: int, value: float = 0.0) -> Tensor:
-    """Streams of unequal length as one (B, T) tensor, padded on the right."""
-    if not streams:
-        return torch.zeros(0, T)
-    out = pad_sequence(list(streams), batch_first=True, padding_value=value)
-    return F.pad(out, (0, T - out.shape[1]), value=value)

@@ -9,28 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 from posttrain.core import rng as draws
 from posttrain.core.answers import final_answer, plain
 from posttrain.core.errors import UserError, unknown
+from posttrain.core.protocols import Environment
 from posttrain.core.types import Prompt
 
 SPLITS = ("train", "test")
 _TRIES = 1000
-
-
-class Environment(Protocol):
-    """Prompts by number, a grade in [0, 1] for an answer, and a check of the grader itself."""
-
-    @property
-    def name(self) -> str: ...
-
-    def prompt(self, index: int, split: str = "train") -> Prompt: ...
-
-    def grade(self, prompt: Prompt, text: str) -> float: ...
-
-    def validate(self, n: int) -> list[str]: ...
 
 
 def size_of(env: Any, split: str) -> int:
@@ -86,7 +74,7 @@ def corrupt(rng: Random, prompt: Prompt) -> str:
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(Environment):
     """An Environment made of one function.
 
     make draws a problem, check says whether an answer is right, spoil writes a wrong answer for `validate`.

@@ -17,6 +17,7 @@ from typing import Any
 from posttrain.core import rng as draws
 from posttrain.core.answers import boxed, golds, hashed, is_number
 from posttrain.core.errors import UserError, unknown
+from posttrain.core.protocols import Environment
 from posttrain.core.registry import Part, find
 from posttrain.core.selfcheck import check_ready
 from posttrain.core.types import Prompt
@@ -46,7 +47,7 @@ PLAIN = Layout()
 
 
 @dataclass(frozen=True)
-class DataEnvironment:
+class DataEnvironment(Environment):
     """Prompts of each split and the reward that grades them; left_out counts rows that were not taken, by reason."""
 
     name: str

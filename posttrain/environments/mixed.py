@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from posttrain.core.protocols import Environment
 from posttrain.core.types import Prompt
 
 
 @dataclass(frozen=True)
-class Mixed:
+class Mixed(Environment):
     """Prompts of each task in turn, graded by their own task; it never ends, the shorter tasks come again."""
 
     tasks: Mapping[str, Any]
@@ -22,7 +23,7 @@ class Mixed:
     @property
     def graded(self) -> bool:
         """Whether every part can grade its own."""
-        return all(getattr(env, "graded", True) for env in self.tasks.values())
+        return all(env.graded for env in self.tasks.values())
 
     def of(self, name: str, index: int, split: str = "train") -> Prompt:
         """Prompt number `index` of one task."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from posttrain.core.answers import final, number, same
 from posttrain.core.errors import UserError, nearest, unknown
+from posttrain.core.protocols import Environment
 from posttrain.core.types import Prompt
 from posttrain.environments.base import SPLITS
 from posttrain.environments.data import THINK
@@ -38,7 +39,7 @@ def _close(answer: str, gold: str, tolerance: float) -> bool:
     return a is not None and b is not None and abs(a - b) <= tolerance
 
 
-class ReasoningGym:
+class ReasoningGym(Environment):
     """One data set of the package; items are a function of (seed, index)."""
 
     def __init__(self, name: str, size: int = 500, seed: int = 0, think: bool = False, **config: Any) -> None:

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.core.errors import UserError, nearest, unknown
+from posttrain.core.protocols import Environment
 from posttrain.core.registry import parse, split_sum
 from posttrain.environments import reasoning_gym as gym
-from posttrain.environments.base import Environment
 from posttrain.environments.data import THINK, Layout, data
 from posttrain.environments.documents import documents
 from posttrain.environments.fields import NAMES

@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from posttrain.core.protocols import RolloutRequest
 from posttrain.core.registry import Part
 from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.environments.base import size_of
 from posttrain.inference.sampling import Sampling
 
-ANSWERING = ("memory",)  # rollouts that a test must make as training does
 EVAL_SEED = 20_000  # apart from every training seed; the same problems and draws before and after
 
 
@@ -39,16 +39,13 @@ def accuracy(
     if rollout is None:
         made = policy.sample(prompts, n, how, EVAL_SEED, 0)
     else:
-        made = [g.rollouts for g in rollout.but(n=n)(policy, prompts, how, EVAL_SEED, 0)]
+        made = [
+            g.rollouts for g in rollout.but(n=n)(RolloutRequest({"policy": policy}, prompts, how, EVAL_SEED, 0, env))
+        ]
     for rollouts in made:
         for r in rollouts:
             r.reward = float(env.grade(r.prompt, r.text))
     return score_of(made, "accuracy")
-
-
-def at_test(rollout: Part) -> Part | None:
-    """The rollout, where it is how the policy answers and not only how it explores."""
-    return rollout if rollout.name in ANSWERING else None
 
 
 def mean_reward(policy: Any, env: Any, problems: int, how: Sampling, scorer: Any) -> Score:

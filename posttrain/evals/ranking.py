@@ -38,5 +38,5 @@ def ranking(policy: Any, prompts: Sequence[Prompt]) -> Score:
 def worth(policy: Any, written: list[Rollout]) -> torch.Tensor:
     """s of each answer: the reward model's score, or the sum of its tokens' log-probabilities."""
     if getattr(policy, "score", None) is not None:
-        return policy.forward(written, ("score",))["score_B"].float().cpu()
-    return policy.forward(written, ("logp",))["logp_BT"].sum(-1).float().cpu()
+        return policy.forward(written, ("score_B",))["score_B"].float().cpu()
+    return policy.forward(written, ("logp_BT",))["logp_BT"].sum(-1).float().cpu()

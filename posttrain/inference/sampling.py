@@ -7,7 +7,7 @@ through the inverse CDF, so an answer does not depend on the batch it was made i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,7 +21,7 @@ from posttrain.core.sampling import Sampling
 class Model(Protocol):
     """What the sampler asks of a model: Decoder and HFDecoder give it."""
 
-    def prefill(self, tokens_BT: Tensor, lengths_B: Tensor, slots: int) -> tuple[Tensor, Any]: ...
+    def prefill(self, tokens_BT: Tensor, lengths_B: Tensor, slots: int, **seen: Any) -> tuple[Tensor, Any]: ...
     def step(self, tokens_B: Tensor, cache: Any) -> Tensor: ...
     def logits(self, h: Tensor) -> Tensor: ...
 
@@ -38,9 +38,9 @@ class Sample:
 @torch.no_grad()
 def generate(
     model: Model, contexts: Sequence[Tensor], keys: Sequence[Sequence[int]], how: Sampling,
-    stop_ids: Sequence[int], device: torch.device | str = "cpu",
+    stop_ids: Sequence[int], device: torch.device | str = "cpu", seen: Mapping[str, Tensor] | None = None,
 ) -> list[list[Sample]]:  # fmt: skip
-    """For each context, one answer a key (its random identity)."""
+    """For each context, one answer a key (its random identity); `seen` is what else the contexts hold, stacked."""
     if not contexts:
         return []
     counts = torch.tensor([len(k) for k in keys])
@@ -48,7 +48,8 @@ def generate(
     padded = torch.zeros(len(contexts), int(lengths.max()), dtype=torch.long)
     for row, context in enumerate(contexts):
         padded[row, : len(context)] = context
-    h_PD, cache = model.prefill(padded.to(device), lengths.to(device), int(lengths.max()) + how.max_tokens)
+    slots = int(lengths.max()) + how.max_tokens
+    h_PD, cache = model.prefill(padded.to(device), lengths.to(device), slots, **({"seen": seen} if seen else {}))
     rows = torch.repeat_interleave(torch.arange(len(contexts)), counts).to(device)
     cache.select(rows)
     key_B = torch.tensor([k for group in keys for k in group], dtype=torch.int64, device=device)

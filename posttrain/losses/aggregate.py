@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from posttrain.core.batch import Batch
+from posttrain.core.protocols import Parallel
 from posttrain.core.registry import aggregate
-from posttrain.core.types import Batch
 
 
 @dataclass(frozen=True)
@@ -26,16 +27,20 @@ class Totals:
     @staticmethod
     def of(batch: Batch) -> Totals:
         """Rows without any credit (failed rewards, padding rows) count neither as sequences nor in pairs."""
-        pairs = 0.0 if batch.chosen_P is None else float(live_pairs(batch).sum())
-        return Totals(float((batch.mask_BT > 0).sum()), float(batch.live_B.sum()), pairs)
+        pairs = float(valid_pairs(batch).sum()) if "chosen_P" in batch else 0.0
+        return Totals(float((batch.mask_BT > 0).sum()), float(batch.valid_B.sum()), pairs)
+
+    def summed(self, parallel: Parallel) -> Totals:
+        """Over all processes."""
+        return Totals(parallel.sum(self.tokens), parallel.sum(self.sequences), parallel.sum(self.pairs))
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(self.tokens + other.tokens, self.sequences + other.sequences, self.pairs + other.pairs)
 
 
-def live_pairs(batch: Batch) -> Tensor:
+def valid_pairs(batch: Batch) -> Tensor:
     """Pairs of which both answers are live: with one half gone there is no preference left."""
-    return batch.live_B[batch.need("chosen_P")] & batch.live_B[batch.need("rejected_P")]
+    return batch.valid_B[batch["chosen_P"]] & batch.valid_B[batch["rejected_P"]]
 
 
 def masked(loss_BT: Tensor, batch: Batch) -> Tensor:
@@ -83,4 +88,4 @@ def constant(loss_BT: Tensor, batch: Batch, totals: Totals, length: int = 64) ->
 @aggregate()
 def pair_mean(loss_P: Tensor, batch: Batch, totals: Totals) -> Tensor:
     """Pair mean: one loss a preference pair, averaged over the pairs whose answers are both live."""
-    return torch.where(live_pairs(batch), loss_P, 0.0).sum() / max(totals.pairs, 1.0)
+    return torch.where(valid_pairs(batch), loss_P, 0.0).sum() / max(totals.pairs, 1.0)

@@ -10,7 +10,7 @@ from posttrain.select.zero_variance import zero_variance
 dapo = method(
     grpo.but(
         name="dapo", title="DAPO", paper="arXiv:2503.14476", doc=__doc__,
-        loss=clip_higher, aggregate=token_mean, keep=(overlong, zero_variance), terms=(), minibatches=4,
+        loss=clip_higher, aggregate=token_mean, select=(overlong, zero_variance), terms=(), minibatches=4,
     ),
     __file__,
 )  # fmt: skip

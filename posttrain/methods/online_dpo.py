@@ -8,7 +8,7 @@ from posttrain.select.best_worst import best_worst
 online_dpo = method(
     dpo.but(
         name="online-dpo", title="Online DPO", paper="arXiv:2405.07863", doc=__doc__,
-        rollout=sample.but(n=8), keep=(best_worst,),
+        rollout=sample.but(n=8), select=(best_worst,),
     ),
     __file__,
 )  # fmt: skip

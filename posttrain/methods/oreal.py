@@ -19,7 +19,7 @@ from posttrain.select.one_of_each import one_of_each
 oreal = method(
     grpo.but(
         name="oreal", title="OREAL", paper="arXiv:2502.06781", doc=__doc__,
-        rollout=sample.but(n=16), keep=(one_of_each,), advantage=token_weighted, loss=reinforce, aggregate=token_mean,
+        rollout=sample.but(n=16), select=(one_of_each,), advantage=token_weighted, loss=reinforce, aggregate=token_mean,
         terms=(token_outcome, kl.but(coef=0.01)),
     ),
     __file__,

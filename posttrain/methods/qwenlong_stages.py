@@ -9,7 +9,7 @@ from posttrain.core.errors import UserError
 from posttrain.core.method import Method
 from posttrain.core.plan import Context, Copy, Phase, Plan, plan
 from posttrain.environments.documents import documents
-from posttrain.evals.accuracy import accuracy, at_test
+from posttrain.evals.accuracy import accuracy
 from posttrain.methods.qwenlong_l15 import qwenlong_l15
 from posttrain.rollouts.memory import memory
 from posttrain.weights.soup import blend
@@ -39,7 +39,7 @@ def qwenlong_stages(
 
     def stage(name: str, count: int, method: Method = qwenlong_l15, **more: Any) -> Phase:
         def after(context: Context) -> None:
-            c, rollout = context.config, at_test(method.rollout)
+            c, rollout = context.config, method.rollout if method.rollout.card.at_test else None
             found = accuracy(context.role("policy"), env(count)(context), c.eval_problems, c.sampling, rollout=rollout)
             context.notes.setdefault("accuracy", {})[name] = found.accuracy
 

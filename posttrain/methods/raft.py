@@ -9,7 +9,7 @@ from posttrain.select.best_of import best_of
 raft = method(
     sft.but(
         name="raft", title="RAFT", paper="arXiv:2304.06767", doc=__doc__,
-        rollout=sample.but(n=8), keep=(best_of,), loss=raft_loss,
+        rollout=sample.but(n=8), select=(best_of,), loss=raft_loss,
     ),
     __file__,
 )  # fmt: skip

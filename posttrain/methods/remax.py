@@ -12,7 +12,7 @@ from posttrain.select.greedy_baseline import greedy_baseline
 remax = method(
     reinforce.but(
         name="remax", title="ReMax", paper="arXiv:2310.10505", doc=__doc__,
-        rollout=sample_and_greedy, keep=(greedy_baseline,), shaping=(kl_in_reward.but(coef=0.03),),
+        rollout=sample_and_greedy, select=(greedy_baseline,), shaping=(kl_in_reward.but(coef=0.03),),
     ),
     __file__,
 )  # fmt: skip

@@ -7,6 +7,6 @@ from posttrain.rollouts.siri import siri as cycles
 from posttrain.select.zero_variance import zero_variance
 
 siri = method(
-    dapo.but(name="siri", title="SIRI", paper="arXiv:2509.25176", doc=__doc__, rollout=cycles, keep=(zero_variance,)),
+    dapo.but(name="siri", title="SIRI", paper="arXiv:2509.25176", doc=__doc__, rollout=cycles, select=(zero_variance,)),
     __file__,
 )

@@ -10,7 +10,7 @@ from posttrain.select.vine_values import vine_values
 vineppo = method(
     grpo.but(
         name="vineppo", title="VinePPO", paper="arXiv:2410.01679", doc=__doc__,
-        rollout=vine, keep=(vine_values,), advantage=dense, aggregate=token_mean,
+        rollout=vine, select=(vine_values,), advantage=dense, aggregate=token_mean,
     ),
     __file__,
 )  # fmt: skip

@@ -19,7 +19,7 @@ def brpo(n: int = 8, limit: float = 0.6) -> Method:
     """PPO's clip on +-1 as they are: the reference is drawn from the same policy, so that they have the mean 0 already."""
     return grpo.but(
         name="writing-zero", title="Writing-Zero (BRPO)", paper="arXiv:2506.00103", doc=__doc__,
-        rollout=sample.but(n=n), keep=balanced.but(limit=limit), advantage=outcome, aggregate=token_mean, terms=(),
+        rollout=sample.but(n=n), select=balanced.but(limit=limit), advantage=outcome, aggregate=token_mean, terms=(),
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ float32 whatever the weights have: in bf16 it is their rounding that sets sample
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from posttrain.core.errors import UserError
 from posttrain.models.elementwise import added_normed, normed
 from posttrain.models.likelihood import product
 from posttrain.models.shape import DecoderConfig, inverse_frequencies
@@ -188,24 +189,33 @@ class Decoder(nn.Module):
         """The whole head: logits are h W^T and nothing else, so they may be computed in chunks."""
         return self.lm_head.weight
 
+    def embed(self, tokens: Tensor, seen: Mapping[str, Tensor] | None = None) -> Tensor:
+        """What the first layer reads, in float32. A decoder that also perceives (pictures, sound) puts it in here: `seen` are
+        the observations' streams, stacked over the rows of `tokens`."""
+        if seen:
+            raise UserError(f"this model reads text alone, but its prompts also carry {', '.join(sorted(seen))}")
+        return self.model.embed_tokens(tokens).float()
+
     def hidden(
-        self, tokens_BT: Tensor, positions_BT: Tensor | None = None, segments_BT: Tensor | None = None
-    ) -> Tensor:
+        self, tokens_BT: Tensor, positions_BT: Tensor | None = None, segments_BT: Tensor | None = None,
+        seen: Mapping[str, Tensor] | None = None,
+    ) -> Tensor:  # fmt: skip
         """States before the head. Segments (packed rows) attend only within themselves."""
         if positions_BT is None:
             positions_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device).expand_as(tokens_BT)
         mask = None if segments_BT is None else block_mask(segments_BT)
-        return self._layers(tokens_BT, positions_BT, mask, [None] * self.config.num_layers)
+        return self._layers(self.embed(tokens_BT, seen), positions_BT, mask, [None] * self.config.num_layers)
 
     def continued(
-        self, contexts_PL: Tensor, lengths_P: Tensor, rows_B: Tensor, actions_BT: Tensor
-    ) -> tuple[Tensor, Tensor]:
+        self, contexts_PL: Tensor, lengths_P: Tensor, rows_B: Tensor, actions_BT: Tensor,
+        seen: Mapping[str, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """States of prompts read once and of the answers that continue them: after each prompt's last token (P, D),
         and after each action (B, T, D). The gradient of a prompt's states is the sum over its answers.
         """
         prefix = [Prefix() for _ in self.model.layers]
         place_L = torch.arange(contexts_PL.shape[1], device=contexts_PL.device)
-        h_PLD = self._layers(contexts_PL, place_L.expand_as(contexts_PL), None, prefix)
+        h_PLD = self._layers(self.embed(contexts_PL, seen), place_L.expand_as(contexts_PL), None, prefix)
         for layer in prefix:
             layer.rows_B = rows_B
         starts_B1 = lengths_P[rows_B].unsqueeze(-1)
@@ -213,7 +223,8 @@ class Decoder(nn.Module):
         causal_TT = torch.ones(T, T, dtype=torch.bool, device=actions_BT.device).tril()
         seen_BTL = (place_L < starts_B1).unsqueeze(1).expand(-1, T, -1)
         mask = torch.cat((seen_BTL, causal_TT.expand(len(rows_B), T, T)), -1).unsqueeze(1)
-        h_BTD = self._layers(actions_BT, starts_B1 + torch.arange(T, device=actions_BT.device), mask, prefix)
+        places_BT = starts_B1 + torch.arange(T, device=actions_BT.device)
+        h_BTD = self._layers(self.embed(actions_BT), places_BT, mask, prefix)
         return h_PLD[torch.arange(len(lengths_P), device=h_PLD.device), lengths_P - 1], h_BTD
 
     def streamed(self, stream: Stream, recompute: int = 0) -> Tensor:
@@ -232,11 +243,13 @@ class Decoder(nn.Module):
         """In float32: bf16 knows logits around 20 only to 0.06."""
         return product(h, self.lm_head.weight)
 
-    def prefill(self, tokens_BT: Tensor, lengths_B: Tensor, slots: int) -> tuple[Tensor, KVCache]:
+    def prefill(
+        self, tokens_BT: Tensor, lengths_B: Tensor, slots: int, seen: Mapping[str, Tensor] | None = None
+    ) -> tuple[Tensor, KVCache]:
         """Read right-padded prompts; returns the state after each prompt's last token, and the cache."""
         cache = KVCache(self.config, tokens_BT.shape[0], slots, self.lm_head.weight)
         positions_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device).expand_as(tokens_BT)
-        h_BTD = self._layers(tokens_BT, positions_BT, None, cache.stores(None))
+        h_BTD = self._layers(self.embed(tokens_BT, seen), positions_BT, None, cache.stores(None))
         cache.lengths_B = lengths_B.clone()
         rows_B = torch.arange(tokens_BT.shape[0], device=tokens_BT.device)
         return h_BTD[rows_B, lengths_B - 1], cache
@@ -246,15 +259,14 @@ class Decoder(nn.Module):
         at_B = cache.lengths_B
         used = int(at_B.max()) + 1
         mask = (torch.arange(used, device=at_B.device) <= at_B.unsqueeze(-1))[:, None, None, :]
-        h_BTD = self._layers(tokens_B.unsqueeze(-1), at_B.unsqueeze(-1), mask, cache.stores(at_B, used))
+        h_BTD = self._layers(self.embed(tokens_B.unsqueeze(-1)), at_B.unsqueeze(-1), mask, cache.stores(at_B, used))
         cache.lengths_B = at_B + 1
         return h_BTD[:, 0]
 
     def _layers(
-        self, tokens: Tensor, positions: Tensor, mask: Tensor | None, stores: Sequence[Slots | Prefix | None]
+        self, x: Tensor, positions: Tensor, mask: Tensor | None, stores: Sequence[Slots | Prefix | None]
     ) -> Tensor:
         """Every layer in turn; a store keeps a layer's keys and values, or puts earlier ones before them."""
-        x = self.model.embed_tokens(tokens).float()
         rope = self.rope(positions)
         for block, store in zip(self.model.layers, stores, strict=True):
             x = block(x, rope, mask, store)

@@ -6,7 +6,7 @@ import copy
 
 from torch import Tensor, nn
 
-from posttrain.models.layout import Rows, states
+from posttrain.models.layout import Rows, hidden_states
 
 
 class ScalarHead(nn.Module):
@@ -34,4 +34,4 @@ class Critic(nn.Module):
 
     def forward(self, rows: Rows, layout: str) -> Tensor:
         """Value of the state before each action, so it may depend on nothing that the action decides."""
-        return self.head(states(self.model, rows, layout)[0])
+        return self.head(hidden_states(self.model, rows, layout)[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +67,10 @@ class HFDecoder(nn.Module):
         return list(ids) if isinstance(ids, (list, tuple)) else [] if ids is None else [ids]
 
     def hidden(
-        self, tokens_BT: Tensor, positions_BT: Tensor | None = None, segments_BT: Tensor | None = None
-    ) -> Tensor:
+        self, tokens_BT: Tensor, positions_BT: Tensor | None = None, segments_BT: Tensor | None = None,
+        seen: Mapping[str, Tensor] | None = None,
+    ) -> Tensor:  # fmt: skip
+        _text_alone(seen)
         if segments_BT is not None:
             raise UserError("packed rows need our own decoder; this model runs with padded rows")
         return self.inner.base_model(input_ids=tokens_BT, position_ids=positions_BT, use_cache=False).last_hidden_state
@@ -80,8 +83,11 @@ class HFDecoder(nn.Module):
         cap = getattr(c, "final_logit_softcapping", None)
         return cap * torch.tanh(logits / cap) if cap else logits
 
-    def prefill(self, tokens_BT: Tensor, lengths_B: Tensor, slots: int) -> tuple[Tensor, HFCache]:
+    def prefill(
+        self, tokens_BT: Tensor, lengths_B: Tensor, slots: int, seen: Mapping[str, Tensor] | None = None
+    ) -> tuple[Tensor, HFCache]:
         """Prompts come right-padded and are read left-padded: distances in the cache are distances in the text."""
+        _text_alone(seen)
         T = tokens_BT.shape[1]
         place_BT = torch.arange(T, device=tokens_BT.device) - (T - lengths_B.unsqueeze(-1))
         positions_BT = place_BT.clamp_min(0)
@@ -127,3 +133,8 @@ class HFDecoder(nn.Module):
 
     def save(self, folder: Path) -> None:
         self.inner.save_pretrained(folder, state_dict=merged_state(self.inner))
+
+
+def _text_alone(seen: Mapping[str, Tensor] | None) -> None:
+    if seen:
+        raise UserError(f"this model reads text alone, but its prompts also carry {', '.join(sorted(seen))}")

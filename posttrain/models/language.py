@@ -9,18 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posttrain.core import rng
+from posttrain.core.acting import Actor
 from posttrain.core.errors import UserError
-from posttrain.core.types import Prompt, Rollout
-from posttrain.inference.sampling import Sampling, generate
+from posttrain.core.turn import Observation, Turn, join
+from posttrain.core.types import Message, Origin, Prompt, Rollout
+from posttrain.inference.sampling import Sample, Sampling, generate
 from posttrain.models.decoder import Decoder
 from posttrain.models.four_bit import FourBit
 from posttrain.models.heads import Critic, ScalarHead
-from posttrain.models.layout import Rows, states
+from posttrain.models.layout import Rows, hidden_states, stacked
 from posttrain.models.likelihood import CHUNK, likelihood
 
 
-class LanguagePolicy(nn.Module):
+class LanguagePolicy(Actor, nn.Module):
     """A causal language model as a policy: the actions are tokens.
 
     `critic` (values per action) and `score` (a reward model's head) are there when a method asked for them.
@@ -77,39 +78,62 @@ class LanguagePolicy(nn.Module):
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"] + [self.tokenizer.eos_token_id]
         actions = torch.tensor(ids, dtype=torch.long)
         T = len(ids)
-        return Rollout(
+        return Rollout.single(
             prompt,
             self.encode(prompt),
             actions,
             torch.zeros(T),
             torch.ones(T, dtype=torch.bool),
             text,
-            info={"written": True},
+            origin=Origin.WRITTEN,
         )
 
     # ---- sampling
 
-    def sample(
-        self, prompts: Sequence[Prompt], n: int, how: Sampling, seed: int = 0, step: int = 0, chunk: int = 512
-    ) -> list[list[Rollout]]:
-        """n answers a prompt, as a function of (seed, step, prompt id, sample index) alone."""
+    def observe(self, prompt: Prompt) -> Observation:
+        """The prompt as the policy perceives it."""
+        return Observation(self.encode(prompt))
+
+    def extend(self, turns: Sequence[Turn], messages: Sequence[Message]) -> Observation:
+        """The ids that messages add after a turn: what the chat template writes after the end of an answer, then the messages,
+        up to where the next answer begins. A turn that was cut off gets its end first."""
+        ids = self.tokenizer(between(self.tokenizer, messages), add_special_tokens=False)["input_ids"]
+        cut_off = not len(turns[-1]) or int(turns[-1].actions[-1]) not in self.stop_ids
+        return Observation(torch.tensor([self.tokenizer.eos_token_id] * cut_off + ids, dtype=torch.long))
+
+    def act(
+        self, pending: Sequence[Sequence[Turn]], keys: Sequence[Sequence[int]], how: Sampling, version: int = 0,
+        chunk: int = 512,
+    ) -> list[list[Turn]]:  # fmt: skip
+        """For each context, one way to go on per key; a context is read once for all of them."""
         was, out = self.training, []
         self.eval()
-        engine = self._engine()
-        per_call = max(1, len(prompts) if engine else chunk // max(n, 1))
-        for start in range(0, len(prompts), per_call):
-            part = prompts[start : start + per_call]
-            contexts = [self.encode(p) for p in part]
-            keys = [[rng.key(seed, step, p.id, i) for i in range(n)] for p in part]
-            if engine is not None:
-                made = engine.generate(contexts, keys, how, self.stop_ids)
-            else:
-                made = generate(self.model, contexts, keys, how, self.stop_ids, self.device)  # type: ignore[arg-type]
-            texts = iter(self.decode_all([s.tokens for samples in made for s in samples]))
-            for prompt, context, samples in zip(part, contexts, made, strict=True):
-                out.append([self._rollout(prompt, context, s, next(texts), i, step) for i, s in enumerate(samples)])
+        rows = [join(turns) for turns in pending]
+        engine = None if any(r.observation.streams for r in rows) else self._engine()
+        per_call = max(1, len(rows) if engine else chunk // max(max(map(len, keys), default=1), 1))
+        for start in range(0, len(rows), per_call):
+            part = slice(start, start + per_call)
+            made = self._generate(engine, rows[part], keys[part], how)
+            begun = [turns[-1] for turns in pending[part]]
+            whole = [
+                torch.cat([t.actions, s.tokens]) if len(t) else s.tokens
+                for t, ss in zip(begun, made, strict=True)
+                for s in ss
+            ]
+            texts = iter(zip(whole, self.decode_all(whole), strict=True))
+            out += [[_grown(t, s, *next(texts), version) for s in ss] for t, ss in zip(begun, made, strict=True)]
         self.train(was)
         return out
+
+    def _generate(
+        self, engine: Any, rows: Sequence[Turn], keys: Sequence[Sequence[int]], how: Sampling
+    ) -> list[list[Sample]]:
+        contexts = [torch.cat([r.observation.tokens, r.actions]) if len(r) else r.observation.tokens for r in rows]
+        if engine is not None:
+            found: list[list[Sample]] = engine.generate(contexts, keys, how, self.stop_ids)
+            return found
+        seen = stacked([r.observation for r in rows], self.device)
+        return generate(self.model, contexts, keys, how, self.stop_ids, self.device, seen)  # type: ignore[arg-type]
 
     def _engine(self) -> Any:
         """The native engine where it pays: our decoder on a GPU, or with packed weights, which it unpacks once a call and not
@@ -123,32 +147,30 @@ class LanguagePolicy(nn.Module):
             self._native = Engine(self.model)
         return self._native
 
-    @staticmethod
-    def _rollout(prompt: Prompt, context: Tensor, s: Any, text: str, index: int, step: int) -> Rollout:
-        mask_T = torch.ones(len(s.tokens), dtype=torch.bool)
-        return Rollout(
-            prompt, context, s.tokens, s.logp_T, mask_T, text, version=step, index=index, stopped=s.stopped
-        )  # fmt: skip
-
     # ---- log-probabilities
 
-    def forward(self, rollouts: Sequence[Rollout], needs: Iterable[str] = ("logp",)) -> dict[str, Tensor]:
+    @property
+    def provides(self) -> frozenset[str]:
+        """Streams that `forward` can give; a critic is made when a method asks for one."""
+        return frozenset({"logp_BT", "entropy_BT", "value_BT"} | ({"score_B"} if self.score is not None else set()))
+
+    def forward(self, rows: Sequence[Turn | Rollout], needs: Iterable[str] = ("logp_BT",)) -> dict[str, Tensor]:
         """The streams asked for: logp_BT (always when asked for entropy too), entropy_BT, value_BT, score_B."""
         needs = set(needs)
-        rows = Rows.of(rollouts, self.device)
+        laid = Rows.of([r.row for r in rows], self.device)
         out: dict[str, Tensor] = {}
-        if needs & {"logp", "entropy", "score"}:
-            h_BTD, last_BD = states(self.model, rows, self.layout)
-            if needs & {"logp", "entropy"}:
-                out |= self._likelihood(h_BTD, rows, "entropy" in needs)
-            if "score" in needs:
+        if needs & {"logp_BT", "entropy_BT", "score_B"}:
+            h_BTD, last_BD = hidden_states(self.model, laid, self.layout)
+            if needs & {"logp_BT", "entropy_BT"}:
+                out |= self._likelihood(h_BTD, laid, "entropy_BT" in needs)
+            if "score_B" in needs:
                 if self.score is None:
                     raise UserError("this policy has no score head; train it in the role of a reward model")
                 out["score_B"] = self.score(last_BD)
-        if "value" in needs:
+        if "value_BT" in needs:
             if self.critic is None:
                 raise UserError("this policy has no critic; the method must ask for one (critic=True)")
-            out["value_BT"] = self.critic(rows, self.layout) * rows.real_BT
+            out["value_BT"] = self.critic(laid, self.layout) * laid.real_BT
         return out
 
     def _likelihood(self, h_BTD: Tensor, rows: Rows, entropy: bool) -> dict[str, Tensor]:
@@ -187,3 +209,33 @@ class LanguagePolicy(nn.Module):
         other.score = copy.deepcopy(self.score)
         other.temperature, other.layout = self.temperature, self.layout
         return other
+
+
+def between(tokenizer: Any, messages: Sequence[Message]) -> str:
+    """What a chat template writes from the end of an answer to the beginning of the next one, with messages in between.
+
+    The difference of two renderings of a made-up conversation, from its last end-of-answer token on; a template that rewrites
+    what came before cannot be continued.
+    """
+    if not getattr(tokenizer, "chat_template", None):
+        return "".join(f"\n{m['content']}\n" for m in messages)
+    said = [{"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"}]
+    before = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=False)
+    after = tokenizer.apply_chat_template([*said, *messages], tokenize=False, add_generation_prompt=True)
+    at = before.rfind(tokenizer.eos_token)
+    if at < 0 or not after.startswith(before):
+        raise UserError(
+            "this model's chat template rewrites earlier turns, so a conversation cannot go on in one context"
+        )
+    return str(after[at + len(tokenizer.eos_token) :])
+
+
+def _grown(begun: Turn, s: Sample, actions: Tensor, text: str, version: int) -> Turn:
+    """The turn with what was sampled after what it had."""
+    new = Turn.of(begun.observation, s.tokens, s.logp_T, text, version)
+    if len(begun):
+        new.logp_T = torch.cat([begun.logp_T, s.logp_T])
+        new.mask_T = torch.cat([begun.mask_T, new.mask_T])
+        new.version_T = torch.cat([begun.version_T, new.version_T])
+    new.actions, new.continues, new.stopped = actions, begun.continues, s.stopped
+    return new

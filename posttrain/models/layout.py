@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posttrain.core.errors import unknown
-from posttrain.core.types import Rollout, pad
+from posttrain.core.batch import pad
+from posttrain.core.errors import UserError, unknown
+from posttrain.core.turn import Observation, Turn
 
 LAYOUTS = ("shared", "packed", "padded")
 
@@ -26,6 +27,7 @@ class Rows:
     real_BT: Tensor  # bool: an action is there
     prompt_B: Tensor  # which of the distinct contexts a row begins with
     first_P: Tensor  # a row that has each distinct context
+    seen_P: dict[str, Tensor]  # what else the distinct contexts hold: pictures, sound
 
     @property
     def last_B(self) -> Tensor:
@@ -33,24 +35,41 @@ class Rows:
         return self.length_B - 1
 
     @staticmethod
-    def of(rollouts: Sequence[Rollout], device: torch.device | str = "cpu") -> Rows:
-        starts = torch.tensor([len(r.context) for r in rollouts])
-        counts = torch.tensor([len(r) for r in rollouts])
+    def of(turns: Sequence[Turn], device: torch.device | str = "cpu") -> Rows:
+        starts = torch.tensor([len(t.observation.tokens) for t in turns])
+        counts = torch.tensor([len(t) for t in turns])
         length_B = starts + counts
         T, L = int(counts.max()), int(length_B.max())
-        tokens_BL = pad([torch.cat((r.context, r.actions)).long() for r in rollouts], L)
-        actions_BT = pad([r.actions.long() for r in rollouts], T)
+        tokens_BL = pad([torch.cat((t.observation.tokens, t.actions)).long() for t in turns], L)
+        actions_BT = pad([t.actions.long() for t in turns], T)
         t = torch.arange(T)
         real_BT = t < counts.unsqueeze(-1)
         before_BT = (starts.unsqueeze(-1) - 1 + t).clamp_max(L - 1)
         known: dict[bytes, int] = {}
-        prompt_B = torch.tensor([known.setdefault(r.context.numpy().tobytes(), len(known)) for r in rollouts])
+        prompt_B = torch.tensor([known.setdefault(t.observation.key, len(known)) for t in turns])
         first_P = torch.tensor([prompt_B.tolist().index(p) for p in range(len(known))])
         every = (tokens_BL, length_B, actions_BT, before_BT, real_BT, prompt_B, first_P)
-        return Rows(*(x.to(device) for x in every))
+        seen_P = stacked([turns[i].observation for i in first_P.tolist()], device)
+        tokens_BL, length_B, actions_BT, before_BT, real_BT, prompt_B, first_P = (x.to(device) for x in every)
+        return Rows(tokens_BL, length_B, actions_BT, before_BT, real_BT, prompt_B, first_P, seen_P)
+
+    @property
+    def seen_B(self) -> dict[str, Tensor]:
+        """The same for every row."""
+        return {name: x[self.prompt_B] for name, x in self.seen_P.items()}
 
 
-def states(model: Any, rows: Rows, layout: str = "shared") -> tuple[Tensor, Tensor]:
+def stacked(seen: Sequence[Observation], device: torch.device | str) -> dict[str, Tensor]:
+    """Streams of observations, one beside another; all must carry the same ones in one shape."""
+    names = sorted({name for o in seen for name in o.streams})
+    for name in names:
+        shapes = {tuple(o.streams[name].shape) if name in o.streams else () for o in seen}
+        if len(shapes) > 1:
+            raise UserError(f"prompts of one batch carry {name} of different shapes: {sorted(shapes)}")
+    return {name: torch.stack([o.streams[name] for o in seen]).to(device) for name in names}
+
+
+def hidden_states(model: Any, rows: Rows, layout: str = "shared") -> tuple[Tensor, Tensor]:
     """States before each action (B, T, D) and after the last one (B, D). The layout changes speed, never the result.
 
     shared: a prompt is read once for all its answers; packed: rows end to end; padded: one row each. On a GPU in half
@@ -58,20 +77,22 @@ def states(model: Any, rows: Rows, layout: str = "shared") -> tuple[Tensor, Tens
     """
     if layout not in LAYOUTS:
         raise unknown("layout", layout, LAYOUTS)
-    if layout != "padded" and rows.tokens_BL.is_cuda and hasattr(model, "streamed") and model.head_weight.itemsize == 2:
+    half = rows.tokens_BL.is_cuda and hasattr(model, "streamed") and model.head_weight.itemsize == 2
+    if layout != "padded" and half and not rows.seen_P:
         return streamed(model, rows)
+    with_seen = {"seen": rows.seen_P} if rows.seen_P else {}  # a model that reads text alone need not know of it
     row_B = torch.arange(rows.tokens_BL.shape[0], device=rows.tokens_BL.device)
     if layout == "shared" and hasattr(model, "continued") and len(rows.first_P) < len(row_B):
         starts_P = rows.before_BT[rows.first_P, 0] + 1
         contexts_PL = rows.tokens_BL[rows.first_P, : int(starts_P.max())]
-        h_PD, h_BTD = model.continued(contexts_PL, starts_P, rows.prompt_B, rows.actions_BT)
+        h_PD, h_BTD = model.continued(contexts_PL, starts_P, rows.prompt_B, rows.actions_BT, **with_seen)
         before_BTD = torch.cat((h_PD[rows.prompt_B].unsqueeze(1), h_BTD[:, :-1]), 1)
         return before_BTD, h_BTD[row_B, rows.last_B - rows.before_BT[:, 0] - 1]
-    if layout == "packed":
+    if layout == "packed" and not rows.seen_P:
         packed = pack(rows)
         h_NLD = model.hidden(packed.tokens_NL, packed.positions_NL, packed.segments_NL)
         return packed.states(h_NLD, rows.before_BT), packed.states(h_NLD, rows.last_B.unsqueeze(-1)).squeeze(1)
-    h_BLD = model.hidden(rows.tokens_BL)
+    h_BLD = model.hidden(rows.tokens_BL, **({"seen": rows.seen_B} if rows.seen_P else {}))
     return h_BLD[row_B.unsqueeze(-1), rows.before_BT], h_BLD[row_B, rows.last_B]
 
 

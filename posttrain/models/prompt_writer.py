@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from posttrain.core import rng
+from posttrain.core.turn import Turn
 from posttrain.core.types import Prompt, Rollout
 from posttrain.models.language import LanguagePolicy
-from posttrain.models.layout import Rows, states
+from posttrain.models.layout import Rows, hidden_states
 
 ASK = "Write a prompt."
 
@@ -63,14 +64,14 @@ class PromptWriter(LanguagePolicy):
     def encode(self, prompt: Prompt) -> Tensor:
         return super().encode(Prompt.text("writer", ASK))
 
-    def forward(self, rollouts: Sequence[Rollout], needs: Iterable[str] = ("logp",)) -> dict[str, Tensor]:
+    def forward(self, rows: Sequence[Turn | Rollout], needs: Iterable[str] = ("logp_BT",)) -> dict[str, Tensor]:
         needs = set(needs)
-        out = super().forward(rollouts, needs - {"value"}) if needs - {"value"} else {}
-        if "value" in needs:
-            rows = Rows.of(rollouts, self.device)
-            h_BTD, _ = states(self.model, rows, self.layout)
+        out = super().forward(rows, needs - {"value_BT"}) if needs - {"value_BT"} else {}
+        if "value_BT" in needs:
+            laid = Rows.of([r.row for r in rows], self.device)
+            h_BTD, _ = hidden_states(self.model, laid, self.layout)
             logits_BTV = self.model.logits(h_BTD).float() / self.temperature  # type: ignore[operator]
-            out["value_BT"] = torch.logsumexp(logits_BTV, -1) * rows.real_BT
+            out["value_BT"] = torch.logsumexp(logits_BTV, -1) * laid.real_BT
         return out
 
     def with_critic(self) -> PromptWriter:

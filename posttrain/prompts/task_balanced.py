@@ -1,9 +1,10 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from posttrain.core.errors import UserError
-from posttrain.core.registry import prompt_sampler
+from posttrain.core.protocols import Environment, Policy
+from posttrain.core.registry import Part, prompt_sampler
 from posttrain.core.types import Group, Prompt
 from posttrain.environments.base import size_of
 from posttrain.prompts.uniform import epoch_order, uniform
@@ -22,13 +23,19 @@ class task_balanced:
         self.by = by
         self._known: tuple[Any, dict[str, list[int]]] | None = None
 
-    def next(self, env: Any, step: int, n: int, seed: int) -> list[Prompt]:
+    def start(self, env: Environment, seed: int) -> None:
+        self.env, self.seed = env, seed
+
+    def propose(self, n: int, step: int, policy: Policy | None = None) -> list[Prompt]:
         """The n prompts of a step, task by task."""
+        env, seed = self.env, self.seed
         parts: dict[str, Any] = getattr(env, "tasks", {})
         rows = {} if parts or not size_of(env, "train") else self.rows(env)
         names = list(parts or rows)
         if not names:
-            return uniform.fn().next(env, step, n, seed)  # type: ignore[attr-defined]
+            plain = cast(Part, uniform).live()
+            plain.start(env, seed)
+            return list(plain.propose(n, step, policy))
         out = []
         for k, name in enumerate(names):
             first, end = share(step, n, k, len(names)), share(step + 1, n, k, len(names))

@@ -4,6 +4,7 @@ from functools import lru_cache
 from typing import Any
 
 from posttrain.core import rng
+from posttrain.core.protocols import Environment, Policy
 from posttrain.core.registry import prompt_sampler
 from posttrain.core.types import Group, Prompt
 from posttrain.environments.base import size_of
@@ -19,8 +20,12 @@ class uniform:
     def __init__(self, pool: int = 0, repeat: int = 1) -> None:
         self.pool, self.repeat = pool, repeat  # pool > 0: only the first `pool` prompts; repeat: copies of each
 
-    def next(self, env: Any, step: int, n: int, seed: int) -> list[Prompt]:
+    def start(self, env: Environment, seed: int) -> None:
+        self.env, self.seed = env, seed
+
+    def propose(self, n: int, step: int, policy: Policy | None = None) -> list[Prompt]:
         """The n prompts of a step."""
+        env, seed = self.env, self.seed
         size = self.pool or size_of(env, "train")
         distinct = max(1, n // self.repeat)
         at = range(step * distinct, (step + 1) * distinct)

@@ -1,17 +1,14 @@
 from __future__ import annotations
 
-from typing import Any
-
 from posttrain.core.credit import split_steps, token_ends
+from posttrain.core.protocols import RolloutRequest
 from posttrain.core.registry import rollout
-from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.inference.sampling import Sampling
+from posttrain.core.types import Group, Rollout
 from posttrain.rollouts.sample import sample
 
 
 @rollout(title="Anchor states (GiGPO)", paper="arXiv:2505.10978", base="sample", system="gigpo")
-def anchored(
-    policy: Any, prompts: list[Prompt], how: Sampling, seed: int, step: int, n: int = 8, level: str = "phrase"
+def anchored(ask: RolloutRequest, n: int = 8, level: str = "phrase"
 ) -> list[Group]:  # fmt: skip
     """Anchor states (GiGPO): sample, and say of each token in which state it was written, so that steps can be compared.
 
@@ -19,10 +16,10 @@ def anchored(
     have just said the same stand in the same state, whatever way they came. level: word, phrase, sentence or line. An
     environment with states of its own tells them instead: `Rollout.info["states"]`, one key an action.
     """
-    groups = sample(policy, prompts, how, seed, step, n)
+    groups = sample(ask, n=n)
     for r in (r for g in groups for r in g.rollouts):
         if "states" not in r.info:
-            r.info["states"] = last_steps(r, token_ends(policy.decode, r.actions), level)
+            r.info["states"] = last_steps(r, token_ends(ask.policy.decode, r.actions), level)
     return groups
 
 

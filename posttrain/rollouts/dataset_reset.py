@@ -7,6 +7,7 @@ import torch
 
 from posttrain.core import rng
 from posttrain.core.errors import UserError
+from posttrain.core.protocols import RolloutRequest
 from posttrain.core.registry import rollout
 from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.inference.sampling import Sampling
@@ -14,8 +15,7 @@ from posttrain.rollouts.resume import cut, resume, stem
 
 
 @rollout(title="Dataset reset (DR-PO)", paper="arXiv:2404.08495", base="sample", system="dr-po")
-def dataset_reset(
-    policy: Any, prompts: list[Prompt], how: Sampling, seed: int, step: int, n: int = 8, beta: float = 0.5
+def dataset_reset(ask: RolloutRequest, n: int = 8, beta: float = 0.5
 ) -> list[Group]:  # fmt: skip
     """Dataset reset (DR-PO): with probability beta a prompt's answers begin where a random prefix of its demonstration ends.
 
@@ -25,9 +25,10 @@ def dataset_reset(
     """
     if not 0 <= beta <= 1:
         raise UserError(f"beta is {beta}; it is the share of prompts that start from a demonstration, 0 to 1")
-    stems = [start(policy, p, rng.python(seed, step, p.id, "reset"), beta, how) for p in prompts]
+    prompts, seed, step = ask.prompts, ask.seed, ask.step
+    stems = [start(ask.policy, p, rng.python(seed, step, p.id, "reset"), beta, ask.sampling) for p in prompts]
     keys = [[rng.key(seed, step, p.id, i) for i in range(n)] for p in prompts]
-    made = resume(policy, stems, keys, how, step)
+    made = resume(ask.policy, stems, keys, ask.sampling, step)
     return [Group(p, [replace(r, index=i) for i, r in enumerate(some)]) for p, some in zip(prompts, made, strict=True)]
 
 
@@ -40,4 +41,4 @@ def start(policy: Any, prompt: Prompt, draw: Any, beta: float, how: Sampling) ->
     whole = policy.written(prompt, told)
     h = int(share * min(len(whole), how.max_tokens))
     begun = cut(policy, whole, h)
-    return replace(begun, mask_T=torch.zeros(h, dtype=torch.bool), info={"prefix": h})
+    return replace(begun.but_turn(mask_T=torch.zeros(h, dtype=torch.bool)), info={"prefix": h})

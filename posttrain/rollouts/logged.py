@@ -8,15 +8,13 @@ from typing import Any
 import torch
 
 from posttrain.core.errors import UserError
+from posttrain.core.protocols import RolloutRequest
 from posttrain.core.registry import rollout
-from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.inference.sampling import Sampling
+from posttrain.core.types import End, Group, Origin, Prompt, Rollout
 
 
-@rollout(title="Logged answers")
-def logged(
-    policy: Any, prompts: list[Prompt], how: Sampling, seed: int, step: int, n: int | None = None, logp: bool = True
-) -> list[Group]:
+@rollout(title="Logged answers", data="logs")
+def logged(ask: RolloutRequest, n: int | None = None, logp: bool = True) -> list[Group]:
     """Logged answers: those that come with the prompt, `info["answers"]`, or a log's: `--task log.jsonl`, `--task runs/NAME`.
 
     Each is {"text": ...} or {"tokens": [...]}, with "logp": [...] and "reward" where they are known. Token ids are used as
@@ -25,13 +23,13 @@ def logged(
     imitation) and stay 0.
     """
     groups = []
-    for p in prompts:
+    for p in ask.prompts:
         told = p.info.get("answers")
         if not isinstance(told, (list, tuple)) or not told:
             raise UserError(f"prompt {p.id!r} has no logged answers; give it answers=[{{'text': ..., 'logp': [...]}}]")
-        first, count = (0, len(told)) if n is None else (step * n, n)
+        first, count = (0, len(told)) if n is None else (ask.step * n, n)
         some = [told[(first + i) % len(told)] for i in range(min(count, len(told)))]
-        groups.append(Group(p, [replace(_read(policy, p, a, logp), index=i) for i, a in enumerate(some)]))
+        groups.append(Group(p, [replace(_read(ask.policy, p, a, logp), index=i) for i, a in enumerate(some)]))
     return groups
 
 
@@ -47,15 +45,15 @@ def _read(policy: Any, prompt: Prompt, answer: dict[str, Any], logp: bool) -> Ro
         hasattr(policy, "tokenizer") and "tokens" not in answer
     )  # a text gets an end token that may not have been logged
     if ended and known and len(known) == len(made) - 1:  # it is no action then
-        made = replace(made, actions=made.actions[:-1], mask_T=made.mask_T[:-1], stopped=False)
+        short = {k: getattr(made.row, k)[:-1] for k in ("actions", "mask_T", "version_T")}
+        made = replace(made.but_turn(**short, stopped=False), end=End.TRUNCATED, stop="length")
     if len(known) != len(made) or not len(made):
         got = f"{len(known)} log-probabilities" if known else "no log-probabilities"
         raise UserError(
             f"an answer of prompt {prompt.id!r} has {len(made)} tokens and {got}; this method weighs answers by those of "
             "the policy that gave them: log one a token, or say --rollout 'logged(logp=False)'"
         )
-    made.logp_T = torch.tensor(known, dtype=torch.float32)
-    return made
+    return made.but_turn(logp_T=torch.tensor(known, dtype=torch.float32))
 
 
 def _actions(policy: Any, prompt: Prompt, answer: dict[str, Any]) -> Rollout:
@@ -74,4 +72,4 @@ def _actions(policy: Any, prompt: Prompt, answer: dict[str, Any]) -> Rollout:
     if len(mask_T) != len(actions):
         raise UserError(f"an answer of prompt {prompt.id!r} has {len(actions)} token ids and a mask of {len(mask_T)}")
     text, zeros_T = answer.get("text") or policy.decode(actions), torch.zeros(len(actions))
-    return Rollout(prompt, policy.encode(prompt), actions, zeros_T, mask_T, text, info={"written": True})
+    return Rollout.single(prompt, policy.observe(prompt), actions, zeros_T, mask_T, text, origin=Origin.LOGGED)

@@ -7,27 +7,27 @@ import torch
 
 from posttrain.core.credit import split_steps, token_ends
 from posttrain.core.errors import UserError
+from posttrain.core.protocols import RolloutRequest
 from posttrain.core.registry import rollout
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.inference.sampling import Sampling
 from posttrain.rollouts.sample import sample
 
 Probe = Callable[[Any, Rollout], list[float]]  # (policy, answer) -> for each token, the progress of its piece
 
 
 @rollout(title="MRT", paper="arXiv:2503.07572", base="sample")
-def mrt(
-    policy: Any, prompts: list[Prompt], how: Sampling, seed: int, step: int, n: int = 8, probe: Probe | None = None,
+def mrt(ask: RolloutRequest, n: int = 8, probe: Probe | None = None,
 ) -> list[Group]:  # fmt: skip
     """MRT: sample, and for each piece of a thought note by how much it raised the chance of answering right at once.
 
     p_j = J(z_0..j) - J(z_0..j-1);  J: the chance of the gold answer if the thought were closed here, read off the policy's
     own probabilities (the paper samples such answers);  each token of piece j carries p_j, the others and the last 0
     """
-    groups = sample(policy, prompts, how, seed, step, n)
+    groups = sample(ask, n=n)
     for r in (r for g in groups for r in g.rollouts):
-        r.reward_T = torch.tensor((probe or progress)(policy, r))
-        r.reward_T[-1:] = 0.0  # the outcome's place
+        gain_T = torch.tensor((probe or progress)(ask.policy, r))
+        gain_T[-1:] = 0.0  # the outcome's place
+        r.set_stream("reward", gain_T)
     return groups
 
 

@@ -4,38 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-import torch
-
-from posttrain.core.types import Prompt, Rollout
-from posttrain.inference.sampling import Sample, Sampling, generate
-from posttrain.rollouts.stepwise import extend
+from posttrain.core.protocols import Policy
+from posttrain.core.sampling import Sampling
+from posttrain.core.turn import Turn
+from posttrain.core.types import End, Prompt, Rollout, ended
 
 
-def stem(policy: Any, prompt: Prompt) -> Rollout:
+def stem(policy: Policy, prompt: Prompt) -> Rollout:
     """An answer that has not begun."""
-    none = torch.zeros(0)
-    return Rollout(prompt, policy.encode(prompt), none.long(), none, none.bool(), stopped=False)
+    return Rollout(prompt, [Turn.empty(policy.observe(prompt))], End.TRUNCATED, "length")
 
 
-def cut(policy: Any, rollout: Rollout, at: int) -> Rollout:
+def cut(policy: Policy, rollout: Rollout, at: int) -> Rollout:
     """The first `at` actions of an answer, to go on from."""
-    actions, logp_T, mask_T = rollout.actions[:at], rollout.logp_T[:at], rollout.mask_T[:at]
-    return replace(
-        rollout, actions=actions, logp_T=logp_T, mask_T=mask_T, text=policy.decode(actions), stopped=False,
-        reward=None, rewards={}, reward_T=None, info={},
-    )  # fmt: skip
+    row = rollout.row
+    short = {k: getattr(row, k)[:at] for k in ("actions", "logp_T", "mask_T", "version_T")}
+    turn = Turn(row.observation, **short, text=policy.decode(short["actions"]), stopped=False)
+    return replace(rollout, turns=[turn], end=End.TRUNCATED, stop="length", reward=None, rewards={}, info={})
 
 
-def room(policy: Any, rollout: Rollout, how: Sampling) -> int:
+def room(policy: Policy, rollout: Rollout, how: Sampling) -> int:
     """How many more actions an answer may have: 0 once it has stopped or is as long as allowed."""
     longest = min(how.max_tokens, getattr(policy, "T", how.max_tokens))
-    return 0 if rollout.stopped else max(longest - len(rollout), 0)
+    return 0 if not rollout.truncated else max(longest - len(rollout), 0)
 
 
 def resume(
-    policy: Any, stems: Sequence[Rollout], keys: Sequence[Sequence[int]], how: Sampling, step: int, more: int | None = None
+    policy: Policy, stems: Sequence[Rollout], keys: Sequence[Sequence[int]], how: Sampling, step: int, more: int | None = None
 ) -> list[list[Rollout]]:  # fmt: skip
     """Each stem continued once a key (its random identity), until it ends, is how.max_tokens long in all, or has `more`
     further actions. Continuations are whole answers: the stem's actions, log-probabilities and mask come first."""
@@ -46,32 +42,12 @@ def resume(
             continue
         which = [i for i, s in enumerate(stems) if (len(s), room(policy, s, how)) == (length, left)]
         some = replace(how, max_tokens=left if more is None else min(more, left))
-        made = _extend(policy, [stems[i] for i in which], [keys[i] for i in which], some)
-        for i, samples in zip(which, made, strict=True):
-            out[i] = [_grown(policy, stems[i], s, step) for s in samples]
+        made = policy.act([stems[i].turns for i in which], [keys[i] for i in which], some, version=step)
+        for i, turns in zip(which, made, strict=True):
+            out[i] = [_grown(stems[i], turn) for turn in turns]
     return out
 
 
-def _extend(policy: Any, stems: list[Rollout], keys: list[Sequence[int]], how: Sampling) -> list[list[Sample]]:
-    """A language model reads prompt and prefix once for all their continuations; a table has no prefix to read."""
-    if not hasattr(policy, "tokenizer"):
-        return extend(policy, stems, keys, how)
-    was = policy.training
-    policy.eval()
-    contexts = [torch.cat([s.context, s.actions]) for s in stems]
-    engine = policy._engine()
-    if engine is not None:
-        made = engine.generate(contexts, [list(k) for k in keys], how, policy.stop_ids)
-    else:
-        made = generate(policy.model, contexts, keys, how, policy.stop_ids, policy.device)
-    policy.train(was)
-    return made
-
-
-def _grown(policy: Any, begun: Rollout, s: Sample, step: int) -> Rollout:
-    actions, logp_T = torch.cat([begun.actions, s.tokens]), torch.cat([begun.logp_T, s.logp_T])
-    mask_T = torch.cat([begun.mask_T, torch.ones(len(s.tokens), dtype=torch.bool)])
-    return replace(
-        begun, actions=actions, logp_T=logp_T, mask_T=mask_T, text=policy.decode(actions), version=step,
-        stopped=s.stopped, info=dict(begun.info),
-    )  # fmt: skip
+def _grown(begun: Rollout, turn: Turn) -> Rollout:
+    end, stop = ended(turn.stopped)
+    return replace(begun, turns=[turn], end=end, stop=stop, info=dict(begun.info))

@@ -2,18 +2,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 from posttrain.core.errors import UserError
+from posttrain.core.protocols import RolloutRequest
 from posttrain.core.registry import rollout
-from posttrain.core.types import Group, Prompt
-from posttrain.inference.sampling import Sampling
+from posttrain.core.types import Group
 from posttrain.rollouts.sample import sample
 
 
 @rollout(title="SIRI", paper="arXiv:2509.25176", base="sample")
-def siri(
-    policy: Any, prompts: list[Prompt], how: Sampling, seed: int, step: int, n: int = 8,
+def siri(ask: RolloutRequest, n: int = 8,
     cycle: tuple[float, int] = (0.5, 100),
 ) -> list[Group]:  # fmt: skip
     """SIRI: sample under a length limit that falls and rises again: compression, then expansion, in cycles.
@@ -22,7 +20,8 @@ def siri(
     L_max is the run's max_tokens; the paper's falls from 16k to half of it and back in several hundred steps. An answer
     that is cut off is graded as it stands, wrong that is; do not mask it. A period of 0: the limit stays.
     """
-    return sample(policy, prompts, replace(how, max_tokens=limit(step, how.max_tokens, *cycle)), seed, step, n)
+    most = limit(ask.step, ask.sampling.max_tokens, *cycle)
+    return sample(ask.but(sampling=replace(ask.sampling, max_tokens=most)), n=n)
 
 
 def limit(step: int, most: int, low: float, period: int) -> int:

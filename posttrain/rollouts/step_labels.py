@@ -10,32 +10,34 @@ import torch
 from posttrain.core import rng
 from posttrain.core.credit import split_steps, token_ends
 from posttrain.core.errors import UserError
+from posttrain.core.protocols import RolloutRequest
 from posttrain.core.registry import rollout
-from posttrain.core.types import Group, Prompt, Rollout
+from posttrain.core.turn import Observation
+from posttrain.core.types import Group, Origin, Prompt, Rollout
 from posttrain.inference.sampling import Sampling
 from posttrain.rollouts.resume import cut, resume, room
 from posttrain.select.eligible import reward_of
 
 
-@rollout(title="Labelled steps (Math-Shepherd)", paper="arXiv:2312.08935")
-def step_labels(policy: Any, prompts: list[Prompt], how: Sampling, seed: int, step: int) -> list[Group]:
+@rollout(title="Labelled steps (Math-Shepherd)", paper="arXiv:2312.08935", data="steps")
+def step_labels(ask: RolloutRequest) -> list[Group]:
     """Labelled steps (Math-Shepherd): answers up to the end of a step, as `label_steps` left them with the prompt
     (`info["steps"]`, each `{"tokens": [...], "worth": ...}`); the worth is the reward."""
     groups = []
-    for p in prompts:
+    for p in ask.prompts:
         told = p.info.get("steps")
         if not isinstance(told, (list, tuple)) or not told:
             raise UserError(f"prompt {p.id!r} has no labelled steps; `posttrain run 'pure(prm_steps=20)'` makes them")
-        context = policy.encode(p)
+        context = ask.policy.observe(p)
         groups.append(Group(p, [_prefix(p, context, s["tokens"], float(s["worth"]), i) for i, s in enumerate(told)]))
     return groups
 
 
-def _prefix(prompt: Prompt, context: torch.Tensor, tokens: list[int], worth: float, index: int) -> Rollout:
+def _prefix(prompt: Prompt, context: Observation, tokens: list[int], worth: float, index: int) -> Rollout:
     T = len(tokens)
     own = torch.ones(T, dtype=torch.bool)
-    return Rollout(
-        prompt, context, torch.tensor(tokens), torch.zeros(T), own, reward=worth, index=index, info={"written": True}
+    return Rollout.single(
+        prompt, context, torch.tensor(tokens), torch.zeros(T), own, reward=worth, index=index, origin=Origin.WRITTEN
     )
 
 

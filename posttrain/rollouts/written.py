@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from posttrain.core.errors import UserError
+from posttrain.core.protocols import RolloutRequest
 from posttrain.core.registry import rollout
-from posttrain.core.types import Group, Prompt
-from posttrain.inference.sampling import Sampling
+from posttrain.core.types import Group
 
 
-@rollout()
-def demonstrations(policy: Any, prompts: list[Prompt], how: Sampling, seed: int, step: int) -> list[Group]:
+@rollout(data="demonstrations")
+def demonstrations(ask: RolloutRequest) -> list[Group]:
     """Demonstrations: the answer that comes with the prompt (`info["demonstration"]`, or its gold answer)."""
     groups = []
-    for p in prompts:
+    for p in ask.prompts:
         text = p.info.get("demonstration", p.answer)
         if not isinstance(text, str):
             raise UserError(f"prompt {p.id!r} has no demonstration: supervised learning needs an answer text per row")
-        made = policy.written(p, text)
+        made = ask.policy.written(p, text)
         made.reward = 1.0
         groups.append(Group(p, [made]))
     return groups
 
 
-@rollout()
-def pairs(policy: Any, prompts: list[Prompt], how: Sampling, seed: int, step: int) -> list[Group]:
+@rollout(data="pairs", provides=("chosen_P", "rejected_P"))
+def pairs(ask: RolloutRequest) -> list[Group]:
     """Pairs: the preferred and the other answer that come with the prompt (`info["chosen"]`, `info["rejected"]`)."""
     groups = []
-    for p in prompts:
+    for p in ask.prompts:
         missing = [k for k in ("chosen", "rejected") if not isinstance(p.info.get(k), str)]
         if missing:
             raise UserError(f"prompt {p.id!r} has no {' or '.join(missing)} answer: preference learning needs pairs")
-        chosen, rejected = policy.written(p, p.info["chosen"]), policy.written(p, p.info["rejected"])
+        chosen, rejected = ask.policy.written(p, p.info["chosen"]), ask.policy.written(p, p.info["rejected"])
         chosen.reward, rejected.reward = 1.0, 0.0
-        groups.append(Group(p, [chosen, rejected]))
+        groups.append(Group(p, [chosen, rejected], pairs=((0, 1),)))
     return groups

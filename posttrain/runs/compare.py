@@ -11,12 +11,12 @@ from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method, find_method
 from posttrain.core.registry import fold, parse, parts
-from posttrain.evals.accuracy import accuracy, at_test
+from posttrain.evals.accuracy import accuracy
 from posttrain.evals.intervals import differences, interval
 from posttrain.runs.in_memory import fit, one_thread
 
 # rollouts that are read and not made, and what they are
-ELSEWHERE = {"pairs": "written pairs", "logged": "logged answers", "step_labels": "labelled steps"}
+ELSEWHERE = {"pairs": "written pairs", "logs": "logged answers", "steps": "labelled steps"}
 OTHERS = {"dpo": "online-dpo, which makes its own"}
 
 
@@ -77,9 +77,9 @@ def compare(
     if len(methods) < 2 or len(set(methods)) < len(methods):
         raise UserError(f"a comparison needs at least two different methods, got {', '.join(methods) or 'none'}")
     config = replace(config or Config(), task=task, steps=steps)
-    made: dict[str, Method] = {name: comparable(name, config.n) for name in methods}
+    made: dict[str, Method] = {name: comparable(name, config.num_generations) for name in methods}
     env = find_task(task, level=config.level, think=config.think, data=config.data or None)
-    if not getattr(env, "graded", True):
+    if not env.graded:
         raise UserError(f"{task} has no gold answers, so accuracy cannot be compared on it; use another --task")
     before, found, curves = 0.0, {}, {}
     with one_thread():
@@ -109,26 +109,26 @@ def comparable(name: str, n: int | None = None) -> Method:
         raise UserError(
             f"{word} trains a reward model, which has no accuracy on a task; compare methods that train a policy"
         )
-    if method.rollout.name in ELSEWHERE:
+    if method.rollout.card.data in ELSEWHERE:
         other = OTHERS.get(method.name, "a method that samples its own")
-        raise UserError(f"{word} learns from {ELSEWHERE[method.rollout.name]}, which a task does not have; use {other}")
+        raise UserError(
+            f"{word} learns from {ELSEWHERE[method.rollout.card.data]}, which a task does not have; use {other}"
+        )
     if n is not None and "n" in method.rollout.defaults():
         method = method.but(rollout=method.rollout.but(n=n))
     return method
 
 
 def _train(method: Method, env: Any, config: Config) -> tuple[float, float, list[float]]:
-    from posttrain.api import load_policy, suggested_lr
-    from posttrain.rewards.runtime.spec import Given, build_scorer
+    from posttrain.runs.build import at_test, load_policy, scorer_of, suggested_lr
 
     policy = load_policy(config)
     lr = config.lr if config.lr is not None else suggested_lr(policy, method)
-    before = accuracy(policy, env, config.eval_problems, config.sampling, rollout=at_test(method.rollout)).accuracy
-    written = method.rollout.name in ("demonstrations", "pairs")
-    scorer = Given() if written else build_scorer(config.reward, env, config.reward_timeout)
+    before = accuracy(policy, env, config.eval_problems, config.sampling, rollout=at_test(method, env)).accuracy
+    scorer = scorer_of(config, method, env)
     decay = config.steps if config.schedule == "linear" else 0
     rows = fit(policy, method, env, replace(config, lr=lr), scorer, decay=decay)
-    after = accuracy(policy, env, config.eval_problems, config.sampling, rollout=at_test(method.rollout)).accuracy
+    after = accuracy(policy, env, config.eval_problems, config.sampling, rollout=at_test(method, env)).accuracy
     return before, after, [row["reward"] for row in rows]
 
 

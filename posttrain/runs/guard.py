@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from posttrain.core.errors import UserError
-from posttrain.core.types import Group, Rollout
+from posttrain.core.types import Group, Origin, Rollout
 from posttrain.inference.sampling import Sampling
 
 LIMITS = {torch.float32: 1e-3, torch.float64: 1e-3}  # any other type: _COARSE
@@ -48,11 +48,11 @@ class Guard:
     def check(self, step: int, groups: list[Group], seen: dict[str, float], loop: Any) -> Finding | None:
         """Look at a step. Answers that somebody else wrote have no sampler, and a reward model no log-probability."""
         own = own_rollouts(groups)
-        if "mismatch" not in seen or not own or loop.method.scores:
+        if "logp_gap" not in seen or not own or loop.method.scores:
             return None
         policy = loop.learner.policy
         limit = self.limit if self.limit is not None else default_limit(policy)
-        gap = seen["mismatch"]
+        gap = seen["logp_gap"]
         if gap <= limit:
             return None
         finding = diagnose(policy, own, loop.config.sampling, step) if math.isfinite(gap) else _not_finite()
@@ -77,7 +77,7 @@ def default_limit(policy: Any) -> float:
 
 
 def own_rollouts(groups: list[Group]) -> list[Rollout]:
-    return [r for g in groups for r in g.rollouts if not r.info.get("written") and r.mask_T.any() and not r.failed]
+    return [r for g in groups for r in g.rollouts if r.origin is Origin.SAMPLED and r.mask_T.any() and not r.failed]
 
 
 def diagnose(policy: Any, rollouts: list[Rollout], how: Sampling, step: int) -> Finding:
@@ -117,7 +117,7 @@ def _temperature(policy: Any, how: Sampling) -> Finding | None:
 
 def _context(policy: Any, rollouts: list[Rollout]) -> Finding | None:
     """The context a rollout carries is not what the policy makes of its prompt."""
-    odd = [r for r in rollouts if not torch.equal(r.context.cpu(), policy.encode(r.prompt).cpu())]
+    odd = [r for r in rollouts if not r.turns[0].observation.key == policy.observe(r.prompt).key]
     if not odd:
         return None
     return _template(f"{len(odd)} of {len(rollouts)} answers carry a context that is not their prompt as encoded here")
@@ -146,7 +146,7 @@ def _shape(policy: Any, rollouts: list[Rollout], how: Sampling) -> Finding | Non
 @torch.no_grad()
 def signed_gaps(policy: Any, rollouts: list[Rollout]) -> list[Tensor]:
     """logp_trainer - logp_sampler of each rollout's own actions."""
-    logp_BT = policy.forward(rollouts, ("logp",))["logp_BT"].cpu().float()
+    logp_BT = policy.forward(rollouts, ("logp_BT",))["logp_BT"].cpu().float()
     return [(logp_BT[b, : len(r)] - r.logp_T.float())[r.mask_T] for b, r in enumerate(rollouts)]
 
 

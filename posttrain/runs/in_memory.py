@@ -13,10 +13,11 @@ from torch import Tensor
 from posttrain.core.config import Config
 from posttrain.core.loop import Loop
 from posttrain.core.method import Method
+from posttrain.core.protocols import Environment
 from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.rewards.runtime.score import ScoreReport
 from posttrain.rewards.runtime.spec import Given
-from posttrain.rollouts.source import Synchronous
+from posttrain.rollouts.sources import LocalSource
 from posttrain.runs.guard import Guard
 from posttrain.train import train
 from posttrain.weights.learner import Learner
@@ -34,7 +35,7 @@ def one_thread() -> Iterator[None]:
 
 
 @dataclass
-class Memory:
+class InMemoryRun:
     """A run that remembers its figures and writes nothing."""
 
     rows: list[dict[str, float]] = field(default_factory=list)
@@ -52,7 +53,7 @@ class Memory:
         pass
 
 
-class Listed:
+class Listed(Environment):
     """Prompts in a list as an environment: the same ones for training and test."""
 
     def __init__(self, prompts: Sequence[Prompt], name: str = "listed") -> None:
@@ -90,6 +91,19 @@ class Worth:
         return ScoreReport(len(rollouts))
 
 
+def loop_of(policy: Any, method: Method, env: Any, config: Config, scorer: Any = None, decay: int = 0) -> Loop:
+    """A loop around a policy that remembers in memory; without a scorer the answers must come with their worth."""
+    settings = (config.seed, config.lr, config.warmup, config.max_norm, config.micro_tokens, decay)
+    how = (config.sampling, config.prompts, config.seed)
+    goals = method.objectives
+    return Loop(
+        config=config, method=method, env=env, run=InMemoryRun(),
+        learners={o.role: Learner(policy, method, *settings, objective=o if i else None) for i, o in enumerate(goals)},
+        source=LocalSource({"policy": policy}, env, method.rollout, scorer or Given(), method.prompts.live(), how),
+        select=[p.live() for p in method.select], shaping=[p.live() for p in method.shaping],
+    )  # fmt: skip
+
+
 def fit(
     policy: Any, method: Method, env: Any, config: Config, scorer: Any = None,
     after: Callable[[int], None] | None = None, decay: int = 0,
@@ -100,17 +114,20 @@ def fit(
     Without a scorer the answers must come with their worth (demonstrations, pairs). The guard is strict: a policy whose
     sampler and trainer disagree is an error here, not a warning.
     """
-    memory = Memory()
-    learner = Learner(
-        policy, method, config.seed, config.lr, config.warmup, config.max_norm, config.micro_tokens, decay
-    )
-    loop = Loop(
-        config=config, method=method, env=env, learner=learner,
-        source=Synchronous(policy, method.rollout, config.sampling, config.seed),
-        scorer=scorer or Given(), curriculum=method.prompts.live(), run=memory,
-        keep=[p.live() for p in method.keep], shaping=[p.live() for p in method.shaping], guard=Guard(strict=True),
-        watch=(lambda step, metrics: after(step)) if after else None,
-    )  # fmt: skip
+    loop = loop_of(policy, method, env, config, scorer, decay)
+    loop.monitors = [Guard(strict=True)]
+    loop.callbacks = [After(after)] if after else []
     train(loop)
     policy.critic = None
-    return memory.rows
+    rows: list[dict[str, float]] = loop.run.rows
+    return rows
+
+
+class After:
+    """A function of the step, as a callback."""
+
+    def __init__(self, call: Callable[[int], None]) -> None:
+        self.call = call
+
+    def on_step(self, loop: Loop, step: int, metrics: dict[str, float]) -> None:
+        self.call(step)

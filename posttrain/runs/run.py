@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from posttrain.core.errors import UserError
 from posttrain.core.types import Group
-from posttrain.runs.checkpoint import Checkpoint, disk_errors, newest, prune, sweep, write, write_atomic
+from posttrain.runs.checkpoint import Checkpoint, Tables, disk_errors, newest, prune, sweep, write, write_atomic
 from posttrain.runs.store import Store
 
 _OWN = ("run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "notes.json", "summary.json", "config.json")
@@ -96,7 +96,7 @@ class Run:
                 raise UserError(
                     f"checkpoint {ck.phase}-{ck.step:06d} is of other settings; use another --name, or --fresh"
                 )
-            loop.learner.load(ck.tables, ck.state["learner"])
+            load_learners(loop.learners, ck.tables, ck.state["learners"])
             for name, part in loop.stateful().items():
                 part.load_state_dict(ck.state["parts"][name])
             prune(self.checkpoints, ck.phase, ck.step, loop.config.keep_checkpoints)  # a kill may have come before it
@@ -112,8 +112,9 @@ class Run:
         """A checkpoint after `step`; older ones go only once it is complete."""
         self.store.sync()
         parts = {name: part.state_dict() for name, part in loop.stateful().items()}
-        state = {"learner": loop.learner.state(), "parts": parts, "config": self.fingerprint}
-        write(self.checkpoints, Checkpoint(loop.phase, step, loop.learner.tensors(), state))
+        learners = {role: learner.state() for role, learner in loop.learners.items()}
+        state = {"learners": learners, "parts": parts, "config": self.fingerprint}
+        write(self.checkpoints, Checkpoint(loop.phase, step, learner_tables(loop.learners), state))
         prune(self.checkpoints, loop.phase, step, loop.config.keep_checkpoints)
 
     def event(self, phase: str, step: int, kind: str, message: str) -> None:
@@ -196,6 +197,27 @@ class Run:
             shutil.rmtree(self.folder / name, ignore_errors=True)
         for name in _OWN:  # the settings last: a kill on the way leaves a run that says what it was
             (self.folder / name).unlink(missing_ok=True)
+
+
+def learner_tables(learners: dict[str, Any]) -> Tables:
+    """Tables of all learners: the first one's by their own names, the others' under their role; shared weights once."""
+    out: Tables = {}
+    known: set[int] = set()
+    for i, (role, learner) in enumerate(learners.items()):
+        tables = learner.tensors()
+        if id(learner.policy) in known:
+            tables.pop("weights")
+        known.add(id(learner.policy))
+        out |= tables if i == 0 else {f"{role}.{name}": table for name, table in tables.items()}
+    return out
+
+
+def load_learners(learners: dict[str, Any], tables: Tables, states: dict[str, Any]) -> None:
+    """The reverse."""
+    for i, (role, learner) in enumerate(learners.items()):
+        head = "" if i == 0 else f"{role}."
+        mine = {name.removeprefix(head): table for name, table in tables.items() if name.startswith(head)}
+        learner.load(mine, states[role])
 
 
 def read_config(folder: Path) -> dict[str, Any]:

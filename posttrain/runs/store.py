@@ -234,8 +234,8 @@ def _open_readonly(path: Path) -> sqlite3.Connection:
 def _rollout_row(phase: str, step: int, group: int, sample: int, r: Rollout) -> tuple[Any, ...]:
     return (
         phase, step, group, sample, r.prompt.id, r.info.get("asked", r.prompt.last), r.text, r.reward, int(r.failed),
-        json.dumps(r.rewards), _list(r.actions), _list(r.logp_T), _list(r.adv_T), _list(r.mask_T.int()), r.version,
-        int(r.stopped),
+        json.dumps(r.rewards), _list(r.actions), _list(r.logp_T), _list(r.stream("adv")), _list(r.mask_T.int()), r.version,
+        int(not r.truncated),
     )  # fmt: skip
 
 

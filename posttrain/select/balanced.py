@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from posttrain.core.registry import keep
+from posttrain.core.registry import select
 from posttrain.core.types import Group
 from posttrain.select.eligible import eligible, reward_of
 
 
-@keep(title="Balanced (BRPO)", paper="arXiv:2506.00103")
+@select(title="Balanced (BRPO)", paper="arXiv:2506.00103")
 def balanced(groups: list[Group], limit: float = 0.6) -> list[Group]:
     """Balanced (BRPO): the reference answer leaves its group, and a group goes that nearly all won or nearly all lost.
 

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from posttrain.core.registry import keep
+from posttrain.core.registry import select
 from posttrain.core.types import Group
 from posttrain.select.eligible import eligible, reward_of
 
 
-@keep(paper="arXiv:2304.06767")
+@select(paper="arXiv:2304.06767")
 def best_of(groups: list[Group]) -> list[Group]:
     """Best of (RAFT): of each prompt's answers only the best is kept; the first of several equally good.
 

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from posttrain.core.registry import keep
+from posttrain.core.registry import select
 from posttrain.core.types import Group
 from posttrain.select.eligible import eligible, reward_of
 
 
-@keep(paper="arXiv:2405.07863")
+@select(paper="arXiv:2405.07863", provides=("chosen_P", "rejected_P"))
 def best_worst(groups: list[Group]) -> list[Group]:
     """Best and worst: each prompt's best and worst answers as a preference pair, best first (online DPO).
 
@@ -17,5 +17,5 @@ def best_worst(groups: list[Group]) -> list[Group]:
     for group in groups:
         ranked = sorted(eligible(group), key=reward_of, reverse=True)
         if ranked and ranked[0].reward != ranked[-1].reward:
-            pairs.append(replace(group, rollouts=[ranked[0], ranked[-1]]))
+            pairs.append(replace(group, rollouts=[ranked[0], ranked[-1]], pairs=((0, 1),)))
     return pairs

@@ -13,4 +13,4 @@ def eligible(group: Group) -> list[Rollout]:
 def reward_of(rollout: Rollout) -> float:
     """The reward of a rollout that is known to be scored, to rank by."""
     assert rollout.reward is not None
-    return rollout.reward
+    return rollout.total

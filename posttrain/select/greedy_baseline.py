@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from posttrain.core.registry import keep
+from posttrain.core.registry import select
 from posttrain.core.types import Group, Rollout
 from posttrain.select.eligible import reward_of
 
 
-@keep(title="Greedy baseline (ReMax)", paper="arXiv:2310.10505")
+@select(title="Greedy baseline (ReMax)", paper="arXiv:2310.10505")
 def greedy_baseline(groups: list[Group]) -> list[Group]:
     """Greedy baseline (ReMax): what the likeliest answer earned is taken off the reward of the others; it leaves.
 

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from posttrain.core.registry import keep
+from posttrain.core.registry import select
 from posttrain.core.types import Group, Rollout
 from posttrain.select.eligible import eligible, reward_of
 
 
-@keep(title="One of each (OREAL)", paper="arXiv:2502.06781", system="oreal")
+@select(title="One of each (OREAL)", paper="arXiv:2502.06781", system="oreal")
 def one_of_each(groups: list[Group], bar: float | None = None) -> list[Group]:
     """One of each (OREAL): of each group one right answer (R > bar) and one wrong, so that a model of outcomes sees as many
     of both; a group without either goes.

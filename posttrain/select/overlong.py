@@ -5,11 +5,11 @@ from dataclasses import replace
 import torch
 
 from posttrain.core.errors import unknown
-from posttrain.core.registry import keep
+from posttrain.core.registry import select
 from posttrain.core.types import Group, Rollout
 
 
-@keep(paper="arXiv:2503.14476")
+@select(paper="arXiv:2503.14476")
 def overlong(groups: list[Group], how: str = "mask") -> list[Group]:
     """Overlong filtering (DAPO): an answer cut off by the length limit was not finished, so it is not judged.
 
@@ -18,9 +18,13 @@ def overlong(groups: list[Group], how: str = "mask") -> list[Group]:
     """
     if how not in ("mask", "drop"):
         raise unknown("way to treat overlong answers", how, ("mask", "drop"))
-    kept = [replace(g, rollouts=[_silent(r) for r in g.rollouts if r.stopped or how == "mask"]) for g in groups]
+    kept = [replace(g, rollouts=[_silent(r) for r in g.rollouts if not r.truncated or how == "mask"]) for g in groups]
     return [group for group in kept if group.rollouts]
 
 
 def _silent(rollout: Rollout) -> Rollout:
-    return rollout if rollout.stopped else replace(rollout, mask_T=torch.zeros_like(rollout.mask_T))
+    return (
+        rollout.but_turn(mask_T=torch.zeros_like(rollout.turns[-1].mask_T), streams_T=rollout.turns[-1].streams_T)
+        if rollout.truncated
+        else rollout
+    )

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import torch
 
-from posttrain.core.registry import keep
+from posttrain.core.registry import select
 from posttrain.core.types import Group, Rollout
 from posttrain.select.eligible import reward_of
 
 
-@keep(title="Values of vines (VinePPO)", paper="arXiv:2410.01679")
+@select(title="Values of vines (VinePPO)", paper="arXiv:2410.01679")
 def vine_values(groups: list[Group]) -> list[Group]:
     """Values of vines (VinePPO): the worth of a state is what answers from it earn on average; a segment gets the change.
 
@@ -28,8 +28,8 @@ def _credited(group: Group, i: int) -> Rollout:
     r = group.rollouts[i]
     found: dict[int, list[Rollout]] = {}
     for vine in group.rollouts:
-        if _is_vine(vine) and vine.parent == i:
-            found.setdefault(vine.fork, []).append(vine)
+        if _is_vine(vine) and vine.branch and vine.branch.parent == i:
+            found.setdefault(vine.branch.at, []).append(vine)
     if not found or r.reward is None or r.failed:
         return r if r.failed else replace(r, reward=float("nan"))
     starts = sorted(found)
@@ -39,7 +39,9 @@ def _credited(group: Group, i: int) -> Rollout:
     for j, at in enumerate(starts):
         credit_T[at : starts[j + 1] if j + 1 < len(starts) else len(r)] = worth[j + 1] - worth[j]
     failed = any(x != x for x in worth)
-    return replace(r, reward=float("nan") if failed else 0.0, reward_T=credit_T)
+    out = replace(r.but_turn(), reward=float("nan") if failed else 0.0)
+    out.set_stream("reward", credit_T)
+    return out
 
 
 def _mean(xs: list[float]) -> float:

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from posttrain.core.registry import keep
+from posttrain.core.registry import select
 from posttrain.core.types import Group
 from posttrain.select.eligible import eligible
 
 
-@keep(paper="arXiv:2503.14476")
+@select(paper="arXiv:2503.14476")
 def zero_variance(groups: list[Group]) -> list[Group]:
     """Zero variance (DAPO's dynamic sampling): drop groups whose answers all earned the same, they teach nothing.
 

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from posttrain.evals.accuracy import at_test
+from posttrain.runs.build import at_test
 from posttrain.view.figures import count, duration, percent, short
 from posttrain.view.report import graded, next_steps, report, thing
 
@@ -47,7 +47,7 @@ class Watch:
 
     def _start(self, loop: Any) -> None:
         self.seen, self.figures, self.total = 0, {}, loop.config.steps
-        written = loop.method.rollout.name in ("demonstrations", "pairs")
+        written = loop.method.rollout.card.data in ("demonstrations", "pairs")
         self.curve = "loss" if written else "reward"  # what somebody else wrote has no reward to watch, nor entropy
         self.recent.clear()
 
@@ -69,7 +69,7 @@ class Watch:
         if "held_out_reward" in m:
             out.append(f"held-out {short(m['held_out_reward'])}")
         if self.curve == "reward":
-            out.append(f"entropy {short(m.get('entropy', m.get('surprise', float('nan'))))}")
+            out.append(f"entropy {short(m.get('entropy', m.get('nll', float('nan'))))}")
         if "kl" in m:
             out.append(f"KL {short(m['kl'])}")
         out.append(f"{count(m.get('tokens', 0.0) / max(m['seconds'], 1e-9))} tokens/s")
@@ -91,11 +91,13 @@ class Watch:
         if loop.method.scores:
             return out
         out.insert(0, (f"posttrain chat --run {which}", "talk to what it has become"))
-        if gold and loop.method.rollout.name != "pairs":
+        if gold and loop.method.rollout.card.data != "pairs":
             task = shlex.quote(loop.config.task)
-            way = at_test(loop.method.rollout)
+            way = at_test(loop.method, loop.env)
             read = f" --rollout {shlex.quote(str(way))}" if way else ""
-            out.insert(1, (f"posttrain eval --run {which} --task {task}{read} --n 8", "accuracy and pass@k"))
+            out.insert(
+                1, (f"posttrain eval --run {which} --task {task}{read} --num-generations 8", "accuracy and pass@k")
+            )
         return [*out, (f"posttrain export {which} --to my-model", "a Hugging Face folder")]
 
     @property
@@ -118,6 +120,20 @@ class Watch:
 
     def close(self) -> None:
         """Leave the terminal as it was."""
+
+    # ---- as a callback of the loop
+
+    def on_begin(self, loop: Any, before: Any) -> None:
+        self.begin(loop, before)
+
+    def on_phase(self, loop: Any) -> None:
+        self.phase(loop)
+
+    def on_step(self, loop: Any, step: int, metrics: dict[str, float]) -> None:
+        self.step(step, metrics)
+
+    def on_end(self, loop: Any, before: Any, after: Any, summary: dict[str, Any]) -> None:
+        self.end(loop, before, after, summary)
 
 
 class Lines(Watch):

@@ -45,7 +45,7 @@ def score_table(before: Any, after: Any) -> Table:
     table.add_row(
         "tokens an answer", f"{before.tokens:.1f}", f"{after.tokens:.1f}", f"{after.tokens - before.tokens:+.1f}"
     )
-    done = [mean([float(r.stopped) for r in s.rollouts]) for s in (before, after)]
+    done = [mean([float((not r.truncated)) for r in s.rollouts]) for s in (before, after)]
     table.add_row("answers that end", percent(done[0]), percent(done[1]), f"{100 * (done[1] - done[0]):+.1f}")
     failed = [sum(math.isnan(r.reward or 0.0) for r in s.rollouts) for s in (before, after)]
     if any(failed):
@@ -99,7 +99,7 @@ def sample_text(before: Any, after: Any, marks: bool = True) -> Text:
             out.append("✓ " if good else "✗ ", style="green" if good else "red")
         else:
             out.append(f"{short(math.nan if r.reward is None else r.reward)}  ", style="cyan")
-        out.append(clip(r.text) + ("" if r.stopped else " (cut off)"))
+        out.append(clip(r.text) + ("" if (not r.truncated) else " (cut off)"))
     return out
 
 

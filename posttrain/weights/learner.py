@@ -1,4 +1,4 @@
-"""The learner: a policy, its optimiser and reference, and one update from a batch of rollouts."""
+"""The learner: one objective of a method, the parameters it moves, its optimiser and reference, and one update from a batch."""
 
 from __future__ import annotations
 
@@ -11,20 +11,25 @@ import torch
 from torch import Tensor
 
 from posttrain.core import rng
+from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
-from posttrain.core.method import Method
+from posttrain.core.method import Method, Objective
+from posttrain.core.protocols import Parallel, Policy
 from posttrain.core.registry import Part
-from posttrain.core.types import Batch, Rollout
+from posttrain.core.turn import Turn
 from posttrain.losses.aggregate import Totals
 from posttrain.losses.objective import objective
 from posttrain.weights.masters import Masters
+from posttrain.weights.parallel import Local
+
+CRITIC = {"value_BT", "old_value_BT"}  # streams that need a value network
 
 
 @dataclass
 class Learner:
     """What moves: the policy and everything whose state must survive a restart."""
 
-    policy: Any
+    policy: Policy
     method: Method
     seed: int = 0
     lr: float | None = None
@@ -32,67 +37,77 @@ class Learner:
     max_norm: float = 1.0
     micro_tokens: int = 16384
     decay_over: int = 0  # steps over which the learning rate falls to 0 in a line; 0 keeps it constant
+    objective: Objective | None = None  # the method's first unless given
+    parallel: Parallel = field(default_factory=Local)
     optimiser: torch.optim.Optimizer = field(init=False)
     reference: Any = field(init=False, default=None)
     updates: int = 0
     skipped: int = 0
 
     def __post_init__(self) -> None:
-        m = self.method
-        if "value" in m.needs:
+        o = self.goal = self.objective or self.method.objectives[0]
+        if CRITIC & self.reads:
             self.policy.with_critic()
-        if "ref_logp" in m.needs:
-            self.reference = m.reference.live()
+        if any(name.startswith("ref_") for name in self.reads):
+            self.reference = o.reference.live()
             self.reference.start(self.policy)
-        part: Part = m.optimiser if self.lr is None else m.optimiser.but(lr=self.lr)
-        self.masters = Masters((n, p) for n, p in self.policy.named_parameters() if p.requires_grad)
+        part: Part = o.optimiser if self.lr is None else o.optimiser.but(lr=self.lr)
+        own = getattr(self.policy, "parameters_of", None)
+        named = own(o.role) if own else self.policy.named_parameters()
+        self.masters = Masters((n, p) for n, p in named if p.requires_grad)
         self.optimiser = part(self.named_parameters())
         self._base_lr = [g["lr"] for g in self.optimiser.param_groups]
+
+    @property
+    def reads(self) -> set[str]:
+        """Streams that somebody reads: its own loss and terms, and for the policy's learner the parts before the loss."""
+        return self.method.reads if self.objective is None else self.goal.reads
 
     def named_parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
         """What the optimiser moves: float32 masters of half-precision weights, the weights themselves otherwise."""
         return self.masters.named
 
     @torch.no_grad()
-    def annotate(self, rollouts: list[Rollout], batch: Batch) -> Batch:
+    def annotate(self, rows: list[Turn], batch: Batch) -> Batch:
         """The streams that come from frozen networks: the reference's log-probabilities, the critic's values."""
-        if self.reference is None and "value" not in self.method.needs:
+        ref = sorted(n for n in self.reads if n.startswith("ref_"))
+        old = ["old_value_BT"] if CRITIC & self.reads else []
+        if not ref and not old:
             return batch
-        ref, value = [], []
-        for index in self._micro(batch, torch.arange(len(rollouts))):
-            some = [rollouts[i] for i in index.tolist()]
-            if self.reference is not None:
-                ref.append((index, self.reference.logp(some)))
-            if "value" in self.method.needs:
-                value.append((index, self.policy.forward(some, ("value",))["value_BT"]))
-        changes = {"ref_logp_BT": _scatter(ref, batch), "old_value_BT": _scatter(value, batch)}
-        return batch.but(**{k: v for k, v in changes.items() if v is not None})
+        found: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in (*ref, *old)}
+        for index in self._micro(batch, torch.arange(len(rows))):
+            some = [rows[i] for i in index.tolist()]
+            given = self.reference.streams(some, [n.removeprefix("ref_") for n in ref]) if ref else {}
+            live = self.policy.forward(some, ("value_BT",)) if old else {}
+            for name, x in [(f"ref_{n}", x) for n, x in given.items()] + [(f"old_{n}", x) for n, x in live.items()]:
+                found[name].append((index, x))
+        return batch.but(**{name: _scatter(pieces, batch) for name, pieces in found.items()})
 
-    def update(self, rollouts: list[Rollout], batch: Batch, step: int) -> dict[str, float]:
+    def update(self, rows: list[Turn], batch: Batch, step: int) -> dict[str, float]:
         """Every pass and minibatch of a step; returns what was seen on the way, averaged."""
         seen: list[dict[str, float]] = []
         for epoch in range(self.method.epochs):
-            for rows in self._minibatches(batch, step, epoch):
-                seen.append(self._one(rollouts, batch, rows, self._rate(step)))
+            for chosen in self._minibatches(batch, step, epoch):
+                seen.append(self._one(rows, batch, chosen, self._rate(step)))
         if self.reference is not None:
             self.reference.after_step(self.policy, step)
         keys = seen[0].keys() if seen else ()
         out = {k: _mean([s[k] for s in seen]) for k in keys}
         out["skipped"] = float(self.skipped)
-        if seen and "mismatch" in seen[0]:
-            out["mismatch"] = seen[0]["mismatch"]  # before any update: later ones differ because the policy moved
+        if seen and "logp_gap" in seen[0]:
+            out["logp_gap"] = seen[0]["logp_gap"]  # before any update: later ones differ because the policy moved
         return out
 
-    def _one(self, rollouts: list[Rollout], batch: Batch, rows: Tensor, rate: float) -> dict[str, float]:
-        totals = Totals.of(batch.rows(rows))
+    def _one(self, rows: list[Turn], batch: Batch, chosen: Tensor, rate: float) -> dict[str, float]:
+        totals = Totals.of(batch.rows(chosen)).summed(self.parallel)
         tally = Tally()
         self.optimiser.zero_grad(set_to_none=True)
         self.policy.train()
-        for index in self._micro(batch, rows):
+        for index in self._micro(batch, chosen):
             part = batch.rows(index)
-            live = self.policy.forward([rollouts[i] for i in index.tolist()], self._streams())
+            live = self.policy.forward([rows[i] for i in index.tolist()], self._streams())
             part = part.but(**{k: v.to(part.mask_BT.device) for k, v in live.items()})
-            loss, _ = objective(part, totals, self.method.loss, self.method.aggregate, self.method.terms)
+            loss, _ = objective(part, totals, self.goal.loss, self.goal.aggregate, self.goal.terms)
             if loss.requires_grad:
                 loss.backward()
             tally.add(float(loss.detach()), part)
@@ -118,13 +133,13 @@ class Learner:
         return rise * (1.0 - step / self.decay_over if self.decay_over else 1.0)
 
     def _streams(self) -> set[str]:
-        m = self.method
-        base = {"score"} if m.scores else {"logp"}
-        return base | (m.needs & {"entropy", "value", "score"})
+        """What the forward pass must give: the log-probabilities, or a reward model's scores, and what the loss reads of the rest."""
+        base = {"score_B"} if self.goal.scores else {"logp_BT"}
+        return base | (self.goal.reads & self.policy.provides)
 
     def _minibatches(self, batch: Batch, step: int, epoch: int) -> Iterator[Tensor]:
         """Whole groups, shuffled by identity; the last pieces may be smaller, none is empty."""
-        group_B = batch.need("group_B")
+        group_B = batch["group_B"]
         ids = torch.unique(group_B)
         order = torch.randperm(ids.numel(), generator=rng.torch_generator(self.seed, step, "minibatch", epoch))
         for chunk in ids[order].tensor_split(min(self.method.minibatches, ids.numel())):
@@ -132,9 +147,9 @@ class Learner:
 
     def _micro(self, batch: Batch, rows: Tensor) -> Iterator[Tensor]:
         """Pieces of at most micro_tokens padded actions, rows of like length together; pairs are never cut apart."""
-        length_B = batch.info["length_B"]
-        group_B = batch.need("group_B")
-        if batch.chosen_P is not None and batch.chosen_P.numel():
+        length_B = batch["length_B"]
+        group_B = batch["group_B"]
+        if "chosen_P" in batch or "ranked_LK" in batch:
             _, sizes = torch.unique_consecutive(group_B[rows], return_counts=True)  # a group's rows stand together
             units = list(rows.split(sizes.tolist()))
         else:
@@ -170,9 +185,12 @@ class Learner:
         return {"updates": self.updates, "skipped": self.skipped}
 
     def load(self, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any]) -> None:
-        missing, unexpected = self.policy.load_state_dict(tensors["weights"], strict=False)
-        if unexpected or any(m.split(".")[-2:] != ["lm_head", "weight"] for m in missing):
-            raise UserError(f"the checkpoint is of another model: missing {missing[:3]}, unexpected {unexpected[:3]}")
+        if "weights" in tensors:  # learners of one policy save its weights once
+            missing, unexpected = self.policy.load_state_dict(tensors["weights"], strict=False)
+            if unexpected or any(m.split(".")[-2:] != ["lm_head", "weight"] for m in missing):
+                raise UserError(
+                    f"the checkpoint is of another model: missing {missing[:3]}, unexpected {unexpected[:3]}"
+                )
         self.masters.load(tensors.get("masters", {}))
         named = dict(self.named_parameters())
         fused = any(g.get("fused") for g in self.optimiser.param_groups)
@@ -202,25 +220,25 @@ class Tally:
         self.loss += loss
         n = float(b.mask_BT.sum())
         self.count += n
-        if b.old_logp_BT is not None:
-            sampled_BT = b.mask_BT * (~b.info["written_B"]).unsqueeze(-1) if "written_B" in b.info else b.mask_BT
-            delta_BT = (b.logp_BT - b.old_logp_BT) * sampled_BT  # what others wrote has no sampler to differ from
+        if "old_logp_BT" in b and "logp_BT" in b:
+            sampled_BT = b.mask_BT * (~b["written_B"]).unsqueeze(-1) if "written_B" in b else b.mask_BT
+            delta_BT = (b.logp_BT - b["old_logp_BT"]) * sampled_BT  # what others wrote has no sampler to differ from
             self.gap += float(delta_BT.abs().sum())
             self.clipped += float(((delta_BT.exp() - 1).abs() > 0.2).float().mul(b.mask_BT).sum())
-        if b.ref_logp_BT is not None:
-            delta_BT = (b.ref_logp_BT - b.logp_BT) * b.mask_BT
+        if "ref_logp_BT" in b:
+            delta_BT = (b["ref_logp_BT"] - b.logp_BT) * b.mask_BT
             self.kl += float((delta_BT.exp() - 1 - delta_BT).sum())
             self.extra["kl"] = self.kl
-        if b.entropy_BT is not None:
-            self.extra["entropy"] = self.extra.get("entropy", 0.0) + float((b.entropy_BT * b.mask_BT).sum())
-        if b.value_BT is not None and b.return_BT is not None:
-            square = ((b.value_BT - b.return_BT) ** 2 * b.mask_BT).sum()
+        if "entropy_BT" in b:
+            self.extra["entropy"] = self.extra.get("entropy", 0.0) + float((b["entropy_BT"] * b.mask_BT).sum())
+        if "value_BT" in b and "return_BT" in b:
+            square = ((b["value_BT"] - b["return_BT"]) ** 2 * b.mask_BT).sum()
             self.extra["value_error"] = self.extra.get("value_error", 0.0) + float(square)
 
     def report(self) -> dict[str, float]:
         n = max(self.count, 1.0)
         means = {k: v / n for k, v in self.extra.items()}
-        return {"loss": self.loss, "mismatch": self.gap / n, "moved": self.clipped / n} | means
+        return {"loss": self.loss, "logp_gap": self.gap / n, "clip_fraction": self.clipped / n} | means
 
 
 def _mean(xs: list[float]) -> float:

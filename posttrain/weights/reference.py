@@ -9,21 +9,23 @@ import torch
 from torch import Tensor
 
 from posttrain.core.registry import reference
-from posttrain.core.types import Rollout
+from posttrain.core.turn import Turn
 
 
 class Frozen:
     """A frozen copy of the policy; subclasses say when it moves."""
 
-    policy: Any = None
+    policy: Any = None  # a Policy once it has started
 
     def start(self, policy: Any) -> None:
         """Take the copy; called once, with the policy as the phase begins."""
         self.policy = policy.clone().eval().requires_grad_(False)
 
     @torch.no_grad()
-    def logp(self, rollouts: Sequence[Rollout]) -> Tensor:
-        return self.policy.forward(rollouts, ("logp",))["logp_BT"]
+    def streams(self, rows: Sequence[Turn], names: Sequence[str]) -> dict[str, Tensor]:
+        """Streams of the frozen copy: `ref_logp_BT` is the logp_BT of this."""
+        out = self.policy.forward(rows, names)
+        return {name: out[name] for name in names}
 
     def after_step(self, policy: Any, step: int) -> None:
         """Called after every update."""
@@ -57,7 +59,7 @@ class ema(Frozen):
 
 @reference(paper="arXiv:2505.24864")
 class reset(Frozen):
-    """Reset: the policy of every `every` steps ago or less; the leash is let out and taken in again (ProRL)."""
+    """Reset (ProRL): every `every` steps the reference is replaced by the current policy."""
 
     def __init__(self, every: int = 50) -> None:
         self.every = every

@@ -7,8 +7,8 @@ import torch
 
 from posttrain.advantages.adacot import adacot
 from posttrain.advantages.gae import gae
+from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
-from posttrain.core.types import Batch
 from posttrain.losses.policy.ppo import ppo
 
 

@@ -16,8 +16,8 @@ from posttrain.advantages.reinforce_pp import reinforce_pp
 from posttrain.advantages.rloo import rloo
 from posttrain.advantages.whiten import batch_whiten
 from posttrain.core import laws
+from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
-from posttrain.core.types import Batch
 
 NAN = math.nan
 

@@ -13,9 +13,10 @@ from posttrain.advantages.lite_ppo import lite_ppo
 from posttrain.advantages.task_std import task_std
 from posttrain.core import laws
 from posttrain.core.assemble import assemble
+from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
-from posttrain.core.types import Batch, Group, Prompt
+from posttrain.core.types import Group, Prompt
 from posttrain.environments.task import task
 from posttrain.prompts.task_balanced import share, task_balanced
 from posttrain.runs.in_memory import Listed, row
@@ -25,7 +26,7 @@ from tests.advantages.test_advantages import close, outcomes
 def two_tasks() -> Batch:
     """Prompts 0 and 1 are of task 0, with rewards 0 and 1; prompts 2 and 3 of task 1, with rewards 20 times smaller."""
     batch = outcomes([1.0, 0.0, 1.0, 1.0, 0.05, 0.0, 0.05, 0.05], [0, 0, 1, 1, 2, 2, 3, 3])
-    return batch.but(info={"task_B": torch.tensor([0] * 4 + [1] * 4)})
+    return batch.but(**{"task_B": torch.tensor([0] * 4 + [1] * 4)})
 
 
 def test_each_task_has_its_own_spread() -> None:
@@ -76,7 +77,7 @@ def test_the_batch_knows_the_task_of_each_row() -> None:
     prompts = [row(0, task="a"), row(1, task="b"), row(0, "again", task="a")]
     groups = [Group(p, made) for p, made in zip(prompts, policy.sample(prompts, 2, Sampling()), strict=True)]
     _, batch = assemble(groups)
-    assert batch.info["task_B"].tolist() == [0, 0, 1, 1, 0, 0]
+    assert batch["task_B"].tolist() == [0, 0, 1, 1, 0, 0]
     _, without = assemble([Group(row(0), policy.sample([row(0)], 2, Sampling())[0])])
     assert "task_B" not in without.info
 

@@ -9,7 +9,8 @@ import torch
 
 from posttrain.advantages.grpo import grpo
 from posttrain.advantages.mrt import mrt
-from posttrain.core.types import Batch, Prompt, Rollout
+from posttrain.core.batch import Batch
+from posttrain.core.types import Prompt, Rollout
 from posttrain.rollouts.mrt import forced, progress
 
 
@@ -42,7 +43,9 @@ class Certain:
 
     def written(self, prompt: Prompt, text: str) -> Rollout:
         ids = torch.tensor([*map(ord, text), 0])
-        return Rollout(prompt, torch.zeros(1), ids, torch.zeros(len(ids)), torch.ones(len(ids), dtype=torch.bool), text)
+        return Rollout.single(
+            prompt, torch.zeros(1), ids, torch.zeros(len(ids)), torch.ones(len(ids), dtype=torch.bool), text
+        )
 
     def decode(self, ids: torch.Tensor) -> str:
         return "".join(chr(i) for i in ids.tolist() if i)

@@ -18,8 +18,8 @@ from posttrain.advantages.lite_ppo import lite_ppo
 from posttrain.advantages.maxrl import maxrl
 from posttrain.advantages.opo import opo
 from posttrain.advantages.pass_at_k_training import pass_at_k_training
+from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
-from posttrain.core.types import Batch
 from tests.advantages.test_advantages import GROUPS, NAN, REWARDS, close, outcomes, rewarded
 
 # REWARDS, GROUPS: group 5 earned 1, 0, 0, 1 (mean .5), group 2 earned 4, 1 (mean 2.5), in the order 1, 4, 0, 0, 1, 1
@@ -147,7 +147,7 @@ COV = {"reward_BT": [[0.0, 1.0], [0.0, 0.0]], "mask_BT": [[1, 1], [1, 1]], "grou
 def test_clip_cov_takes_the_credit_of_the_token_that_is_likely_and_credited() -> None:
     batch = rewarded(**COV, old_logp=[[0.0, -4.0], [-2.0, -2.0]])
     credit_BT = torch.tensor([[A, A], [-A, -A]], dtype=torch.float64)
-    close(covariance(batch.need("old_logp_BT"), credit_BT, batch.mask_BT), [[2 * A, -2 * A], [0.0, 0.0]])
+    close(covariance(batch["old_logp_BT"], credit_BT, batch.mask_BT), [[2 * A, -2 * A], [0.0, 0.0]])
     close(clip_cov(batch), [[0.0, A], [-A, -A]])  # 1 <= 1.41 <= 5
     close(clip_cov(batch, low=1.5), [[A, A], [-A, -A]])  # below the bounds
     close(clip_cov(batch, high=1.2), [[A, A], [-A, -A]])  # above them

@@ -16,8 +16,8 @@ from posttrain.advantages.gigpo import gigpo
 from posttrain.advantages.tree import tree
 from posttrain.advantages.treepo import treepo
 from posttrain.advantages.turns import turns
+from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
-from posttrain.core.types import Batch
 
 
 def told(answers: list[str], rewards: list[float], group: list[int] | None = None) -> Batch:
@@ -31,7 +31,7 @@ def told(answers: list[str], rewards: list[float], group: list[int] | None = Non
     length_B = torch.tensor([len(a) for a in answers])
     return Batch(
         torch.zeros_like(mask_BT), mask_BT, reward_BT=reward_BT, token_BT=torch.tensor(ids),
-        group_B=torch.tensor(group or [0] * len(answers)), info={"length_B": length_B},
+        group_B=torch.tensor(group or [0] * len(answers)), **{"length_B": length_B},
     )  # fmt: skip
 
 
@@ -124,7 +124,7 @@ def expected_gradients(advantage, stop: float = 1.5, G: int = 3) -> tuple[Tensor
     last_BT = torch.arange(3) == length_B.unsqueeze(-1) - 1
     batch = Batch(
         logp_NT[rows].detach(), real_NT[rows].double(), reward_BT=worth_N[rows].unsqueeze(-1) * last_BT,
-        token_BT=tokens_NT[rows], group_B=torch.arange(len(groups)).repeat_interleave(G), info={"length_B": length_B},
+        token_BT=tokens_NT[rows], group_B=torch.arange(len(groups)).repeat_interleave(G), **{"length_B": length_B},
     )  # fmt: skip
     chance_B = p_N[groups].prod(-1).repeat_interleave(G) / G
     (mean,) = torch.autograd.grad((chance_B.unsqueeze(-1) * advantage(batch) * logp_NT[rows]).sum(), policy.table)
@@ -163,7 +163,7 @@ def test_gigpo() -> None:
     # rewards fall as they come: row 0 earns 0, 2, row 1 earns 1, 0; states 5, 6 and 6, 5: each comes twice
     batch = told(["ab", "cd"], [2.0, 0.0])
     batch.reward_BT[1, 0] = 1.0
-    batch.info["state_B"] = torch.tensor([[5, 6], [6, 5]])
+    batch["state_BT"] = torch.tensor([[5, 6], [6, 5]])
     # to go: 2, 2 and 1, 0. State 5: 2 and 0, mean 1; state 6: 2 and 1, mean 1.5
     close(gigpo(batch, episode=0.0), [[1.0, 0.5], [-0.5, -1.0]])
     close(gigpo(batch, episode=0.0, baseline="others"), [[2.0, 1.0], [-1.0, -2.0]])
@@ -184,7 +184,7 @@ def test_gigpo_without_numbered_states_compares_equal_prefixes() -> None:
 
 def test_gigpo_does_not_mix_groups() -> None:
     batch = told(["a", "b"], [1.0, 0.0], group=[0, 1])
-    batch.info["state_B"] = torch.tensor([[5], [5]])
+    batch["state_BT"] = torch.tensor([[5], [5]])
     close(gigpo(batch), [[0.0], [0.0]])
     with pytest.raises(UserError, match="'group' or with 'others'"):
         gigpo(batch, baseline="self")

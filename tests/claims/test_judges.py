@@ -44,7 +44,7 @@ def test_score_by_hand() -> None:
     net = small()
     made = [net.written(row(p), "ab") for p in (0, 1)]
     assert made[0].actions.tolist() == [0, 1, END]
-    assert net.forward(made, ("score",))["score_B"].tolist() == pytest.approx([12.0, 3.0])
+    assert net.forward(made, ("score_B",))["score_B"].tolist() == pytest.approx([12.0, 3.0])
 
 
 def test_log_probabilities_by_hand() -> None:
@@ -62,7 +62,7 @@ def test_gradient_of_the_score_by_hand() -> None:
     and by what stands before it (their bigram is above 0), 0 by b (its bigram is below 0), 4 by the head, 3 by think's bias.
     """
     net = small()
-    net.forward([net.written(row(0), "ab")], ("score",))["score_B"].sum().backward()
+    net.forward([net.written(row(0), "ab")], ("score_B",))["score_B"].sum().backward()
     assert net.prompt.weight.grad.squeeze().tolist() == pytest.approx([6.0, 0.0])
     assert net.letter.weight.grad.squeeze().tolist() == pytest.approx([3.0, 0.0, 0.0, 3.0])  # a, and the end after b
     assert net.before.weight.grad.squeeze().tolist() == pytest.approx([0.0, 3.0, 0.0, 0.0, 3.0])  # b, and the start
@@ -117,12 +117,12 @@ TEXTS = ("", "a", "bc", "cab", "abca")  # of every length; the last has no room 
 def test_a_wide_network_is_the_formula_and_padding_does_not_matter() -> None:
     net = LetterModel(writer(), 5, 7).as_reward_model(7)
     made = [net.written(row(p), text) for p in (0, 1) for text in TEXTS]
-    out = {k: x.detach() for k, x in net.forward(made, ("logp", "score")).items()}
+    out = {k: x.detach() for k, x in net.forward(made, ("logp_BT", "score_B")).items()}
     for b, r in enumerate(made):
         logps, score = scalar(net, r)
         assert out["logp_BT"][b].tolist() == pytest.approx(logps + [0.0] * (4 - len(r)), abs=1e-5)
         assert float(out["score_B"][b]) == pytest.approx(score, abs=1e-5)
-        alone = net.forward([r], ("logp", "score"))  # no padding at all
+        alone = net.forward([r], ("logp_BT", "score_B"))  # no padding at all
         assert torch.allclose(alone["logp_BT"][0], out["logp_BT"][b, : len(r)], atol=1e-6)
         assert torch.allclose(alone["score_B"][0], out["score_B"][b], atol=1e-6)
     assert len({round(float(s), 4) for s in out["score_B"]}) > 5  # they do differ
@@ -135,7 +135,7 @@ def test_the_gradient_does_not_depend_on_who_is_in_the_batch() -> None:
     for batches in ([made], [[r] for r in made]):
         net = LetterModel(writer(), 5, 7).as_reward_model(7)
         for rollouts in batches:
-            out = net.forward(rollouts, ("logp", "score"))
+            out = net.forward(rollouts, ("logp_BT", "score_B"))
             (out["logp_BT"].sum() + out["score_B"].square().sum()).backward()
         grads.append({k: p.grad for k, p in net.named_parameters() if p.grad is not None})
     assert grads[0].keys() == grads[1].keys()
@@ -150,7 +150,7 @@ def test_a_reward_model_leaves_the_base_alone() -> None:
     assert base.score is None and base.speak.weight.requires_grad and not judge.speak.weight.requires_grad
     made = [judge.written(row(0), "ab"), judge.written(row(1), "c")]
     assert torch.equal(judge.forward(made)["logp_BT"], base.forward(made)["logp_BT"])  # it begins as the base is
-    judge.forward(made, ("score",))["score_B"].sum().backward()
+    judge.forward(made, ("score_B",))["score_B"].sum().backward()
     with torch.no_grad():
         for p in judge.parameters():
             p.add_(1.0)
@@ -185,4 +185,4 @@ def test_scales_of_the_weights() -> None:
 def test_a_network_without_a_head_says_so() -> None:
     net = LetterModel(writer(), 2)
     with pytest.raises(UserError, match="as_reward_model"):
-        net.forward([net.written(row(0), "a")], ("score",))
+        net.forward([net.written(row(0), "a")], ("score_B",))

@@ -37,7 +37,7 @@ def test_log_probabilities_by_hand() -> None:
 
 def test_entropy_by_hand() -> None:
     """H(first) = H(3/4); after b: H(1/5)."""
-    out = two_letters().forward([two_letters().written(row(0), "bb")], ("logp", "entropy"))["entropy_BT"][0]
+    out = two_letters().forward([two_letters().written(row(0), "bb")], ("logp_BT", "entropy_BT"))["entropy_BT"][0]
     h = [-(p * math.log(p) + (1 - p) * math.log(1 - p)) for p in (0.75, 0.2)]
     assert out.tolist() == pytest.approx(h)
     total = -sum(p * math.log(p) for p in BY_HAND.values())
@@ -89,7 +89,7 @@ def test_the_sampler_is_the_trainer_and_knows_no_batch() -> None:
     logp_BT = policy.forward(flat)["logp_BT"].detach()
     for r, logp_T in zip(flat, logp_BT, strict=True):
         assert torch.allclose(logp_T[: len(r)], r.logp_T, atol=1e-6)
-        assert r.stopped == (0 in r.actions.tolist()) and (r.actions[:-1] != 0).all()
+        assert (not r.truncated) == (0 in r.actions.tolist()) and (r.actions[:-1] != 0).all()
     alone = policy.sample(prompts[1:2], 6, Sampling(), seed=1, step=2)[0]
     assert [r.text for r in alone] == [r.text for r in made[1]]
     assert len({len(r) for r in flat}) > 1  # answers of several lengths were looked at
@@ -100,11 +100,11 @@ def test_critic_reward_table_and_copies() -> None:
     with torch.no_grad():
         policy.critic[0, 0, 2], policy.critic[0, 1, 1] = 0.5, -1.0
     made = [policy.written(row(0), "ba")]
-    assert policy.forward(made, ("value",))["value_BT"].tolist() == [[0.5, -1.0]]  # before b, and after it
+    assert policy.forward(made, ("value_BT",))["value_BT"].tolist() == [[0.5, -1.0]]  # before b, and after it
     judge = policy.as_reward_model()
     with torch.no_grad():
         judge.score[0, 0, 2, 1], judge.score[0, 1, 1, 0], judge.score[0, 1, 0, 0] = 2.0, 3.0, 50.0
-    assert judge.forward(made, ("score",))["score_B"].tolist() == [5.0]
+    assert judge.forward(made, ("score_B",))["score_B"].tolist() == [5.0]
     assert judge.critic is None and policy.score is None
     copy = policy.clone()
     with torch.no_grad():
@@ -128,6 +128,6 @@ def test_mistakes_are_told() -> None:
     with pytest.raises(UserError, match="'abc' is no answer of 1 to 2 letters out of 'ab'"):
         two_letters().written(row(0), "abc")
     with pytest.raises(UserError, match="no critic"):
-        two_letters().forward([two_letters().written(row(0), "ab")], ("value",))
+        two_letters().forward([two_letters().written(row(0), "ab")], ("value_BT",))
     with pytest.raises(UserError, match="too many"):
         all_answers(TabularPolicy(1, 20, 4))

@@ -14,7 +14,18 @@ import pytest
 from posttrain.cli import main
 from posttrain.core.registry import _PARTS
 
-SMALL = ["--steps", "2", "--prompts", "2", "--n", "2", "--eval-problems", "4", "--sampling.max-tokens", "24"]
+SMALL = [
+    "--steps",
+    "2",
+    "--prompts",
+    "2",
+    "--num-generations",
+    "2",
+    "--eval-problems",
+    "4",
+    "--sampling.max-tokens",
+    "24",
+]
 # hot sampling and a reward for short answers, so that siblings differ and there is something to learn from
 FIRST = [
     "run",

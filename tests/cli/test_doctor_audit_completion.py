@@ -50,7 +50,18 @@ def test_doctor_counts_old_versions_as_problems(monkeypatch: pytest.MonkeyPatch)
 
 def test_doctor_looks_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("POSTTRAIN_DATA", raising=False)
-    argv = ["--prompts", "4", "--n", "2", "--max-tokens", "32", "--device", "cpu", "--runs", str(tmp_path)]
+    argv = [
+        "--prompts",
+        "4",
+        "--num-generations",
+        "2",
+        "--max-tokens",
+        "32",
+        "--device",
+        "cpu",
+        "--runs",
+        str(tmp_path),
+    ]
     found = {f["what"]: f for f in json.loads(call("doctor", *argv, "--json").out)}
     assert "our decoder on cpu" in found["engine"]["told"] and "tokens/s" in found["speed of a run"]["told"]
     figures = found["memory of a run"]["figures"]
@@ -69,7 +80,7 @@ def test_a_model_that_does_not_fit_is_a_problem(monkeypatch: pytest.MonkeyPatch,
     # 512 answers of 192 places take 604 MB, the rest but activations 81; those of 20,480 tokens would take 1,887, and 315 are
     # left: 16384 * 315 / 1887 = 2735 tokens, in powers of two 2048
     monkeypatch.setattr(doctor, "available", lambda device: 1e9)
-    more = ["--prompts", "64", "--n", "8", "--micro-tokens", "16384"]
+    more = ["--prompts", "64", "--num-generations", "8", "--micro-tokens", "16384"]
     assert "use --micro-tokens 2048, --dtype" in call("doctor", "--device", "cpu", "--runs", str(tmp_path), *more).out
 
 

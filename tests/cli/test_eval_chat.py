@@ -17,7 +17,7 @@ FEW = ["--problems", "4", "--max-tokens", "24"]
 
 
 def test_eval_table() -> None:
-    said = call("eval", "--task", "arithmetic", "--n", "2", *FEW)
+    said = call("eval", "--task", "arithmetic", "--num-generations", "2", *FEW)
     assert said.code == 0
     for words in ("pocket on arithmetic: 4 problems", "accuracy", "pass@1", "pass@2", "next:", "posttrain run grpo"):
         assert words in said.out
@@ -42,7 +42,7 @@ def test_figures_count_right_answers_per_problem() -> None:
 @pytest.mark.parametrize(
     ("argv", "sentence"),
     [
-        (["eval", "--n", "4", "--temperature", "0"], "all 4 answers are the same"),
+        (["eval", "--num-generations", "4", "--temperature", "0"], "all 4 answers are the same"),
         (["eval", "--problems", "0"], "--problems is 0"),
         (["eval", "--model", "pocket", "--run", "x"], "give one of them"),
         (["eval", "--phase", "sft"], "--phase is of a run"),

@@ -47,7 +47,7 @@ def test_other_settings_are_refused_with_what_changed(first_run: Said, runs: Pat
 
 
 def test_other_parts_make_another_method_and_another_name(runs: Path) -> None:
-    parts = ["--loss", "cispo(high=4)", "--terms", "none", "--keep", "zero-variance", "--epochs", "2"]
+    parts = ["--loss", "cispo(high=4)", "--terms", "none", "--select", "zero-variance", "--epochs", "2"]
     said = call("run", "grpo", *SMALL, *parts, "--runs", str(runs), "--quiet", "--seed", "3")
     assert said.code == 0, said.err
     assert "step 1/2" not in said.out and "accuracy" in said.out
@@ -55,7 +55,7 @@ def test_other_parts_make_another_method_and_another_name(runs: Path) -> None:
     made = json.loads((folder / "config.json").read_text())["parts"]
     assert made["loss"] == [{"part": "cispo", "high": 4}]
     assert made["terms"] == [] and made["epochs"] == 2
-    assert made["keep"][0]["part"] == "zero-variance"
+    assert made["select"][0]["part"] == "zero-variance"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_broken_file_of_parts_is_told_with_its_line(tmp_path: Path) -> None:
 
 def test_interrupted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Ctrl-C after a step: 130, and the command that goes on, which must not start over."""
-    import posttrain.api as recipe
+    import posttrain.runs.plans as recipe
 
     def stopped(loop: object) -> None:
         raise KeyboardInterrupt

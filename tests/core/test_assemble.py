@@ -3,14 +3,17 @@
 import torch
 
 from posttrain.core.assemble import assemble, earned
-from posttrain.core.types import Batch, Group, Prompt, Rollout
+from posttrain.core.batch import Batch
+from posttrain.core.types import Group, Prompt, Rollout
 
 PROMPT = Prompt.text("p", "?")
 
 
 def made(T: int, reward: float | None, mask: list[bool] | None = None, **more) -> Rollout:
     mask_T = torch.tensor(mask) if mask else torch.ones(T, dtype=torch.bool)
-    return Rollout(PROMPT, torch.tensor([1]), torch.arange(T), torch.full((T,), -0.5), mask_T, reward=reward, **more)
+    return Rollout.single(
+        PROMPT, torch.tensor([1]), torch.arange(T), torch.full((T,), -0.5), mask_T, reward=reward, **more
+    )
 
 
 def test_outcome_on_the_last_own_action():
@@ -37,7 +40,7 @@ def test_a_failed_reward_masks_its_row_and_earns_nothing():
     _, batch = assemble([Group(PROMPT, [made(2, float("nan")), made(2, 1.0)])])
     assert batch.mask_BT.tolist() == [[0.0, 0.0], [1.0, 1.0]]
     assert batch.reward_BT.tolist() == [[0.0, 0.0], [0.0, 1.0]]
-    assert batch.live_B.tolist() == [False, True]
+    assert batch.valid_B.tolist() == [False, True]
 
 
 def test_rows_trims_time_and_moves_pairs():

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from posttrain.core.assemble import assemble, earned
+from posttrain.core.batch import Batch
 from posttrain.core.credit import component, members, on_last, spans_to_tokens, split_steps, token_ends
 from posttrain.core.errors import UserError
 from posttrain.core.registry import find
-from posttrain.core.types import Batch, Group, Prompt, Rollout
+from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.rewards.scorers.fine_grained import FineGrained, SegmentModel, models_of, of_change, of_segment
 
 PIECES = ["Hi", ", you", ".", " A", " b."]  # tokens of "Hi, you. A b."
@@ -24,7 +25,7 @@ def decode(ids: torch.Tensor) -> str:
 
 def rollout(mask: list[bool] | None = None) -> Rollout:
     mask_T = torch.tensor(mask or [True] * 5)
-    return Rollout(Prompt.text("p", "?"), torch.tensor([0]), torch.arange(5), torch.zeros(5), mask_T, TEXT)
+    return Rollout.single(Prompt.text("p", "?"), torch.tensor([0]), torch.arange(5), torch.zeros(5), mask_T, TEXT)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def test_fine_grained_sums_models_where_their_segments_end() -> None:
     r = rollout()
     report = FineGrained(models, decode).score([Group(r.prompt, [r])])
     # "Hi, " ends at 4, in token 1: .4; "you. " and the first sentence at 9, in token 3: .5 + .5; "A b." in token 4
-    torch.testing.assert_close(r.reward_T, torch.tensor([0.0, 0.4, 0.0, 1.0, -0.1]))
+    torch.testing.assert_close(r.stream("reward"), torch.tensor([0.0, 0.4, 0.0, 1.0, -0.1]))
     assert r.reward == 3.0 and r.rewards == pytest.approx({"s": 0.0, "p": 1.3, "whole": 3.0})
     torch.testing.assert_close(earned(r), torch.tensor([0.0, 0.4, 0.0, 1.0, 2.9]))
     assert report.masked == 0 and [x.mean for x in report.rewards] == pytest.approx([0.0, 1.3, 3.0])

@@ -28,7 +28,7 @@ def test_but_by_name_binds_parameters() -> None:
 def test_one_part_is_enough_for_a_stage_of_several() -> None:
     assert grpo.but(terms=entropy).terms == (entropy,)
     assert grpo.but(terms=()).terms == ()
-    assert grpo.but(keep="zero_variance").keep[0].name == "zero-variance"
+    assert grpo.but(select="zero_variance").select[0].name == "zero-variance"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_mistakes_are_told(changes: dict, message: str) -> None:
 def test_needs_are_those_of_its_parts() -> None:
     assert grpo.needs == {"ref_logp"}
     assert grpo.but(terms=()).needs == set()
-    assert grpo.but(terms=entropy, advantage="gae").needs == {"entropy", "value"}
+    assert grpo.but(terms=entropy, advantage="gae").needs == {"entropy_BT", "value_BT"}
 
 
 def test_found_by_name_with_changes() -> None:

@@ -21,7 +21,7 @@ def test_the_base_parts_are_there():
     assert {"grpo", "dr-grpo", "rloo", "reinforce-pp", "gae", "outcome"} <= {p.name for p in parts("advantage")}
     assert {"token-mean", "sequence-mean", "constant"} <= {p.name for p in parts("aggregate")}
     assert {"fixed", "ema", "reset"} <= {p.name for p in parts("reference")}
-    assert {"zero-variance", "overlong"} <= {p.name for p in parts("keep")}
+    assert {"zero-variance", "overlong"} <= {p.name for p in parts("select")}
 
 
 def test_find_binds_parameters_and_folds_names():

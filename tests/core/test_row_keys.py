@@ -25,7 +25,7 @@ def said(text: str, reward: float, index: int, parent: int | None = None, fork: 
     ids = torch.tensor([ord(c) - ord("a") for c in text])
     T = len(ids)
     ones = torch.ones(T, dtype=torch.bool)
-    return Rollout(
+    return Rollout.single(
         row(0), torch.tensor([0]), ids, torch.zeros(T), ones, text, reward, index=index, parent=parent, fork=fork
     )
 
@@ -49,7 +49,7 @@ def test_states_are_shared_up_to_the_fork_and_no_further() -> None:
         [[0], [1, 2], [3]],  # 0 and 1 both wrote "c" after they had parted
         [[0], [1], [2], [3]],
     ]
-    by_letters = nodes(batch.but(info={}))
+    by_letters = nodes(batch.but(**{}))
     assert equal(by_letters, 1) == [[0, 1, 2, 3]] and equal(by_letters, 3) == [[0, 1, 2], [3]]
 
 
@@ -80,7 +80,7 @@ def test_two_trees_share_nothing_and_minibatches_keep_the_numbers() -> None:
 
 def test_answers_apart_carry_no_tree() -> None:
     alone = [replace(r, parent=None, fork=0) for r in TREE]
-    assert "node_B" not in assemble([Group(row(0), alone)])[1].info
+    assert "node_BS" not in assemble([Group(row(0), alone)])[1].info
 
 
 def test_a_sampled_tree_has_the_states_it_was_grown_with() -> None:
@@ -108,7 +108,7 @@ def test_states_reach_the_batch_and_gigpo_by_hand() -> None:
     a, b = said("ab", 1.0, 0), said("ac", 3.0, 1)
     a.info["states"], b.info["states"] = ["door", "door"], ["door", "hall"]
     _, batch = assemble([Group(row(0), [a, b])])
-    assert batch.info["state_B"].tolist() == [[0, 0], [0, 1]]
+    assert batch["state_BT"].tolist() == [[0, 0], [0, 1]]
     got = gigpo(batch, episode=0.0)
     torch.testing.assert_close(got, torch.tensor([[1 - 5 / 3, 1 - 5 / 3], [3 - 5 / 3, 0.0]]))
 
@@ -117,7 +117,7 @@ def test_an_action_without_a_state_stands_alone() -> None:
     a, b = said("abc", 1.0, 0), said("ab", 3.0, 1)
     a.info["states"] = ["door"]
     _, batch = assemble([Group(row(0), [a, b])])
-    flat = batch.info["state_B"].flatten().tolist()
+    flat = batch["state_BT"].flatten().tolist()
     assert len(set(flat)) == 6
 
 
@@ -137,7 +137,7 @@ def learned(method, prompts: int = 2) -> float:
     policy = TabularPolicy(prompts, 4, 3)
     worth = Worth(lambda rollouts: torch.tensor([float(r.actions[0] == 1) for r in rollouts]))
     config = Config(steps=15, prompts=prompts, lr=0.3, warmup=0, max_norm=100.0)
-    fit(policy, method.but(keep=(), minibatches=1), numbered(prompts), config, worth)
+    fit(policy, method.but(select=(), minibatches=1), numbered(prompts), config, worth)
     return float(policy.table.detach()[:, 0, -1].softmax(-1)[:, 1].mean())
 
 

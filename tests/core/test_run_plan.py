@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from posttrain import api as recipe
+from posttrain.runs import plans as recipe
 from posttrain.core.errors import UserError
 from posttrain.core.plan import Context, Copy, Cycle, Do, Gate, Phase, Plan
 from posttrain.core.types import Prompt

@@ -56,7 +56,7 @@ def test_margins_are_differences_of_scores() -> None:
     found = margins(RewardModel(model, mean=3.0, std=7.0), [p, q])  # centring must not change the log-odds
     for x, prompt in zip(found.tolist(), (p, q), strict=True):
         s = [
-            float(model.forward([model.written(prompt, prompt.info[k])], ("score",))["score_B"])
+            float(model.forward([model.written(prompt, prompt.info[k])], ("score_B",))["score_B"])
             for k in ("chosen", "rejected")
         ]
         assert x == pytest.approx(s[0] - s[1], abs=1e-5)

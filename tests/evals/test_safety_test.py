@@ -7,10 +7,11 @@ import math
 import pytest
 import torch
 
+from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.core.plan import Context, Stopped
 from posttrain.core.registry import find
-from posttrain.core.types import Batch, Group, Prompt, Rollout
+from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.evals.safety_test import margin, safety_test, student_cdf, student_quantile
 from posttrain.rewards.runtime.score import ScoreReport
 from posttrain.rewards.scorers.costed import Costed
@@ -70,7 +71,7 @@ def test_pessimistic_cost_by_hand() -> None:
     part = find("pessimistic_cost(limit=1.0, delta=0.1, n=4, lr=0.5)", "shaping").live()
     mask = torch.tensor([[1.0], [1.0], [0.0]], dtype=torch.float64)
     info = {"reward:cost_B": torch.tensor([1.0, 3.0, math.nan])}
-    batch = Batch(torch.zeros_like(mask), mask, reward_BT=torch.tensor([[2.0], [4.0], [math.nan]]).double(), info=info)
+    batch = Batch(torch.zeros_like(mask), mask, reward_BT=torch.tensor([[2.0], [4.0], [math.nan]]).double(), **info)
     assert part(batch)[:2, 0].tolist() == [2.0, 4.0]
     lam = 0.5 * (2 + 3.077684 + math.sqrt(2) * 1.637744 - 1)
     assert part.lam == pytest.approx(lam, abs=1e-5)
@@ -96,7 +97,7 @@ class Fixed:
 
 
 def test_a_failed_cost_masks() -> None:
-    one, two = (Rollout(Prompt.text("p", "?"), *[torch.zeros(1)] * 3, torch.ones(1)) for _ in range(2))
+    one, two = (Rollout.single(Prompt.text("p", "?"), *[torch.zeros(1)] * 3, torch.ones(1)) for _ in range(2))
     report = Costed(Fixed(1.0, 2.0), Fixed(5.0, math.nan)).score([Group(one.prompt, [one, two])])
     assert (one.reward, one.rewards) == (1.0, {"x": 1.0, "cost": 5.0}) and two.failed and report.masked == 1
 

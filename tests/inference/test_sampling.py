@@ -134,7 +134,7 @@ def test_max_tokens_is_a_prefix() -> None:
     """Asked for fewer tokens, an answer is the beginning of itself; one that stops on its last token has stopped."""
     policy = tiny.policy()
     long = answers(policy, Sampling(24))
-    n = next(len(r) for r in long if r.stopped and len(r) > 2)
+    n = next(len(r) for r in long if (not r.truncated) and len(r) > 2)
     for limit in (1, n - 1, n):
         for short, whole in zip(answers(policy, Sampling(limit)), long, strict=True):
             assert short.actions.tolist() == whole.actions[:limit].tolist()

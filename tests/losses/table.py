@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.registry import Part
-from posttrain.core.types import Batch
 
 Rows = Sequence[Sequence[float]]
 GARBAGE = 3.7  # what padding holds: a part that looks there gives another number
@@ -37,7 +37,7 @@ def at_ratio(points: Sequence[tuple[float, float]], old: float = -1.0) -> Batch:
 
 def value_and_gradient(part: Part, batch: Batch, by: str = "logp_BT", **params: object) -> tuple[Tensor, Tensor]:
     """The part's output, and the derivative of its sum (inside the mask) by a stream."""
-    leaf = batch.need(by).clone().requires_grad_()
+    leaf = batch[by].clone().requires_grad_()
     out = part(batch.but(**{by: leaf}), **params)
     inside = torch.where(batch.mask_BT > 0, out, 0.0) if out.dim() == 2 else out
     (grad,) = torch.autograd.grad(inside.sum(), leaf)

@@ -11,7 +11,7 @@ from posttrain.core import laws
 from posttrain.core.errors import UserError
 from posttrain.core.registry import find
 from posttrain.losses.aggregate import Totals, constant, pair_mean, sequence_mean, sequence_sum, token_mean
-from posttrain.losses.objective import objective, quiet
+from posttrain.losses.objective import objective, zero_padding
 from posttrain.losses.policy.ppo import ppo
 from posttrain.losses.preference.dpo import dpo
 from posttrain.losses.regularisers.kl import kl
@@ -115,7 +115,7 @@ def test_pair_mean_of_tokens_is_refused() -> None:
 def test_no_garbage_outside_the_mask_reaches_the_gradient(name: str, garbage: float) -> None:
     loss, clean = find(name), laws.example()
     streams = {n: torch.where(clean.mask_BT > 0, getattr(clean, n), garbage) for n in laws.STREAMS}
-    dirty = clean.but(**streams, score_B=torch.where(clean.live_B, clean.score_B, garbage))
+    dirty = clean.but(**streams, score_B=torch.where(clean.valid_B, clean.score_B, garbage))
     grads = []
     for batch in (clean, dirty):
         leaves = {n: getattr(batch, n).clone().requires_grad_() for n in laws.LEAVES}
@@ -129,4 +129,4 @@ def test_no_garbage_outside_the_mask_reaches_the_gradient(name: str, garbage: fl
 def test_quiet_keeps_rewards_of_environment_tokens() -> None:
     batch = batch_of([[0.0, 0.0]], reward=[[1.0, 2.0]])
     batch.mask_BT[0, 1] = 0.0
-    assert quiet(batch).reward_BT.tolist() == [[1.0, 2.0]]
+    assert zero_padding(batch).reward_BT.tolist() == [[1.0, 2.0]]

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from posttrain.advantages.oreal import oreal
-from posttrain.core.types import Batch, Group, Prompt, Rollout
+from posttrain.core.batch import Batch
+from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.losses.regularisers.token_outcome import token_outcome, token_worth
 from posttrain.select.one_of_each import one_of_each
 from tests.losses.table import slopes
@@ -39,7 +40,7 @@ def test_outcomes_teach_tokens() -> None:
     # row 0 is right, mean (.8 - .4) / 2 = .2: -log sigma(.2) = log(1 + e^-.2) = .598139
     # row 1 is wrong, mean 1.5: log(1 + e^1.5) = 1.701413; row 2 has no state behind its token: 0
     b = batch([1.0, 0.0, 1.0])
-    live = b.need("value_BT").clone().requires_grad_()
+    live = b["value_BT"].clone().requires_grad_()
     loss_BT = token_outcome(b.but(value_BT=live))
     expected = [[0.598139] * 3, [1.701413, 1.701413, 0.0], [0.0] * 3]
     torch.testing.assert_close(loss_BT.detach(), torch.tensor(expected, dtype=torch.float64), atol=1e-6, rtol=0)
@@ -73,7 +74,9 @@ def test_credit_without_token_weights() -> None:
 def answers(*rewards: float) -> Group:
     prompt = Prompt.text("p", "?")
     one = torch.ones(1)
-    return Group(prompt, [Rollout(prompt, one, one, one, one.bool(), reward=r, index=i) for i, r in enumerate(rewards)])
+    return Group(
+        prompt, [Rollout.single(prompt, one, one, one, one.bool(), reward=r, index=i) for i, r in enumerate(rewards)]
+    )
 
 
 def test_one_right_and_one_wrong_are_kept_with_what_their_whole_group_said() -> None:
@@ -92,7 +95,7 @@ def test_one_right_and_one_wrong_are_kept_with_what_their_whole_group_said() -> 
 def test_blame_is_the_whole_groups_where_only_two_were_kept() -> None:
     # row 1 is blamed -.5 (1/3), not -.5 times the 1 that the two kept would give; right answers stay at 1
     b = batch([1.0, 0.0, 1.0])
-    b.info["reward:leave_one_out_B"] = torch.tensor([1.0, -1 / 3, 1.0])
+    b["reward:leave_one_out_B"] = torch.tensor([1.0, -1 / 3, 1.0])
     got = oreal(b, weigh=False)
     expected = torch.tensor([[1.0, 1.0, 1.0], [-1 / 6, -1 / 6, 0.0], [1.0, 0.0, 0.0]], dtype=torch.float64)
     torch.testing.assert_close(got, expected, atol=1e-6, rtol=0)

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from posttrain.core import laws
+from posttrain.core.batch import Batch
 from posttrain.core.registry import LOSSES, Part, parts
-from posttrain.core.types import Batch
 from posttrain.losses.aggregate import Totals, pair_mean
 from posttrain.losses.objective import PAIRED, objective
 from posttrain.losses.supervised.sft import sft
@@ -43,7 +43,7 @@ def joined(batches: list[Batch]) -> Batch:
         name: torch.cat([getattr(b, name) + i * shift for i, b in enumerate(batches)])
         for name, shift in (("group_B", 10), ("chosen_P", B), ("rejected_P", B))
     }
-    return Batch(**streams, **shifted, info={"length_B": torch.cat([b.info["length_B"] for b in batches])})
+    return Batch(**streams, **shifted, **{"length_B": torch.cat([b["length_B"] for b in batches])})
 
 
 def cuts(rows: int) -> list[list[Tensor]]:
@@ -88,11 +88,11 @@ def widened(batch: Batch, columns: int = 3, rows: int = 2) -> Batch:
     B = len(batch.mask_BT)
     streams = {n: widen(getattr(batch, n), float("inf")) for n in laws.STREAMS}
     return batch.but(
-        **streams, mask_BT=widen(batch.mask_BT, 0.0), reward_BT=widen(batch.need("reward_BT"), 0.0),
-        score_B=nn.functional.pad(batch.need("score_B"), (0, rows), value=float("nan")),
-        group_B=nn.functional.pad(batch.need("group_B"), (0, rows), value=-1),
-        chosen_P=torch.cat([batch.need("chosen_P"), torch.tensor([B])]),
-        rejected_P=torch.cat([batch.need("rejected_P"), torch.tensor([B + 1])]), info={},
+        **streams, mask_BT=widen(batch.mask_BT, 0.0), reward_BT=widen(batch["reward_BT"], 0.0),
+        score_B=nn.functional.pad(batch["score_B"], (0, rows), value=float("nan")),
+        group_B=nn.functional.pad(batch["group_B"], (0, rows), value=-1),
+        chosen_P=torch.cat([batch["chosen_P"], torch.tensor([B])]),
+        rejected_P=torch.cat([batch["rejected_P"], torch.tensor([B + 1])]), **{},
     )  # fmt: skip
 
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from claims.worlds.tabular import TabularPolicy
+from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
-from posttrain.core.types import Batch, Group
+from posttrain.core.types import Group
 from posttrain.losses.policy.implicit_prm import implicit_prm
 from posttrain.methods.prime import prime
 from posttrain.rewards.scorers.implicit import Implicit

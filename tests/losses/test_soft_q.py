@@ -7,9 +7,10 @@ import math
 import pytest
 import torch
 
+from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
-from posttrain.core.types import Batch, Group, Prompt
+from posttrain.core.types import Group, Prompt
 from posttrain.losses.policy.soft_q import soft_q
 from posttrain.models.prompt_writer import PromptWriter
 from posttrain.rewards.scorers.prompted import Prompted, gap, label_reader, piecewise, with_prompt
@@ -159,7 +160,7 @@ def test_only_the_mlp_learns_and_the_value_is_the_log_sum_of_its_logits() -> Non
     a, b = Prompt.text("a", "one"), Prompt.text("b", "another")
     assert torch.equal(writer.encode(a), writer.encode(b))  # the input is not seen
     rollouts = [r for some in writer.sample([a, b], 2, Sampling(max_tokens=3)) for r in some]
-    out = writer.forward(rollouts, {"logp", "value"})
+    out = writer.forward(rollouts, {"logp_BT", "value_BT"})
     for row, r in enumerate(rollouts):
         tokens = torch.cat([r.context, r.actions]).unsqueeze(0)
         logits_TV = writer.model.logits(writer.model.hidden(tokens))[0, len(r.context) - 1 : -1]

@@ -90,16 +90,16 @@ def test_a_method_is_named_and_told(name: str) -> None:
 DIFFERENCES = {
     "grpo": set(),
     "dr-grpo": {"advantage", "aggregate", "terms"},
-    "dapo": {"loss", "aggregate", "keep", "terms", "minibatches"},
+    "dapo": {"loss", "aggregate", "select", "terms", "minibatches"},
     "gspo": {"loss", "terms", "minibatches"},
-    "cispo": {"loss", "aggregate", "keep", "terms", "minibatches"},
+    "cispo": {"loss", "aggregate", "select", "terms", "minibatches"},
     "dual-clip": {"loss", "minibatches"},
     "reinforce": {"advantage", "loss", "aggregate", "terms"},
     "rloo": {"advantage", "loss", "aggregate", "shaping", "terms"},
     "reinforce-pp": {"advantage", "aggregate", "shaping", "terms"},
     "ppo": {"advantage", "aggregate", "shaping", "terms", "epochs", "minibatches"},
-    "raft": {"advantage", "loss", "aggregate", "keep", "terms"},
-    "online-dpo": {"advantage", "loss", "aggregate", "keep", "terms"},
+    "raft": {"advantage", "loss", "aggregate", "select", "terms"},
+    "online-dpo": {"advantage", "loss", "aggregate", "select", "terms"},
 }
 
 
@@ -155,7 +155,7 @@ def test_a_reward_model_prefers(tmp_path: Path) -> None:
     for i in range(4):
         p = Pairs().prompt(i, "test")
         both = [policy.written(p, p.info["chosen"]), policy.written(p, p.info["rejected"])]
-        s_chosen, s_rejected = policy.forward(both, ("score",))["score_B"].tolist()
+        s_chosen, s_rejected = policy.forward(both, ("score_B",))["score_B"].tolist()
         assert s_chosen > s_rejected
 
 

@@ -46,7 +46,7 @@ def test_what_is_merged() -> None:
 
 def test_it_runs_to_its_end_and_says_how_well_each_stage_did(tmp_path: Path) -> None:
     plan = qwenlong_stages(steps=1, parts=(1,), memory_parts=2, notes=4)
-    config = Config(name="q", prompts=2, n=2, sampling=Sampling(4), eval_problems=2)
+    config = Config(name="q", prompts=2, num_generations=2, sampling=Sampling(4), eval_problems=2)
     found = run_plan(plan, config, tmp_path)
     assert set(found["accuracy"]) == {"read-1", "memory", "merged"}
 

@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from posttrain.api import run_plan
+from posttrain.core.batch import Batch
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.plan import Context, Phase
 from posttrain.core.registry import find
 from posttrain.core.sampling import Sampling
-from posttrain.core.types import Batch, Prompt
+from posttrain.core.types import Prompt
 from posttrain.environments.task import task
 from posttrain.methods.ppo import ppo
 from posttrain.methods.reft import Worked, reft, reinforced, with_steps

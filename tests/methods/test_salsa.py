@@ -71,6 +71,8 @@ def test_what_follows_what() -> None:
 
 
 def test_the_whole_of_it(tmp_path: Path) -> None:
-    settings = Config(name="s", task="word_problems", prompts=2, n=2, eval_problems=2, sampling=Sampling(max_tokens=16))
+    settings = Config(
+        name="s", task="word_problems", prompts=2, num_generations=2, eval_problems=2, sampling=Sampling(max_tokens=16)
+    )
     summary = run_plan(find("salsa(questions=4,warmup=1,steps=1)", "plan")(), settings, tmp_path)
     assert summary["plan"] == "salsa" and not summary["stopped"]

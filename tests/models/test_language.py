@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from posttrain.core.assemble import assemble
+from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
-from posttrain.core.types import Batch, Group, Prompt, Rollout
+from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.methods.grpo import grpo
 from posttrain.models.language import LanguagePolicy
 from posttrain.models.layout import Rows, pack
@@ -114,9 +115,9 @@ def test_streams_by_definition() -> None:
 
 def test_streams_that_are_not_there() -> None:
     with pytest.raises(UserError, match="no critic"):
-        tiny.policy().forward(tiny.rollouts(), ("value",))
+        tiny.policy().forward(tiny.rollouts(), ("value_BT",))
     with pytest.raises(UserError, match="no score head"):
-        tiny.policy().forward(tiny.rollouts(), ("score",))
+        tiny.policy().forward(tiny.rollouts(), ("score_B",))
 
 
 # ---- text and tokens
@@ -171,7 +172,7 @@ def test_value_does_not_see_its_action() -> None:
     for t in range(5):
         (after,) = tiny.rollouts([(4, 6)])
         after.actions[t] = (after.actions[t] + 1) % tiny.V
-        a, b = (policy.forward([r], ("value",))["value_BT"] for r in (before, after))
+        a, b = (policy.forward([r], ("value_BT",))["value_BT"] for r in (before, after))
         assert a.shape == (1, 6)
         torch.testing.assert_close(a[0, : t + 1], b[0, : t + 1], rtol=0, atol=1e-6)
         assert abs(float(a[0, t + 1] - b[0, t + 1])) > 1e-4
@@ -180,10 +181,10 @@ def test_value_does_not_see_its_action() -> None:
 def test_a_new_critic_is_indifferent_and_its_own() -> None:
     """It starts at 0 for every state; learning values leaves the policy's parameters without gradient."""
     policy = tiny.policy().with_critic()
-    value_BT = policy.forward(tiny.rollouts(), ("value",))["value_BT"]
+    value_BT = policy.forward(tiny.rollouts(), ("value_BT",))["value_BT"]
     assert not value_BT.any()
     tiny.randomise(policy.critic.head)
-    policy.forward(tiny.rollouts(), ("value",))["value_BT"].sum().backward()
+    policy.forward(tiny.rollouts(), ("value_BT",))["value_BT"].sum().backward()
     assert all(p.grad is None for p in policy.model.parameters())
     assert policy.critic.model.model.embed_tokens.weight.grad.abs().max() > 0
     assert policy.with_critic().critic is policy.critic

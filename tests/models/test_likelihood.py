@@ -58,7 +58,7 @@ def test_a_policy_gives_the_same_streams_and_gradient_with_the_chunked_head(monk
         rollouts = [
             policy.written(Prompt.text(str(i), "ab cd"), text) for i, text in enumerate(("hello", "a b", "xyz"))
         ]
-        out = policy.forward(rollouts, ("logp", "entropy"))
+        out = policy.forward(rollouts, ("logp_BT", "entropy_BT"))
         (out["logp_BT"].sum() + out["entropy_BT"].pow(2).sum()).backward()
         results.append((out["logp_BT"], out["entropy_BT"], torch.cat([p.grad.flatten() for p in policy.parameters()])))
     for want, got in zip(*results, strict=True):

@@ -48,7 +48,7 @@ def test_stop_ids_stop_answers_and_are_saved_with_the_model(folder: Path, tmp_pa
     policy = load_model(str(folder), "cpu")
     made = [r for some in policy.sample(tiny.prompts("ab", "cd"), 4, Sampling(max_tokens=8)) for r in some]
     ends = [r for r in made if int(r.actions[0]) != 0]
-    assert ends and all(len(r) == 1 and r.stopped for r in ends)
+    assert ends and all(len(r) == 1 and (not r.truncated) for r in ends)
     save_model(policy, tmp_path / "saved")
     assert load_model(str(tmp_path / "saved"), "cpu").stop_ids == every
     assert GenerationConfig.from_pretrained(tmp_path / "saved").eos_token_id == every

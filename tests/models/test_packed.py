@@ -7,7 +7,7 @@ import torch
 
 from posttrain.models.elementwise import added_normed, gated
 from posttrain.models.fused_linear import joined
-from posttrain.models.layout import Rows, states, streamed
+from posttrain.models.layout import Rows, hidden_states, streamed
 from posttrain.models.lora import LoRALinear
 from posttrain.models.packed import Stream
 from posttrain.models.rotate_and_gather import spread
@@ -25,7 +25,9 @@ def test_states_and_gradients_are_those_of_padded_rows():
     found = []
     for which in ("padded", "stream"):
         policy.zero_grad()
-        h_BTD, last_BD = states(policy.model, rows, "padded") if which == "padded" else streamed(policy.model, rows)
+        h_BTD, last_BD = (
+            hidden_states(policy.model, rows, "padded") if which == "padded" else streamed(policy.model, rows)
+        )
         h_BTD = h_BTD * rows.real_BT.unsqueeze(-1)
         (h_BTD.pow(2).sum() + last_BD.pow(3).sum()).backward()
         grads = torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])

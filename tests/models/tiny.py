@@ -135,5 +135,5 @@ def rollouts(
         mask_T = torch.ones(T, dtype=torch.bool)
         mask_T[1:2] = T <= 2
         actions = torch.randint(2, V, (T,), generator=draw)
-        out.append(Rollout(Prompt.text(f"p{i}", "q"), contexts[S], actions, torch.zeros(T), mask_T))
+        out.append(Rollout.single(Prompt.text(f"p{i}", "q"), contexts[S], actions, torch.zeros(T), mask_T))
     return out

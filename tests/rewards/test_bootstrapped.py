@@ -89,4 +89,4 @@ def test_the_plan() -> None:
     with pytest.raises(UserError, match="2 others"):
         find("writing-zero(n=2)", "plan")()
     (phase,) = find("writing-zero(limit=0.5)", "plan")().parts
-    assert phase.method.keep[0].params == {"limit": 0.5}
+    assert phase.method.select[0].params == {"limit": 0.5}

@@ -19,7 +19,7 @@ ASK = Prompt.text("q", "which?")
 
 def group(*texts: str, prompt: Prompt = ASK) -> Group:
     one, T = torch.zeros(1), torch.tensor([0])
-    return Group(prompt, [Rollout(prompt, T, T, one, one > -1, text, index=i) for i, text in enumerate(texts)])
+    return Group(prompt, [Rollout.single(prompt, T, T, one, one > -1, text, index=i) for i, text in enumerate(texts)])
 
 
 def circle(prompt: Prompt, a: str, b: str) -> float:

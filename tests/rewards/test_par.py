@@ -9,11 +9,12 @@ import torch
 
 from claims.worlds.tabular import TabularPolicy
 from posttrain.core.assemble import assemble
+from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.core.plan import Copy, Phase
 from posttrain.core.registry import find
 from posttrain.core.sampling import Sampling
-from posttrain.core.types import Batch, Group
+from posttrain.core.types import Group
 from posttrain.rewards.scorers.referenced import Referenced
 from posttrain.rewards.shaping.par import preference_as_reward
 from posttrain.runs.in_memory import Worth, numbered
@@ -33,7 +34,7 @@ def batch(**info: list[float]) -> Batch:
     found = {f"reward:{k}_B": torch.tensor(v, dtype=torch.float64) for k, v in info.items()}
     tensors = [torch.tensor(x, dtype=torch.float64) for x in (mask, reward)]
     return Batch(
-        torch.zeros_like(tensors[0]), tensors[0], reward_BT=tensors[1], group_B=torch.tensor([5, 5, 2, 5]), info=found
+        torch.zeros_like(tensors[0]), tensors[0], reward_BT=tensors[1], group_B=torch.tensor([5, 5, 2, 5]), **found
     )
 
 

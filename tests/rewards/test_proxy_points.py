@@ -8,9 +8,9 @@ import math
 import pytest
 import torch
 
+from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.core.registry import find
-from posttrain.core.types import Batch
 
 NAN = math.nan
 
@@ -24,7 +24,7 @@ def batch() -> Batch:
     mask = torch.tensor([[1.0, 1.0], [1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
     reward = torch.tensor([[0.0, 1.0], [5.0, 0.0], [NAN, NAN]], dtype=torch.float64)
     info = {"reward:a_B": torch.tensor([1.0, 3.0, NAN]), "reward:b_B": torch.tensor([0.0, 2.0, NAN])}
-    return Batch(torch.zeros_like(mask), mask, reward_BT=reward, info=info)
+    return Batch(torch.zeros_like(mask), mask, reward_BT=reward, **info)
 
 
 def test_multipliers_begin_at_nothing_and_rise_below_the_point() -> None:
@@ -59,7 +59,7 @@ def test_fixed_point_is_the_proxy_point() -> None:
     it = part(points={"a": 0.5}, lr=0.5)
     for _ in range(200):
         x = it.weight("a")
-        it(batch().but(info={"reward:a_B": torch.tensor([x, x, NAN])}))
+        it(batch().but(**{"reward:a_B": torch.tensor([x, x, NAN])}))
     assert it.weight("a") == pytest.approx(0.5, abs=1e-4)
 
 

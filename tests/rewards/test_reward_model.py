@@ -36,7 +36,7 @@ def test_a_policy_without_a_head_is_refused() -> None:
 def test_scores_do_not_depend_on_the_pieces() -> None:
     rollouts = [r for g in sampled() for r in g.rollouts]
     model = RewardModel(reward_model())
-    alone = torch.cat([model.policy.forward([r], ("score",))["score_B"] for r in rollouts]).detach()
+    alone = torch.cat([model.policy.forward([r], ("score_B",))["score_B"] for r in rollouts]).detach()
     for tokens in (1, 40, 10_000):
         assert torch.allclose(model.raw(rollouts, tokens), alone, atol=1e-5)
     assert float(alone.std()) > 1e-3

@@ -36,7 +36,7 @@ def test_weighed_with_a_model() -> None:
     # 1 * (1 of 2 rules) + .3 * 2 = 1.1
     import torch
 
-    r = Rollout(PROMPT, *[torch.zeros(1)] * 3, torch.ones(1), text="abcdefg")
+    r = Rollout.single(PROMPT, *[torch.zeros(1)] * 3, torch.ones(1), text="abcdefg")
     scorer = Scorer([("rules", rule_fraction.but(rules=(LONG, SHOUTS)), 1.0), ("model", lambda p, t: 2.0, 0.3)])
     scorer.score([Group(PROMPT, [r])])
     assert r.reward == pytest.approx(1.1) and r.rewards == {"rules": 0.5, "model": 2.0}

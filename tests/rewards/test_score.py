@@ -21,7 +21,9 @@ from posttrain.rewards.runtime.score import Scorer
 
 def rollout(prompt: Prompt, text: str) -> Rollout:
     n = len(text)
-    return Rollout(prompt, torch.zeros(1), torch.arange(n), torch.zeros(n), torch.ones(n, dtype=torch.bool), text=text)
+    return Rollout.single(
+        prompt, torch.zeros(1), torch.arange(n), torch.zeros(n), torch.ones(n, dtype=torch.bool), text=text
+    )
 
 
 def groups(*texts: str, answer: object = "4") -> list[Group]:
@@ -133,7 +135,7 @@ def test_a_trl_column_that_is_not_there_is_told():
     rewards, report = scored(reward, "4", "5")
     assert all(map(math.isnan, rewards))
     assert "did you mean 'kind'" in report.rewards[0].error
-    assert report.hopeless == ["r"]
+    assert report.all_failed == ["r"]
 
 
 def test_async_of_both_kinds():
@@ -207,7 +209,7 @@ def test_weight_zero_is_only_watched():
 
 def test_nothing_to_score():
     report = Scorer([("r", numeric, 1.0)]).score([])
-    assert report.n == 0 and report.rewards[0].n == 0 and report.hopeless == []
+    assert report.n == 0 and report.rewards[0].n == 0 and report.all_failed == []
 
 
 def test_report_is_plain():

@@ -8,9 +8,9 @@ import math
 import pytest
 import torch
 
+from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.core.registry import find
-from posttrain.core.types import Batch
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 
 # Row 0: old - ref = 1, -2, the outcome 5 on its last token. Row 1: one token, 3, outcome 0, padding. Row 2 failed.

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
-from posttrain.core.types import Batch, Prompt
+from posttrain.core.types import Prompt
 from posttrain.rewards.rules.thinks import thinks
 from posttrain.rewards.shaping.autothink import autothink
 from posttrain.rewards.shaping.autothink_balance import autothink_balance
@@ -80,7 +81,7 @@ def test_cosine_orders_answers() -> None:
 
 def test_cosine_reads_a_component_and_leaves_failures() -> None:
     batch = answers([4, 4, 4], [0.2, 1.2, math.nan])
-    batch.info["reward:task_B"] = torch.tensor([1.0, 0.0, math.nan])
+    batch["reward:task_B"] = torch.tensor([1.0, 0.0, math.nan])
     got_BT = cosine_length(batch, longest=8, outcome="task")
     close(got_BT[:2].sum(-1), [1.5, -5.0])
     assert got_BT[2, 3].isnan()
@@ -128,7 +129,7 @@ def test_laser_by_hand() -> None:
     # target 4, alpha .5: right and short 1 + .5; right at the target 1.5; right and long 1; wrong gets no bonus
     batch = answers([2, 4, 5, 2, 5], [1.0, 1.0, 1.0, 0.0, -0.5])
     close(laser(batch, target=4).sum(-1), [1.5, 1.5, 1.0, 0.0, -0.5])
-    close(laser(batch, target=4, alpha=0.0), batch.need("reward_BT").tolist())
+    close(laser(batch, target=4, alpha=0.0), batch["reward_BT"].tolist())
 
 
 def levels() -> Batch:
@@ -206,7 +207,7 @@ def test_grpo_lambda_chooses_a_fixed_share(top: float, chosen: list[int]) -> Non
     """Rates 1/2, 0, 1/2, 1 of the groups 2, 3, 4, 7; of the two equal ones the first by number."""
     batch = answers([1] * 8, [1, 0, 0, 0, 1, 0, 1, 1], [2, 2, 3, 3, 4, 4, 7, 7])
     rate_B = torch.tensor([0.5, 0.5, 0, 0, 0.5, 0.5, 1, 1])
-    got = best_groups(rate_B, batch.need("group_B"), batch.live_B, top)
+    got = best_groups(rate_B, batch["group_B"], batch.valid_B, top)
     assert sorted(got.tolist()) == chosen
 
 
@@ -246,7 +247,7 @@ def modes() -> Batch:
 def test_autothink_matrix() -> None:
     close(autothink(modes()).sum(-1), [1.0, 0.0, 1.0, 2.0, -1.0])
     batch = modes()
-    batch.info["reward:thinks_B"] = torch.tensor([0.0, 0, 1, 1, 1])  # a component has the last word on the mode
+    batch["reward:thinks_B"] = torch.tensor([0.0, 0, 1, 1, 1])  # a component has the last word on the mode
     close(autothink(batch, mode="thinks").sum(-1), [2.0, -1.0, 1.0, 1.0, 0.0])
 
 

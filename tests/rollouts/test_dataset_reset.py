@@ -28,7 +28,7 @@ def test_a_share_of_prompts_starts_at_every_place_of_the_demonstration() -> None
     assert 200 < begun.count(0) < 266 and all(15 < begun.count(h) < 55 for h in range(1, 6))
     for g, h in zip(groups, begun, strict=True):
         for r in g.rollouts:
-            assert r.text[:h] == "abcdab"[:h] and len(r) == 6 and r.stopped
+            assert r.text[:h] == "abcdab"[:h] and len(r) == 6 and (not r.truncated)
             assert not r.mask_T[:h].any() and r.mask_T[h:].all() and r.info.get("prefix", 0) == h
             again_T = POLICY.forward([r])["logp_BT"][0]
             torch.testing.assert_close(again_T[h:], r.logp_T[h:])

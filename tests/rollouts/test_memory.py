@@ -33,7 +33,7 @@ class Scribe:
         self.seen += prompts
         T = torch.ones(2, dtype=torch.bool)
         return [
-            [Rollout(p, torch.tensor([len(p.last)]), torch.zeros(2).long(), torch.zeros(2), T, f"note {p.id}")]
+            [Rollout.single(p, torch.tensor([len(p.last)]), torch.zeros(2).long(), torch.zeros(2), T, f"note {p.id}")]
             for p in prompts
         ]
 
@@ -74,7 +74,9 @@ def turned(reward: float, *lengths: int, mask: list[bool] | None = None) -> Roll
     made = []
     for T in lengths:
         made.append(
-            Rollout(LONG, torch.tensor([1]), torch.arange(T), torch.full((T,), -0.5), torch.ones(T, dtype=torch.bool))
+            Rollout.single(
+                LONG, torch.tensor([1]), torch.arange(T), torch.full((T,), -0.5), torch.ones(T, dtype=torch.bool)
+            )
         )
     own = made[-1].mask_T if mask is None else torch.tensor(mask)
     return replace(made[-1], reward=reward, earlier=made[:-1], mask_T=own)
@@ -85,7 +87,7 @@ def test_rows_of_turns_and_their_credit():
     group = Group(LONG, [turned(1.0, 3, 1, 2), turned(0.0, 1, 3, mask=[False, True, True])])
     rollouts, batch = assemble([group])
     assert [len(r) for r in rollouts] == [3, 1, 2, 1, 3]
-    assert batch.info["answer_B"].tolist() == [2, 2, 2, 4, 4]
+    assert batch["answer_B"].tolist() == [2, 2, 2, 4, 4]
     assert batch.reward_BT.tolist() == [[0, 0, 0], [0, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 0]]
     assert len(batch.chosen_P) == 0  # two answers with turns are no preference pair of rows
     judged = answers(batch)
@@ -104,7 +106,7 @@ def test_rows_of_turns_and_their_credit():
 
 def test_a_failed_answer_masks_its_turns():
     _, batch = assemble([Group(LONG, [turned(float("nan"), 2, 2), turned(1.0, 2, 2)])])
-    assert batch.live_B.tolist() == [False, False, True, True]
+    assert batch.valid_B.tolist() == [False, False, True, True]
 
 
 def test_training_moves_the_notes_by_the_answers_reward():

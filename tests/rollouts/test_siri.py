@@ -49,7 +49,7 @@ def test_answers_are_those_of_the_step_cut_at_its_limit() -> None:
 def test_cut_answers_are_not_filtered() -> None:
     """With DAPO's overlong filter compression would teach nothing."""
     m = find_method("siri")
-    assert [p.name for p in m.keep] == ["zero-variance"]
-    assert m.but(rollout=find_method("dapo").rollout, keep=find_method("dapo").keep, name="dapo").describe() == (
+    assert [p.name for p in m.select] == ["zero-variance"]
+    assert m.but(rollout=find_method("dapo").rollout, select=find_method("dapo").select, name="dapo").describe() == (
         find_method("dapo").describe()
     )

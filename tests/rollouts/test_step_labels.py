@@ -40,7 +40,9 @@ class Spelled:
     def _rollout(self, p: Prompt, text: str, index: int) -> Rollout:
         T = len(text)
         ids = torch.tensor([ord(c) for c in text])
-        return Rollout(p, self.encode(p), ids, torch.zeros(T), torch.ones(T, dtype=torch.bool), text, index=index)
+        return Rollout.single(
+            p, self.encode(p), ids, torch.zeros(T), torch.ones(T, dtype=torch.bool), text, index=index
+        )
 
 
 def continued(monkeypatch: pytest.MonkeyPatch, policy: Spelled, tails: list[str]) -> None:
@@ -89,14 +91,14 @@ def test_the_model_learns_worths_and_pays_each_step() -> None:
     outcome = Worth(lambda rollouts: torch.tensor([1.0, 0.0]))
     ProcessModel(outcome, model).score([Group(prompts[0], made)])
     for r, sign in zip(made, (1, -1), strict=True):
-        paid = r.reward_T[r.reward_T != 0]
+        paid = r.stream("reward")[r.stream("reward") != 0]
         assert len(paid) == 1 and sign * float(paid) > 0.5
         assert r.rewards["outcome"] == r.reward
 
 
 def test_pure_with_a_model_of_its_own(tmp_path) -> None:
     plan = pure(steps=1, prm_steps=1)
-    config = Config(task="word_problems", prompts=2, n=2, name="p", sampling=Sampling(24))
+    config = Config(task="word_problems", prompts=2, num_generations=2, name="p", sampling=Sampling(24))
     summary = run_plan(plan, config, tmp_path)
     rows = [json.loads(line) for line in (tmp_path / "p/artifacts/steps.jsonl").read_text().splitlines()]
     assert summary["labelled_steps"] == sum(len(r["steps"]) for r in rows) > 0

@@ -26,7 +26,7 @@ def test_resumed_letters_have_the_probability_they_say() -> None:
     begun = cut(p, p.sample([row(1)], 1, Sampling())[0][0], 2)
     (made,) = resume(p, [begun], [list(range(5))], Sampling(), step=3)
     assert len({r.text for r in made}) > 1 and all(r.text[:2] == begun.text and len(r) == 6 for r in made)
-    assert all(r.version == 3 and r.stopped for r in made)
+    assert all(r.version == 3 and (not r.truncated) for r in made)
     again = p.forward(made)["logp_BT"]
     torch.testing.assert_close(again, torch.stack([r.logp_T for r in made]))
 
@@ -44,7 +44,7 @@ def test_resumed_letters_are_drawn_from_the_policy_after_the_prefix() -> None:
 
 def test_stems_of_unequal_length_and_ended_ones() -> None:
     p = policy(end=3)
-    whole = next(r for r in p.sample([row(0)], 50, Sampling())[0] if r.stopped and 2 <= len(r) < 6)
+    whole = next(r for r in p.sample([row(0)], 50, Sampling())[0] if (not r.truncated) and 2 <= len(r) < 6)
     made = resume(p, [whole, cut(p, whole, 1), stem(p, row(1))], [[0], [1], [2, 3]], Sampling(), 0, more=2)
     assert made[0] == [whole]  # has ended
     assert 2 <= len(made[1][0]) <= 3 and len(made[2]) == 2 and all(1 <= len(r) <= 2 for r in made[2])
@@ -62,7 +62,7 @@ def test_a_tree_shares_prefixes_where_it_says() -> None:
         ]  # fmt: skip
         for r in g.rollouts[1:]:
             assert torch.equal(r.actions[: r.fork], g.rollouts[r.parent].actions[: r.fork])
-        assert all(len(r) == 6 and r.stopped and r.mask_T.all() for r in g.rollouts)
+        assert all(len(r) == 6 and (not r.truncated) and r.mask_T.all() for r in g.rollouts)
         torch.testing.assert_close(p.forward(g.rollouts)["logp_BT"], torch.stack([r.logp_T for r in g.rollouts]))
     sampled = sum(len(r) - r.fork for r in groups[0].rollouts)
     assert sampled == 2 * 2 + 4 * 2 + 8 * 2  # against 48 of eight answers apart
@@ -71,7 +71,7 @@ def test_a_tree_shares_prefixes_where_it_says() -> None:
 def test_a_tree_whose_paths_end_early_still_has_n_answers() -> None:
     p = policy(end=3)
     (g,) = tree(p, [row(0)], Sampling(), 1, 0, n=7, fork=(2, 2))
-    assert len(g.rollouts) == 7 and all(r.stopped or len(r) == 6 for r in g.rollouts)
+    assert len(g.rollouts) == 7 and all((not r.truncated) or len(r) == 6 for r in g.rollouts)
     assert all(torch.equal(r.actions[: r.fork], g.rollouts[r.parent].actions[: r.fork]) for r in g.rollouts[1:])
 
 

@@ -22,7 +22,7 @@ from posttrain.select.vine_values import vine_values
 def answer(T: int, reward: float, parent: int | None = None, fork: int = 0) -> Rollout:
     told = {} if parent is None else {"vine": True}
     ones = torch.ones(T)
-    return Rollout(
+    return Rollout.single(
         row(0), torch.tensor([0]), ones.long(), -ones, ones.bool(), reward=reward, parent=parent, fork=fork, info=told
     )
 

@@ -126,7 +126,7 @@ def test_prune_keeps_the_newest_of_its_phase(tmp_path: Path) -> None:
 
 
 def test_prune_drops_damaged_ones_that_lie_ahead(tmp_path: Path) -> None:
-    """Resumed from 1 because 5 and 7 were damaged, the run saves 3: with keep=1 the good one must stay."""
+    """Resumed from 1 because 5 and 7 were damaged, the run saves 3: with select=1 the good one must stay."""
     for step in (1, 5, 7):
         write(tmp_path, saved(step))
     write(tmp_path, saved(3))

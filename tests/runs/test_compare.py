@@ -7,7 +7,7 @@ from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
 from posttrain.runs.compare import comparable, compare
 
-SMALL = Config(prompts=2, n=2, eval_problems=6, think=False, sampling=Sampling(max_tokens=6))
+SMALL = Config(prompts=2, num_generations=2, eval_problems=6, think=False, sampling=Sampling(max_tokens=6))
 
 
 def test_two_methods_on_a_school_task(tmp_path):

@@ -62,7 +62,7 @@ def found(loop: Loop) -> dict[str, int]:
 def test_silent_when_all_is_well(loop: Loop, capsys: pytest.CaptureFixture[str]) -> None:
     assert found(loop) == {}
     assert capsys.readouterr().err == "" and loop.run.store.events() == []
-    assert all(gap < 1e-5 for _, gap in loop.run.store.series("mismatch"))
+    assert all(gap < 1e-5 for _, gap in loop.run.store.series("logp_gap"))
 
 
 def _perturb(loop: Loop) -> None:
@@ -180,7 +180,7 @@ def test_strict_is_an_error_and_the_limit_can_be_set(loop: Loop) -> None:
     loop.guard = Guard(strict=True)
     loop.run.store.forget("train", 0)
     with pytest.raises(UserError, match=r"step 0: sampler and trainer differ by .* \(limit 0.001\): unexplained"):
-        seen = {"mismatch": 0.5}
+        seen = {"logp_gap": 0.5}
         loop.guard.check(0, loop.source.groups([loop.env.prompt(0)], 0), seen, loop)
 
 

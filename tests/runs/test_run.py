@@ -17,11 +17,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.config import to_dict
 from posttrain.core.errors import UserError
 from posttrain.core.loop import Loop
 from posttrain.core.registry import Part
-from posttrain.core.types import Batch
 from posttrain.losses.policy.ppo import ppo
 from posttrain.runs.checkpoint import listing
 from posttrain.runs.run import Run

@@ -22,7 +22,7 @@ def groups(count: int = 2, size: int = 3, reward: float = 0.5) -> list[Group]:
     for g in range(count):
         prompt = Prompt.text(f"p{g}", f"question {g}", "42")
         rollouts = [
-            Rollout(
+            Rollout.single(
                 prompt, torch.tensor([1]), torch.tensor([5, 6]), torch.tensor([-0.1, -1 / 3]), torch.ones(2).bool(),
                 f"answer {g}.{s}", reward=reward, rewards={"right": reward}, adv_T=torch.tensor([0.25, -1]), version=7,
             )

@@ -22,10 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from posttrain.rollouts.sources import LocalSource
 
 from posttrain.core.config import Config, to_dict
 from posttrain.core.loop import Loop
 from posttrain.core.method import Method
+from posttrain.core.protocols import Environment
 from posttrain.core.plan import Context, Do, Phase, Plan
 from posttrain.core.rng import torch_generator
 from posttrain.core.types import Prompt
@@ -38,7 +40,6 @@ from posttrain.models.decoder import Decoder, DecoderConfig
 from posttrain.models.language import LanguagePolicy
 from posttrain.rewards.runtime.score import Scorer
 from posttrain.rewards.shaping.adaptive_kl import adaptive_kl
-from posttrain.rollouts.source import Synchronous
 from posttrain.rollouts.written import demonstrations
 from posttrain.runs import checkpoint
 from posttrain.runs.run import Run
@@ -66,7 +67,7 @@ class Letters:
         return "".join(LETTERS[(i - 1) % len(LETTERS)] for i in ids if i)
 
 
-class Count:
+class Count(Environment):
     """Write as many of the letter as you can: the prompt is the letter, the reward its share of the answer."""
 
     name = "count"
@@ -108,10 +109,11 @@ def build(run: Run, settings: Config | None = None, m: Method | None = None, pha
     settings, m, p = settings or config(), m or method(), policy()
     learner = Learner(p, m, settings.seed, settings.lr, settings.warmup, settings.max_norm, settings.micro_tokens)
     env = Count()
+    how = (settings.sampling, settings.prompts, settings.seed)
+    scorer = Scorer([("share", env.grade, 1.0)], timeout=60)
     return Loop(
-        settings, m, env, learner, Synchronous(p, m.rollout, settings.sampling, settings.seed),
-        Scorer([("share", env.grade, 1.0)], timeout=60), m.prompts.live(), run, phase=phase,
-        keep=[k.live() for k in m.keep], shaping=[s.live() for s in m.shaping],
+        settings, m, env, {"policy": learner}, LocalSource({"policy": p}, env, m.rollout, scorer, m.prompts.live(), how),
+        run, phase=phase, select=[k.live() for k in m.select], shaping=[s.live() for s in m.shaping],
     )  # fmt: skip
 
 
@@ -124,7 +126,7 @@ def start(folder: Path) -> None:
 
 def start_plan(folder: Path) -> None:
     """Two phases and a piece of work between them: supervised, then pairs written down, then reinforcement."""
-    from posttrain import api as recipe
+    from posttrain.runs import plans as recipe
 
     recipe.load_policy = lambda settings: policy(settings.seed)
     plan = Plan(

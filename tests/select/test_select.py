@@ -19,7 +19,7 @@ def rollout(prompt: Prompt, reward: float | None, stopped: bool = True, index: i
     actions = torch.tensor([1, 2, 3])
     mask_T = torch.tensor([True, False, True])
     context, logp_T = torch.tensor([0]), torch.zeros(3)
-    return Rollout(prompt, context, actions, logp_T, mask_T, reward=reward, stopped=stopped, index=index)
+    return Rollout.single(prompt, context, actions, logp_T, mask_T, reward=reward, stopped=stopped, index=index)
 
 
 def group(id: str, rewards, cut=()) -> Group:
@@ -29,7 +29,7 @@ def group(id: str, rewards, cut=()) -> Group:
 
 def kept(name: str, *groups: Group) -> dict[str, list[int]]:
     """Prompt id -> the indices of its rollouts, in order."""
-    return {g.prompt.id: [r.index for r in g.rollouts] for g in find(name, "keep")(list(groups))}
+    return {g.prompt.id: [r.index for r in g.rollouts] for g in find(name, "select")(list(groups))}
 
 
 def test_zero_variance() -> None:
@@ -46,7 +46,7 @@ def test_zero_variance() -> None:
 
 def test_overlong_masks_by_default() -> None:
     before = group("a", [1.0, 0.0], cut=(1,))
-    (after,) = find("overlong", "keep")([before])
+    (after,) = find("overlong", "select")([before])
     assert after.rollouts[0].mask_T.tolist() == [True, False, True]
     assert after.rollouts[1].mask_T.tolist() == [False, False, False]
     assert after.rollouts[1].mask_T.dtype == torch.bool
@@ -81,13 +81,13 @@ def test_best_worst() -> None:
 
 
 def test_an_answer_that_overlong_silenced_is_neither_judged_nor_chosen() -> None:
-    groups = find("overlong", "keep")([group("a", [9.0, 1.0, 0.0], cut=(0,)), group("b", [9.0, 1.0, 1.0], cut=(0,))])
+    groups = find("overlong", "select")([group("a", [9.0, 1.0, 0.0], cut=(0,)), group("b", [9.0, 1.0, 1.0], cut=(0,))])
     assert kept("best_of", *groups) == {"a": [1], "b": [1]}
     assert kept("best_worst", *groups) == {"a": [1, 2]}
     assert kept("zero_variance", *groups) == {"a": [0, 1, 2]}  # b: only the silenced answer differs
 
 
-@pytest.mark.parametrize("part", parts("keep"), ids=str)
+@pytest.mark.parametrize("part", parts("select"), ids=str)
 def test_every_filter_leaves_its_input_alone_and_invents_nothing(part) -> None:
     groups = [group("a", [0.0, NAN, 1.0], cut=(0,)), group("b", [1.0, 1.0]), group("c", [None, 0.5], cut=(0, 1))]
     before = copy.deepcopy(groups)
@@ -105,11 +105,11 @@ def test_every_filter_leaves_its_input_alone_and_invents_nothing(part) -> None:
         assert {r.index for r in new.rollouts} <= {r.index for r in old.rollouts}
 
 
-@pytest.mark.parametrize("part", parts("keep"), ids=str)
+@pytest.mark.parametrize("part", parts("select"), ids=str)
 def test_every_filter_takes_no_groups(part) -> None:
     assert part([]) == []
 
 
 def test_unknown_way_is_told() -> None:
     with pytest.raises(UserError, match="did you mean 'drop'"):
-        find("overlong", "keep")([], how="drops")
+        find("overlong", "select")([], how="drops")

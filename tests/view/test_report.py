@@ -99,7 +99,7 @@ def loop(steps: int = 40) -> SimpleNamespace:
     )  # fmt: skip
 
 
-METRICS = {"reward": 0.25, "tokens": 300.0, "seconds": 2.0, "surprise": 0.5}
+METRICS = {"reward": 0.25, "tokens": 300.0, "seconds": 2.0, "nll": 0.5}
 
 
 def test_lines_every_few_steps() -> None:

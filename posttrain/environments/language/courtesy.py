@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from posttrain.core import rng as draws
+from posttrain.core.protocols import Environment
 from posttrain.core.types import Prompt
 from posttrain.environments.base import Task, final_answer
 from posttrain.environments.school import school
@@ -35,7 +36,7 @@ def utility(prompt: Prompt, text: str) -> float:
 
 
 @dataclass(frozen=True)
-class Courtesy:
+class Courtesy(Environment):
     """Prompts with a demonstration each, of mixed quality: any register, and beside the point once in `careless`."""
 
     level: int = 1

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from posttrain.core.errors import UserError
+from posttrain.core.protocols import Environment
 from posttrain.core.types import Prompt
 from posttrain.environments.preferences import Pair
 
 
 @dataclass(frozen=True)
-class Listed:
+class Listed(Environment):
     """A finite environment without a grader; test is what is held out."""
 
     name: str

@@ -3,8 +3,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.registry import policy_loss
-from posttrain.core.types import Batch
 from posttrain.losses.policy.reinforce import reinforce
 
 
@@ -17,5 +17,5 @@ def cispo(batch: Batch, high: float = 5.0) -> Tensor:
 
     L = -sg(min(r, 1 + high)) A log pi;  no lower bound, as in the paper, which names no number for high
     """
-    weight_BT = torch.exp(batch.logp_BT - batch.need("old_logp_BT")).clamp(max=1 + high)
+    weight_BT = torch.exp(batch.logp_BT - batch["old_logp_BT"]).clamp(max=1 + high)
     return weight_BT.detach() * reinforce(batch)

@@ -3,16 +3,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.errors import unknown
 from posttrain.core.registry import policy_loss
-from posttrain.core.types import Batch
 from posttrain.losses.policy.ppo import ppo
 
 LEVELS = ("token", "sequence")
 
 
 @policy_loss(
-    title="Decoupled PPO", paper="arXiv:2110.00641", base="ppo", needs=("ref_logp",),
+    title="Decoupled PPO", paper="arXiv:2110.00641", base="ppo", reads=("ref_logp_BT",),
     laws=("zero_credit_no_gradient", "never_against_the_credit"),
 )  # fmt: skip
 def decoupled_ppo(batch: Batch, low: float = 0.2, high: float | None = None) -> Tensor:
@@ -26,13 +26,13 @@ def decoupled_ppo(batch: Batch, low: float = 0.2, high: float | None = None) -> 
 
 def near(batch: Batch, low: float, high: float | None) -> Tensor:
     """PPO whose ratio is to the proximal policy."""
-    loss_BT: Tensor = ppo(batch.but(old_logp_BT=batch.need("ref_logp_BT")), low=low, high=high)
+    loss_BT: Tensor = ppo(batch.but(old_logp_BT=batch["ref_logp_BT"]), low=low, high=high)
     return loss_BT
 
 
 def mismatch(batch: Batch, level: str = "token") -> Tensor:
     """w = prox / old: by how much likelier the trainer found a token, or its whole answer, than the sampler did."""
-    log_BT = torch.where(batch.mask_BT > 0, batch.need("ref_logp_BT") - batch.need("old_logp_BT"), 0.0)
+    log_BT = torch.where(batch.mask_BT > 0, batch["ref_logp_BT"] - batch["old_logp_BT"], 0.0)
     if level not in LEVELS:
         raise unknown("level of importance weights", level, LEVELS)
     return torch.exp(log_BT if level == "token" else log_BT.sum(-1, keepdim=True).expand_as(log_BT))

@@ -3,9 +3,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.errors import unknown
 from posttrain.core.registry import policy_loss
-from posttrain.core.types import Batch
 
 KINDS = ("tv", "kl")
 
@@ -21,7 +21,7 @@ def dppo(batch: Batch, limit: float = 0.15, kind: str = "tv") -> Tensor:
     D from the token alone (the paper's binary forms), p now and q at sampling: tv: |p - q|;
     kl: q log(q/p) + (1 - q) log((1 - q)/(1 - p)), for which a limit near 0.05 suits. The limit is to be tuned.
     """
-    adv_BT, old_BT = batch.need("adv_BT"), batch.need("old_logp_BT")
+    adv_BT, old_BT = batch["adv_BT"], batch["old_logp_BT"]
     ratio_BT = torch.exp(batch.logp_BT - old_BT)
     along_BT = torch.where(adv_BT > 0, ratio_BT > 1, ratio_BT < 1)
     keep_BT = ~(along_BT & (moved(batch.logp_BT.detach(), old_BT, kind) > limit))

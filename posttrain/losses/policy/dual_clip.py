@@ -3,8 +3,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.registry import policy_loss
-from posttrain.core.types import Batch
 from posttrain.losses.policy.ppo import ppo
 
 
@@ -17,5 +17,5 @@ def dual_clip(batch: Batch, low: float = 0.2, high: float | None = None, c: floa
 
     L = L_ppo for A >= 0;  min(L_ppo, -c A) for A < 0: beyond r = c a blamed token has no gradient
     """
-    adv_BT, loss_BT = batch.need("adv_BT"), ppo(batch, low=low, high=high)
+    adv_BT, loss_BT = batch["adv_BT"], ppo(batch, low=low, high=high)
     return torch.where(adv_BT < 0, torch.minimum(loss_BT, -c * adv_BT), loss_BT)

@@ -3,8 +3,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.registry import policy_loss
-from posttrain.core.types import Batch
 
 
 @policy_loss(
@@ -17,8 +17,8 @@ def gmpo(batch: Batch, low: float = 0.4, high: float = 0.4) -> Tensor:
     d_t = logp_t - old_logp_t, held below high where A > 0 and above -low where A < 0;  s = exp(mean_t d_t);  L_t = -s A
     The limits are e^-0.4 and e^0.4; a clipped token has no gradient, the others -s A (under `sequence_mean`: the paper's).
     """
-    adv_BT = batch.need("adv_BT")
-    raw_BT = torch.where(batch.mask_BT > 0, batch.logp_BT - batch.need("old_logp_BT"), 0.0)
+    adv_BT = batch["adv_BT"]
+    raw_BT = torch.where(batch.mask_BT > 0, batch.logp_BT - batch["old_logp_BT"], 0.0)
     log_BT = torch.where(adv_BT < 0, raw_BT.clamp_min(-low), raw_BT.clamp_max(high))
     log_s_B1 = log_BT.sum(-1, keepdim=True) / batch.lengths_B.clamp_min(1).unsqueeze(-1)
     return -adv_BT * torch.exp(

@@ -3,8 +3,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.registry import policy_loss
-from posttrain.core.types import Batch
 from posttrain.losses.policy.ppo import ppo
 
 
@@ -17,7 +17,7 @@ def gspo(batch: Batch, low: float = 3e-4, high: float = 4e-4) -> Tensor:
 
     s = exp(1/|y| sum_t (logp_t - old_logp_t));  L_t = -min(s A, clip(s, 1 - low, 1 + high) A);  dL_t/dlogp_t = -s A
     """
-    log_ratio_BT = torch.where(batch.mask_BT > 0, batch.logp_BT - batch.need("old_logp_BT"), 0.0)
+    log_ratio_BT = torch.where(batch.mask_BT > 0, batch.logp_BT - batch["old_logp_BT"], 0.0)
     log_s_B1 = log_ratio_BT.sum(-1, keepdim=True) / batch.lengths_B.clamp_min(1).unsqueeze(-1)
     # The paper's GSPO-token form: the value is s at every token, the gradient flows through the token's own logp. For
     # one credit per answer it is the gradient of s itself, and it allows credit that differs between tokens.

@@ -3,13 +3,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.registry import policy_loss
-from posttrain.core.types import Batch
 from posttrain.losses.policy.decoupled_ppo import mismatch, near
 
 
 @policy_loss(
-    title="IcePop", paper="arXiv:2510.18855", base="mis", needs=("ref_logp",),
+    title="IcePop", paper="arXiv:2510.18855", base="mis", reads=("ref_logp_BT",),
     laws=("zero_credit_no_gradient", "never_against_the_credit"),
 )  # fmt: skip
 def icepop(

@@ -3,8 +3,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.registry import policy_loss
-from posttrain.core.types import Batch
 
 
 @policy_loss(
@@ -15,6 +15,6 @@ def kl_cov(batch: Batch, coef: float = 1.0) -> Tensor:
 
     L = -r A + coef mark |logp - old_logp|;  with no marks in the batch nobody pays
     """
-    log_ratio_BT = batch.logp_BT - batch.need("old_logp_BT")
-    mark_BT = torch.zeros_like(log_ratio_BT) if batch.mark_BT is None else batch.mark_BT
-    return coef * mark_BT * log_ratio_BT.abs() - torch.exp(log_ratio_BT) * batch.need("adv_BT")
+    log_ratio_BT = batch.logp_BT - batch["old_logp_BT"]
+    mark_BT = batch["mark_BT"] if "mark_BT" in batch else torch.zeros_like(log_ratio_BT)
+    return coef * mark_BT * log_ratio_BT.abs() - torch.exp(log_ratio_BT) * batch["adv_BT"]

@@ -3,13 +3,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.registry import policy_loss
-from posttrain.core.types import Batch
 from posttrain.losses.policy.decoupled_ppo import mismatch, near
 
 
 @policy_loss(
-    title="MIS", base="tis", needs=("ref_logp",),
+    title="MIS", base="tis", reads=("ref_logp_BT",),
     laws=("zero_credit_no_gradient", "never_against_the_credit"),
 )  # fmt: skip
 def mis(batch: Batch, cap: float = 2.0, level: str = "sequence", low: float = 0.2, high: float | None = None) -> Tensor:

@@ -3,8 +3,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.registry import policy_loss
-from posttrain.core.types import Batch
 
 
 @policy_loss(
@@ -16,7 +16,7 @@ def ppo(batch: Batch, low: float = 0.2, high: float | None = None) -> Tensor:
 
     r = exp(logp - old_logp);  L = -min(r A, clip(r, 1 - low, 1 + high) A);  high = low unless given
     """
-    adv_BT = batch.need("adv_BT")
-    ratio_BT = torch.exp(batch.logp_BT - batch.need("old_logp_BT"))
+    adv_BT = batch["adv_BT"]
+    ratio_BT = torch.exp(batch.logp_BT - batch["old_logp_BT"])
     clipped_BT = ratio_BT.clamp(1 - low, 1 + (low if high is None else high))
     return -torch.minimum(ratio_BT * adv_BT, clipped_BT * adv_BT)

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.registry import policy_loss
-from posttrain.core.types import Batch
 
 
 @policy_loss(
@@ -14,4 +14,4 @@ def reinforce(batch: Batch) -> Tensor:
 
     L = -A log pi
     """
-    return -batch.need("adv_BT") * batch.logp_BT
+    return -batch["adv_BT"] * batch.logp_BT

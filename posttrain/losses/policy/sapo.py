@@ -3,8 +3,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.registry import policy_loss
-from posttrain.core.types import Batch
 
 
 @policy_loss(
@@ -16,7 +16,7 @@ def sapo(batch: Batch, tau_right: float = 1.0, tau_wrong: float = 1.05) -> Tenso
 
     L = -A (4 / tau) sigmoid(tau (r - 1));  dL/dlogp = -A r sech^2(tau (r - 1) / 2);  tau = tau_right where A > 0
     """
-    adv_BT = batch.need("adv_BT")
-    ratio_BT = torch.exp(batch.logp_BT - batch.need("old_logp_BT"))
+    adv_BT = batch["adv_BT"]
+    ratio_BT = torch.exp(batch.logp_BT - batch["old_logp_BT"])
     tau_BT = torch.where(adv_BT > 0, torch.full_like(adv_BT, tau_right), tau_wrong)
     return -adv_BT * (4 / tau_BT) * torch.sigmoid(tau_BT * (ratio_BT - 1))

@@ -3,11 +3,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.registry import policy_loss
-from posttrain.core.types import Batch
 
 
-@policy_loss(title="Soft Q-learning", paper="arXiv:2106.07704", needs=("value",), system="rlprompt")
+@policy_loss(title="Soft Q-learning", paper="arXiv:2106.07704", reads=("value_BT",), system="rlprompt")
 def soft_q(batch: Batch, gamma: float = 1.0) -> Tensor:
     """Soft Q-learning (SQL, path consistency): logits are worths Q, and a path must earn what they promise.
 
@@ -18,9 +18,9 @@ def soft_q(batch: Batch, gamma: float = 1.0) -> Tensor:
     target is the policy as the step began (old_logp, old_value), in the paper a slow average of it. No credit is read.
     """
     own_BT = batch.mask_BT > 0
-    live, target = (batch.logp_BT, batch.need("value_BT")), (batch.need("old_logp_BT"), batch.need("old_value_BT"))
+    live, target = (batch.logp_BT, batch["value_BT"]), (batch["old_logp_BT"], batch["old_value_BT"])
     target = (target[0].detach(), target[1].detach())
-    reward_BT = torch.nan_to_num(batch.need("reward_BT"))
+    reward_BT = torch.nan_to_num(batch["reward_BT"])
     here = [follow(own_BT, reward_BT, A_BT, V_BT, gamma) for A_BT, V_BT in (live, target)]
     (path_BT, next_BT), (path_target_BT, next_target_BT) = here
     gaps = (

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.registry import policy_loss
-from posttrain.core.types import Batch
 from posttrain.losses.policy.decoupled_ppo import mismatch, near
 
 
 @policy_loss(
-    title="TIS", base="decoupled_ppo", needs=("ref_logp",),
+    title="TIS", base="decoupled_ppo", reads=("ref_logp_BT",),
     laws=("zero_credit_no_gradient", "never_against_the_credit"),
 )  # fmt: skip
 def tis(batch: Batch, cap: float = 2.0, level: str = "token", low: float = 0.2, high: float | None = None) -> Tensor:

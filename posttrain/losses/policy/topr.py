@@ -3,8 +3,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.registry import policy_loss
-from posttrain.core.types import Batch
 from posttrain.losses.policy.reinforce import reinforce
 
 
@@ -20,8 +20,8 @@ def topr(
     w = clip(pi(y) / mu(y), low, high);  L_t = -sg(w) A logp_t;  mu is the sampler, the ratio that of the whole answer
     The paper's limits: [1, 1] for A >= 0 (supervised learning), [0, 1] for A < 0, so that the loss cannot run away.
     """
-    adv_BT = batch.need("adv_BT")
-    log_ratio_BT = torch.where(batch.mask_BT > 0, batch.logp_BT - batch.need("old_logp_BT"), 0.0)
+    adv_BT = batch["adv_BT"]
+    log_ratio_BT = torch.where(batch.mask_BT > 0, batch.logp_BT - batch["old_logp_BT"], 0.0)
     ratio_B1 = torch.exp(log_ratio_BT.sum(-1, keepdim=True)).detach()
     right_B1, wrong_B1 = ratio_B1.clamp(low_right, high_right), ratio_B1.clamp(low_wrong, high_wrong)
     return torch.where(adv_BT < 0, wrong_B1, right_B1) * reinforce(batch)

@@ -3,13 +3,13 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from posttrain.core.batch import Batch
 from posttrain.core.registry import preference_loss
-from posttrain.core.types import Batch
 from posttrain.losses.preference.margin import margin
 
 
 @preference_loss(
-    paper="arXiv:2305.18290", needs=("ref_logp",), laws=("swap_flips_gradient_sign", "chosen_up_rejected_down")
+    paper="arXiv:2305.18290", reads=("ref_logp_BT",), laws=("swap_flips_gradient_sign", "chosen_up_rejected_down")
 )
 def dpo(batch: Batch, beta: float = 0.1, label_smoothing: float = 0.0, length_normalised: bool = False) -> Tensor:
     """DPO: the policy is its own reward model, r = beta log(pi/ref); fit it to the pairs by logistic regression.

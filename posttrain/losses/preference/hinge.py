@@ -2,13 +2,13 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.registry import preference_loss
-from posttrain.core.types import Batch
 from posttrain.losses.preference.margin import margin
 
 
 @preference_loss(
-    paper="arXiv:2305.10425", base="dpo", needs=("ref_logp",),
+    paper="arXiv:2305.10425", base="dpo", reads=("ref_logp_BT",),
     laws=("swap_flips_gradient_sign", "chosen_up_rejected_down"),
 )  # fmt: skip
 def hinge(batch: Batch, beta: float = 0.1, length_normalised: bool = False) -> Tensor:

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.registry import preference_loss
-from posttrain.core.types import Batch
 from posttrain.losses.preference.margin import margin
 
 
-@preference_loss(paper="arXiv:2310.12036", base="dpo", needs=("ref_logp",), laws=("swap_flips_gradient_sign",))
+@preference_loss(paper="arXiv:2310.12036", base="dpo", reads=("ref_logp_BT",), laws=("swap_flips_gradient_sign",))
 def ipo(batch: Batch, beta: float = 0.1, length_normalised: bool = False) -> Tensor:
     """IPO: aim at a finite margin, so that a pair that is always won does not pull the policy away for ever.
 

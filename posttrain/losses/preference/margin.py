@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from posttrain.core.types import Batch
+from posttrain.core.batch import Batch
 
 
 def sequence_logp(logp_BT: Tensor, batch: Batch, mean: bool = False) -> Tensor:
@@ -19,5 +19,5 @@ def margin(batch: Batch, mean: bool = False) -> Tensor:
 
     With mean, each log-ratio is divided by its answer's length.
     """
-    ratio_B = sequence_logp(batch.logp_BT - batch.need("ref_logp_BT"), batch, mean)
-    return ratio_B[batch.need("chosen_P")] - ratio_B[batch.need("rejected_P")]
+    ratio_B = sequence_logp(batch.logp_BT - batch["ref_logp_BT"], batch, mean)
+    return ratio_B[batch["chosen_P"]] - ratio_B[batch["rejected_P"]]

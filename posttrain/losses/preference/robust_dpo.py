@@ -3,14 +3,14 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.core.registry import preference_loss
-from posttrain.core.types import Batch
 from posttrain.losses.preference.margin import margin
 
 
 @preference_loss(
-    paper="arXiv:2403.00409", base="dpo", needs=("ref_logp",),
+    paper="arXiv:2403.00409", base="dpo", reads=("ref_logp_BT",),
     laws=("swap_flips_gradient_sign", "chosen_up_rejected_down"),
 )  # fmt: skip
 def robust_dpo(batch: Batch, beta: float = 0.1, flip_rate: float = 0.1, length_normalised: bool = False) -> Tensor:

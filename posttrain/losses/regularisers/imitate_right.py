@@ -3,8 +3,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.registry import term
-from posttrain.core.types import Batch
 from posttrain.losses.supervised.sft import sft
 
 

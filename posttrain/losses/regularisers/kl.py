@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.registry import term
-from posttrain.core.types import Batch
 from posttrain.losses.regularisers.estimators import kl_estimate
 
 
-@term(paper="arXiv:2402.03300", needs=("ref_logp",), laws=("zero_at_the_reference",))
+@term(paper="arXiv:2402.03300", reads=("ref_logp_BT",), laws=("zero_at_the_reference",))
 def kl(batch: Batch, coef: float = 0.04, kind: str = "k3") -> Tensor:
     """KL term: stay near the reference; the estimate of KL(pi || ref) at each token, as a loss (GRPO's is k3).
 
@@ -15,4 +15,4 @@ def kl(batch: Batch, coef: float = 0.04, kind: str = "k3") -> Tensor:
     What each pulls towards, for samples of pi: k1: nothing (its gradient is 0 on average, only noise);
     k2: the gradient of KL(pi || ref), exactly;  k3: the gradient of KL(ref || pi), equal to k2's near the reference.
     """
-    return coef * kl_estimate(batch.logp_BT, batch.need("ref_logp_BT"), kind)
+    return coef * kl_estimate(batch.logp_BT, batch["ref_logp_BT"], kind)

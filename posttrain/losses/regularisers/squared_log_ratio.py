@@ -3,12 +3,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.registry import term
-from posttrain.core.types import Batch
 
 
 @term(
-    title="Squared log-ratio (Kimi k1.5)", paper="arXiv:2501.12599", base="kl", needs=("ref_logp",),
+    title="Squared log-ratio (Kimi k1.5)", paper="arXiv:2501.12599", base="kl", reads=("ref_logp_BT",),
     laws=("zero_at_the_reference",),
 )  # fmt: skip
 def squared_log_ratio(batch: Batch, tau: float = 0.1) -> Tensor:
@@ -18,6 +18,6 @@ def squared_log_ratio(batch: Batch, tau: float = 0.1) -> Tensor:
     With REINFORCE and R - mean R this is the paper's mirror descent (its equation 3), ref the weights before the step.
     For answers of one token it is the `kl` term's k2. The paper names no tau.
     """
-    log_ratio_BT = torch.where(batch.mask_BT > 0, batch.logp_BT - batch.need("ref_logp_BT"), 0.0)
+    log_ratio_BT = torch.where(batch.mask_BT > 0, batch.logp_BT - batch["ref_logp_BT"], 0.0)
     share_B = log_ratio_BT.sum(-1) ** 2 / batch.lengths_B.clamp_min(1)
     return 0.5 * tau * share_B.unsqueeze(-1) * (batch.mask_BT > 0)

@@ -4,18 +4,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from posttrain.core.batch import Batch
 from posttrain.core.registry import term
-from posttrain.core.types import Batch
 
 
-@term(title="Token-level reward model (OREAL)", paper="arXiv:2502.06781", system="oreal", needs=("value",))
+@term(title="Token-level reward model (OREAL)", paper="arXiv:2502.06781", system="oreal", reads=("value_BT",))
 def token_outcome(batch: Batch, coef: float = 1.0, bar: float = 0.5) -> Tensor:
     """Token-level reward model (OREAL): the critic's head learns which tokens speak for a right answer, from outcomes alone.
 
     L = -coef log sigma(+-mean_t w_t), + if R > bar;  w_t: the value of the state that token t leads to
     Every token of an answer carries its loss. An answer of one token has no state behind it and teaches nothing.
     """
-    w_BT, has_BT = token_worth(batch, batch.need("value_BT"))
+    w_BT, has_BT = token_worth(batch, batch["value_BT"])
     count_B = has_BT.sum(-1)
     mean_B = torch.where(has_BT, w_BT, 0.0).sum(-1) / count_B.clamp_min(1)
     sign_B = torch.where(batch.returns_B > bar, 1.0, -1.0)

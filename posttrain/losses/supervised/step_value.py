@@ -4,18 +4,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from posttrain.core.batch import Batch
 from posttrain.core.registry import supervised_loss
-from posttrain.core.types import Batch
 
 
-@supervised_loss(title="Step values (Math-Shepherd)", paper="arXiv:2312.08935", needs=("score",))
+@supervised_loss(title="Step values (Math-Shepherd)", paper="arXiv:2312.08935", reads=("score_B",))
 def step_value(batch: Batch) -> Tensor:
     """Step values (Math-Shepherd): the score of an answer so far is the log-odds that it will end right.
 
     L = -y log sigma(s) - (1 - y) log(1 - sigma(s));  y in [0, 1]: the share of continuations that ended right
     Every token of the answer so far carries its loss, so that the mean over sequences is the mean over steps.
     """
-    score_B, own_BT = batch.need("score_B"), batch.mask_BT > 0
-    worth_B = torch.where(own_BT, batch.need("reward_BT"), 0.0).sum(-1).to(score_B)
+    score_B, own_BT = batch["score_B"], batch.mask_BT > 0
+    worth_B = torch.where(own_BT, batch["reward_BT"], 0.0).sum(-1).to(score_B)
     loss_B = binary_cross_entropy_with_logits(score_B, worth_B.clamp(0, 1), reduction="none")
     return loss_B.unsqueeze(-1) * own_BT

@@ -46,7 +46,7 @@ class ScoreReport:
     rewards: list[RewardReport] = field(default_factory=list)
 
     @property
-    def hopeless(self) -> list[str]:
+    def all_failed(self) -> list[str]:
         """Rewards that failed on every answer: a mistake in the reward rather than in the answers."""
         return [r.name for r in self.rewards if r.n and r.failed == r.n]
 

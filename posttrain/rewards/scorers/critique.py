@@ -85,8 +85,9 @@ class Critiqued:
         r.reward = 0.0 if self.scorer is None else r.reward
         try:
             spans = find_quotes(r.text, read_critique(self.critic(r.prompt, r.text)))
-            r.reward_T = self.scale * mark_tokens(spans, token_ends(self.decode, r.actions), r.mask_T)
-            r.rewards = r.rewards | {"critique": float(r.reward_T.sum())}
+            marked_T = self.scale * mark_tokens(spans, token_ends(self.decode, r.actions), r.mask_T)
+            r.set_stream("reward", marked_T)
+            r.rewards = r.rewards | {"critique": float(marked_T.sum())}
         except Exception as error:  # a failed reward is data
             report.failed += 1
             report.error = report.error or f"{type(error).__name__}: {error}"

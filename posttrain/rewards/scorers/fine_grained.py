@@ -68,7 +68,8 @@ class FineGrained:
     def judge(self, r: Rollout, reports: dict[str, RewardReport]) -> None:
         """Every model on one answer."""
         ends = token_ends(self.decode, r.actions)
-        r.reward, r.reward_T, r.rewards = 0.0, spans_to_tokens([], [], ends, r.mask_T), {}
+        r.reward, r.rewards = 0.0, {}
+        dense_T = spans_to_tokens([], [], ends, r.mask_T)
         for m in self.models:
             try:
                 spans = m.spans(r.text)
@@ -81,7 +82,8 @@ class FineGrained:
             if m.level == "answer" or not math.isfinite(r.rewards[m.name]):
                 r.reward += r.rewards[m.name]
             else:
-                r.reward_T = r.reward_T + spans_to_tokens(spans, worths, ends, r.mask_T)
+                dense_T = dense_T + spans_to_tokens(spans, worths, ends, r.mask_T)
+        r.set_stream("reward", dense_T)
 
 
 def models_of(spec: str, env: Any) -> list[SegmentModel]:

@@ -27,6 +27,6 @@ class Implicit:
             some = rollouts[begin : begin + self.rows]
             ratio_BT = self.prm.forward(some)["logp_BT"] - self.reference.forward(some)["logp_BT"]
             for r, ratio_T in zip(some, ratio_BT.cpu(), strict=True):
-                r.reward_T = self.beta * ratio_T[: len(r)] * r.mask_T
+                r.set_stream("reward", self.beta * ratio_T[: len(r)] * r.mask_T)
                 r.rewards = r.rewards | {"outcome": float("nan") if r.reward is None else r.reward}
         return report

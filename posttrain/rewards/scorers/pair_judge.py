@@ -44,7 +44,7 @@ class PairJudge:
         was = self.policy.training
         self.policy.eval()
         said = [self.policy.written(q, word) for word in self.words for q in asked]
-        logp_B = self.policy.forward(said, ("logp",))["logp_BT"].sum(-1).tolist()
+        logp_B = self.policy.forward(said, ("logp_BT",))["logp_BT"].sum(-1).tolist()
         self.policy.train(was)
         gaps = [x - y for x, y in zip(logp_B[: len(asked)], logp_B[len(asked) :], strict=True)]
         return [1 / (1 + math.exp(-max(min(g, 50.0), -50.0))) for g in gaps]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -29,12 +28,13 @@ class ProcessModel:
         score_N = self.model.raw([_upto(r, at) for r, some in zip(rollouts, ends, strict=True) for at in some])
         paid = iter((2 * torch.sigmoid(score_N) - 1).tolist())
         for r, some in zip(rollouts, ends, strict=True):
-            r.reward_T = torch.zeros(len(r))
+            worth_T = torch.zeros(len(r))
             for at in some:
-                r.reward_T[at - 1] = next(paid)
+                worth_T[at - 1] = next(paid)
+            r.set_stream("reward", worth_T)
             r.rewards = r.rewards | {"outcome": float("nan") if r.reward is None else r.reward}
         return report
 
 
 def _upto(r: Rollout, at: int) -> Rollout:
-    return replace(r, actions=r.actions[:at], logp_T=r.logp_T[:at], mask_T=r.mask_T[:at])
+    return r.but_turn(**{k: getattr(r.row, k)[:at] for k in ("actions", "logp_T", "mask_T", "version_T")})

@@ -37,7 +37,7 @@ class RewardModel:
         order = sorted(range(len(rollouts)), key=lambda i: len(rollouts[i].context) + len(rollouts[i]))
         score_B = torch.zeros(len(rollouts))
         for index in _pieces(order, rollouts, tokens):
-            score_B[index] = self.policy.forward([rollouts[i] for i in index], ("score",))["score_B"].float().cpu()
+            score_B[index] = self.policy.forward([rollouts[i] for i in index], ("score_B",))["score_B"].float().cpu()
         self.policy.train(was)
         return score_B
 

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.registry import shaping
-from posttrain.core.types import Batch
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward, sampled_kl
 
 
-@shaping(paper="arXiv:1909.08593", base="kl_in_reward", needs=("ref_logp",), laws=("free_at_the_reference",))
+@shaping(paper="arXiv:1909.08593", base="kl_in_reward", reads=("ref_logp_BT",), laws=("free_at_the_reference",))
 class adaptive_kl:  # the registered name of a part is its function's or class's own
     """Adaptive KL: KL in the reward whose price rises while answers are further than target nats from the reference.
 
@@ -20,7 +20,7 @@ class adaptive_kl:  # the registered name of a part is its function's or class's
 
     def __call__(self, batch: Batch) -> Tensor:
         reward_BT: Tensor = kl_in_reward(batch, coef=self.coef)
-        answers = int(batch.live_B.sum())
+        answers = int(batch.valid_B.sum())
         if answers:
             self.update(float(sampled_kl(batch).sum()) / answers, answers)
         return reward_BT

@@ -3,9 +3,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.credit import component, on_last
 from posttrain.core.registry import shaping
-from posttrain.core.types import Batch
 
 THINK, DIRECT = (1.0, 0.0), (2.0, -1.0)  # what right and wrong earn
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.credit import on_last
 from posttrain.core.registry import shaping
-from posttrain.core.types import Batch
 from posttrain.rewards.shaping.autothink import worth
 
 
@@ -20,8 +20,8 @@ def autothink_balance(
     The mode below its share keeps AutoThink's rewards. As the authors' code has it.
     """
     worth_B, right_B, thinks_B = worth(batch, outcome, mode, direct)
-    live_B = batch.live_B
-    over = (thinks_B & live_B).sum() / live_B.sum().clamp_min(1) - target
+    valid_B = batch.valid_B
+    over = (thinks_B & valid_B).sum() / valid_B.sum().clamp_min(1) - target
     d = (strength * over.abs()).clamp(max=1.0).to(worth_B)
     floor_B = torch.where(thinks_B, torch.where(right_B, 0.0, -1.0), torch.where(right_B, 1.0, -2.0)).to(worth_B)
     return on_last(torch.where(thinks_B == (over > 0), (1 - d) * worth_B + d * floor_B, worth_B), batch)

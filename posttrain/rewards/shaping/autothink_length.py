@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from posttrain.advantages.group import group_mean, group_std
+from posttrain.core.batch import Batch
 from posttrain.core.credit import on_last
 from posttrain.core.registry import shaping
-from posttrain.core.types import Batch
 from posttrain.rewards.shaping.autothink import worth
 
 
@@ -21,8 +21,8 @@ def autothink_length(
     0 where it is alone, or all are as long.
     """
     worth_B, right_B, _ = worth(batch, outcome, mode, direct)
-    n_B, group_B, live_B = batch.lengths_B, batch.need("group_B"), batch.live_B
+    n_B, group_B, valid_B = batch.lengths_B, batch["group_B"], batch.valid_B
     side_B = 2 * group_B + right_B
-    y_B = (n_B - group_mean(n_B, side_B, live_B)) / (group_std(n_B, side_B, live_B) + 1e-6)
+    y_B = (n_B - group_mean(n_B, side_B, valid_B)) / (group_std(n_B, side_B, valid_B) + 1e-6)
     bonus_B = torch.where(right_B, torch.exp(-alpha * y_B) - 1, 1 - torch.exp(-beta * y_B))
     return on_last(worth_B + bonus_B, batch)

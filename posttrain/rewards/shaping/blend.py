@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.credit import component, on_last
 from posttrain.core.registry import shaping
-from posttrain.core.types import Batch
 
 
 @shaping(title="Behaviour-alignment reward", paper="arXiv:2310.19007")

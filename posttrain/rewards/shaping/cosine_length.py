@@ -5,10 +5,10 @@ import math
 import torch
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.credit import component, on_last
 from posttrain.core.errors import UserError
 from posttrain.core.registry import shaping
-from posttrain.core.types import Batch
 
 
 @shaping(title="Cosine length reward", paper="arXiv:2502.03373", system="demystify-long-cot")

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from posttrain.advantages.group import group_mean, group_std
+from posttrain.core.batch import Batch
 from posttrain.core.credit import component, on_last
 from posttrain.core.errors import UserError
 from posttrain.core.registry import shaping
-from posttrain.core.types import Batch
 
 
 @shaping(title="GRPO-lambda", paper="arXiv:2505.18086")
@@ -22,17 +22,17 @@ def grpo_lambda(batch: Batch, top: float = 0.2, alpha: float = 0.2, outcome: str
     """
     if not 0 <= top <= 1:
         raise UserError(f"top is {top}; it is the share of groups that pay for length, 0 to 1")
-    group_B, n_B = batch.need("group_B"), batch.lengths_B
-    right_B = (component(batch, outcome) > 0.5) & batch.live_B
-    rate_B = group_mean(right_B.to(n_B), group_B, batch.live_B)
+    group_B, n_B = batch["group_B"], batch.lengths_B
+    right_B = (component(batch, outcome) > 0.5) & batch.valid_B
+    rate_B = group_mean(right_B.to(n_B), group_B, batch.valid_B)
     z_B = (n_B - group_mean(n_B, group_B, right_B)) / (group_std(n_B, group_B, right_B, correction=0) + 1e-6)
-    pays_B = right_B & torch.isin(group_B, best_groups(rate_B, group_B, batch.live_B, top))
+    pays_B = right_B & torch.isin(group_B, best_groups(rate_B, group_B, batch.valid_B, top))
     return on_last(batch.returns_B - torch.where(pays_B, alpha * torch.sigmoid(z_B), 0.0), batch)
 
 
-def best_groups(rate_B: Tensor, group_B: Tensor, live_B: Tensor, top: float) -> Tensor:
+def best_groups(rate_B: Tensor, group_B: Tensor, valid_B: Tensor, top: float) -> Tensor:
     """The groups of the highest rates, ceil(top M) of M; of equal ones those that come first by number."""
-    groups_M = torch.unique(group_B[live_B])
+    groups_M = torch.unique(group_B[valid_B])
     rates = [float(rate_B[group_B == g][0]) for g in groups_M]
     order = sorted(range(len(rates)), key=lambda m: -rates[m])
     return groups_M[order[: math.ceil(top * len(rates) - 1e-9)]]

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.credit import component, on_last
 from posttrain.core.registry import shaping
-from posttrain.core.types import Batch
 
 
 @shaping(title="LASER", paper="arXiv:2505.15612")

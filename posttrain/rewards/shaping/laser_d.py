@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from posttrain.advantages.group import group_mean, group_size
+from posttrain.core.batch import Batch
 from posttrain.core.credit import component, on_last
 from posttrain.core.registry import shaping
-from posttrain.core.types import Batch
 from posttrain.rewards.shaping.repeats import repeated
 
 
@@ -31,17 +31,17 @@ class laser_d:
         self.least = [1, 1, 1]
 
     def __call__(self, batch: Batch) -> Tensor:
-        group_B, live_B, n_B = batch.need("group_B"), batch.live_B, batch.lengths_B
+        group_B, valid_B, n_B = batch["group_B"], batch.valid_B, batch.lengths_B
         right_B = component(batch, self.outcome) > 0.5
-        rate_B = group_mean(right_B.to(n_B), group_B, live_B)
+        rate_B = group_mean(right_B.to(n_B), group_B, valid_B)
         level_B = (rate_B <= 2 / 3).long() + (rate_B <= 1 / 3).long()
         within_B = n_B <= torch.tensor(self.targets).to(n_B)[level_B]
         bonus_B = right_B & within_B
         if self.explore:
             bonus_B |= ~right_B & ~within_B & ~repeated(batch, self.n).any(-1)
-        G = int(group_size(group_B, live_B).max())
+        G = int(group_size(group_B, valid_B).max())
         self.least = [max(1, 2 * G // 3), max(1, G // 3), 1]
-        for level, n in zip(level_B[right_B & live_B].tolist(), n_B[right_B & live_B].tolist(), strict=True):
+        for level, n in zip(level_B[right_B & valid_B].tolist(), n_B[right_B & valid_B].tolist(), strict=True):
             self.seen[level].append(n)
         self.steps += 1
         if self.steps % self.every == 0:

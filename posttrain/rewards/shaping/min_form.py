@@ -3,10 +3,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.credit import component, on_last
 from posttrain.core.errors import UserError
 from posttrain.core.registry import shaping
-from posttrain.core.types import Batch
 
 
 @shaping(title="Min-form credit (PURE)", paper="arXiv:2504.15275", system="pure")
@@ -19,10 +19,10 @@ def min_form(batch: Batch, temperature: float = 0.1, outcome: str = "") -> Tenso
     """
     if temperature <= 0:
         raise UserError(f"temperature is {temperature}; it is more than 0, and the smaller, the nearer to the minimum")
-    reward_BT = batch.need("reward_BT")
+    reward_BT = batch["reward_BT"]
     apart_BT = torch.zeros_like(reward_BT)
     if outcome:
-        apart_BT = torch.where(batch.live_B.unsqueeze(-1), on_last(component(batch, outcome), batch), 0.0)
+        apart_BT = torch.where(batch.valid_B.unsqueeze(-1), on_last(component(batch, outcome), batch), 0.0)
     step_BT = reward_BT - apart_BT
     earned_BT = step_BT.abs() > 1e-7
     weight_BT = torch.softmax(torch.where(earned_BT, -step_BT / temperature, -1e30), -1)

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.credit import component, on_last
 from posttrain.core.registry import shaping
-from posttrain.core.types import Batch
 from posttrain.evals.safety_test import margin
 
 
@@ -26,8 +26,8 @@ class pessimistic_cost:
         self.lr, self.cost, self.lam = lr, cost, 0.0
 
     def __call__(self, batch: Batch) -> Tensor:
-        cost_B, live_B, lam = component(batch, self.cost), batch.live_B, self.lam
-        self.update(cost_B[live_B].tolist())
+        cost_B, valid_B, lam = component(batch, self.cost), batch.valid_B, self.lam
+        self.update(cost_B[valid_B].tolist())
         return on_last((batch.returns_B - lam * cost_B) / (1 + lam), batch)
 
     def update(self, costs: list[float]) -> None:

@@ -5,10 +5,10 @@ import math
 import torch
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.credit import component, on_last
 from posttrain.core.errors import UserError
 from posttrain.core.registry import shaping
-from posttrain.core.types import Batch
 
 
 @shaping(title="Proxy points", paper="arXiv:2310.04373")
@@ -32,13 +32,13 @@ class proxy_points:
         return math.tanh(x) if self.kind == "equal" else 1 / (1 + math.exp(-x))
 
     def __call__(self, batch: Batch) -> Tensor:
-        live_B = batch.live_B
+        valid_B = batch.valid_B
         mixed_B = torch.zeros_like(batch.mask_BT[:, 0])
         for name, point in self.points.items():
-            r_B = torch.where(live_B, component(batch, name), 0.0)
+            r_B = torch.where(valid_B, component(batch, name), 0.0)
             mixed_B = mixed_B + self.weight(name) * r_B
-            if bool(live_B.any()):
-                self.mu[name] += self.lr * (point - float(r_B.sum() / live_B.sum()))
+            if bool(valid_B.any()):
+                self.mu[name] += self.lr * (point - float(r_B.sum() / valid_B.sum()))
         return on_last(mixed_B, batch)
 
     def state_dict(self) -> dict[str, float]:

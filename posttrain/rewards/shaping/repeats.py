@@ -3,9 +3,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.core.registry import shaping
-from posttrain.core.types import Batch
 
 
 @shaping(title="Dense repetition penalty", paper="arXiv:2502.03373", system="demystify-long-cot")
@@ -25,13 +25,13 @@ def repeats(batch: Batch, n: int = 40, penalty: float = -0.05, gamma: float = 0.
         now_B = torch.where(own_B, paid_BT[:, t] + gamma * later_B, later_B)
         out_BT[:, t] = now_B - later_B
         later_B = now_B
-    return batch.need("reward_BT") + out_BT
+    return batch["reward_BT"] + out_BT
 
 
 def repeated(batch: Batch, n: int) -> Tensor:
     """Which of the policy's own tokens lie in an n-gram of its own tokens that came before in the answer (B, T)."""
     out_BT = torch.zeros_like(batch.mask_BT, dtype=torch.bool)
-    for b, (row_T, own_T) in enumerate(zip(batch.need("token_BT"), batch.mask_BT > 0, strict=True)):
+    for b, (row_T, own_T) in enumerate(zip(batch["token_BT"], batch.mask_BT > 0, strict=True)):
         places, seen = own_T.nonzero().squeeze(-1).tolist(), set()
         letters = row_T[own_T].tolist()
         for j in range(len(letters) - n + 1):

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from posttrain.core.batch import Batch
 from posttrain.core.credit import members, on_last
 from posttrain.core.errors import UserError
 from posttrain.core.registry import shaping
-from posttrain.core.types import Batch
 from posttrain.rewards.scorers.ensemble import worst_case
 
 

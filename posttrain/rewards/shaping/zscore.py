@@ -3,9 +3,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from posttrain.advantages.whiten import group_whiten
+from posttrain.core.batch import Batch
 from posttrain.core.credit import on_last
 from posttrain.core.registry import shaping
-from posttrain.core.types import Batch
 
 
 @shaping(title="Input-specific z-score", paper="arXiv:2205.12548", system="rlprompt")
@@ -15,4 +15,4 @@ def zscore(batch: Batch, scale: float = 1.0, eps: float = 1e-4) -> Tensor:
     R = scale (R - mean_group R) / (std_group R + eps);  a group is what was tried for one input, equals get 0
     scale is the inverse temperature of methods whose optimum is softmax(R), as soft Q-learning's is.
     """
-    return on_last(scale * group_whiten(batch.returns_B, batch.need("group_B"), batch.live_B, eps), batch)
+    return on_last(scale * group_whiten(batch.returns_B, batch["group_B"], batch.valid_B, eps), batch)

@@ -1,0 +1,61 @@
+"""Settings that cannot work are refused before anything is loaded, with what to type instead."""
+
+from __future__ import annotations
+
+from posttrain.core.config import Config
+from posttrain.core.errors import UserError
+from posttrain.core.method import Method
+from posttrain.core.protocols import Policy
+
+# what `assemble` puts into every batch, or into those whose rollouts say so
+ASSEMBLED = {
+    "mask_BT", "logp_BT", "old_logp_BT", "reward_BT", "group_B", "version_B", "token_BT", "length_B", "written_B",
+    "answer_B", "node_BS", "state_BT", "task_B", "turn_BT",
+}  # fmt: skip
+MADE = {"adv_BT", "old_value_BT"}  # by the advantage, by the learner
+LANGUAGE = {"logp_BT", "entropy_BT", "value_BT", "score_B"}  # what a language model's forward pass gives
+PAIRED = ("chosen_P", "rejected_P")
+
+
+def refuse(config: Config, method: Method, policy: Policy | None = None) -> None:
+    """Raise a UserError for a combination that could only be silently wrong; once without and once with the policy."""
+    pairs(method)
+    streams(method, set(policy.provides) if policy is not None else LANGUAGE)
+    groups(config, method)
+
+
+def pairs(method: Method) -> None:
+    missing = [name for name in PAIRED if name in method.reads and name not in method.provides]
+    if missing:
+        raise UserError(
+            f"{method.loss.name} compares answers in pairs, but nothing here says which of two is better; "
+            "learn from written pairs (--rollout pairs --task pairs.jsonl) or rank sampled ones (--select best_worst)"
+        )
+
+
+def streams(method: Method, given: set[str]) -> None:
+    known = ASSEMBLED | MADE | method.provides | given | {f"ref_{name}" for name in given}
+    for part in (part for group in method.parts().values() for part in group):
+        missing = [name for name in part.card.reads if name not in known and not name.startswith("reward:")]
+        if missing:
+            raise UserError(
+                f"{part.name} reads {', '.join(missing)}, which no part of {method.name} provides; "
+                f"posttrain show {part.name} says what it needs"
+            )
+
+
+def groups(config: Config, method: Method) -> None:
+    """An advantage that compares siblings needs several, and different ones."""
+    if method.rollout.card.data or not ({"group_B", "node_BS"} & set(method.advantage.card.reads)):
+        return
+    n = config.num_generations or method.rollout.defaults().get("n")
+    if n == 1:
+        raise UserError(
+            f"{method.advantage.name} compares the answers to a prompt with one another, and there is 1 per prompt; "
+            "use --num-generations 8, or an advantage without a group (--advantage outcome)"
+        )
+    if config.sampling.temperature == 0:
+        raise UserError(
+            f"at temperature 0 all answers to a prompt are the same, so {method.advantage.name} has nothing to compare; "
+            "use --sampling.temperature 1"
+        )

@@ -1,0 +1,22 @@
+"""How a learner's work is spread over processes: one process today, behind the interface that several will have."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class Local:
+    """One process: nothing to share."""
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        return module
+
+    def sum(self, x: float) -> float:
+        return x
+
+    def same_count(self, n: int) -> int:
+        return n
+
+    def full_state(self, module: nn.Module) -> dict[str, torch.Tensor]:
+        return dict(module.state_dict())
