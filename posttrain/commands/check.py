@@ -2,7 +2,7 @@
   posttrain check dpo
   posttrain check --family preference
   posttrain check --outdated
-Each claim is the smallest experiment that could refute it here. The result is written to claims/results,
+Each claim is the smallest experiment that could refute it here. Each run is recorded beside the claim, claims/<family>/<id>.jsonl,
 shown or not; exit code 1 if one is not shown.
 """
 
