@@ -30,7 +30,19 @@ _GROUND = (
     "losses/objective.py",
 )
 _REPORTS = ("runs/compare.py",)
-_WORDS = ("title", "says", "experiment", "tried", "doc", "paper", "laws", "base", "system", "family", "level")  # told, not used
+_WORDS = (
+    "title",
+    "says",
+    "experiment",
+    "tried",
+    "doc",
+    "paper",
+    "laws",
+    "base",
+    "system",
+    "family",
+    "level",
+)  # told, not used
 
 Place = tuple[str, str]  # a file and the name of a definition in it; "" for the whole file
 

@@ -78,7 +78,9 @@ def write_record(c: Claim, made: dict[str, Any], folder: Path | None = None) -> 
         before.pop()
     text = "".join(json.dumps(a, ensure_ascii=False) + "\n" for a in [*before, new])
     if len(text.encode()) > LIMIT:
-        raise UserError(f"{path.name} would hold {len(text.encode()):,} bytes, more than {LIMIT:,}; record fewer values")
+        raise UserError(
+            f"{path.name} would hold {len(text.encode()):,} bytes, more than {LIMIT:,}; record fewer values"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     part.write_text(text)

@@ -132,12 +132,17 @@ def claim_page(id: str) -> str | None:
         return None
     facts = [f"- claim in `{claim['file']}`, attempts in `{attempts_file(claim)}`"]
     facts.append(f"- paper: {claim['paper']}{link(claim['paper'])}")
-    return "\n".join([f"# {claim['title']}", "", claim["says"], "", claim["experiment"], "", *facts, "", *tried(claim), ""])
+    return "\n".join(
+        [f"# {claim['title']}", "", claim["says"], "", claim["experiment"], "", *facts, "", *tried(claim), ""]
+    )
 
 
 def tried(claim: index.Row) -> list[str]:
     """Every attempt at a claim, oldest first, each check with its interval."""
-    out = ["| attempt | level | verdict | difference, 95% interval over seeds, and margin of each check |", "|---|---|---|---|"]
+    out = [
+        "| attempt | level | verdict | difference, 95% interval over seeds, and margin of each check |",
+        "|---|---|---|---|",
+    ]
     for a in claim["attempts"]:
         last = a is claim["attempts"][-1]
         verdict = f"{a['verdict']}, stale" if last and claim["stale"] else a["verdict"]
@@ -244,7 +249,8 @@ def outline(some: Iterable[Any], indent: str = "") -> list[str]:
     out = []
     for part in some:
         if isinstance(part, Phase):
-            out.append(f"{indent}- phase {part.name}: {part.method.name} on the {part.role}, {part.steps} steps")
+            steps = "as many steps as earlier phases decide" if callable(part.steps) else f"{part.steps} steps"
+            out.append(f"{indent}- phase {part.name}: {part.method.name} on the {part.role}, {steps}")
         elif isinstance(part, Do):
             out.append(f"{indent}- do {part.name}: {(part.work.__doc__ or '').strip().split(chr(10))[0]}".rstrip(": "))
         elif isinstance(part, Cycle):

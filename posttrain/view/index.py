@@ -76,7 +76,9 @@ def whole_row(part: Part, declared: dict[str, Any]) -> Row:
     own = declared.get(f"{part.card.stage}/{part.name}", {}).get("derived", [])
     tests = [declared.get(f"{p.card.stage}/{p.name}", {}).get("derived", []) for f, p in used if f in _COMPUTES]
     derived = list(dict.fromkeys(t[0] for t in tests)) if all(tests) else []
-    return {"parts": told, "derived": own or derived} | ({"outline": outline(part.fn())} if part.card.stage == "plan" else {})
+    return {"parts": told, "derived": own or derived} | (
+        {"outline": outline(part.fn())} if part.card.stage == "plan" else {}
+    )
 
 
 def methods_of(some: tuple[Any, ...]) -> list[Method]:

@@ -31,7 +31,12 @@ def page() -> str:
         "parts are in [docs/stages](docs/stages/README.md).", "",
     ]  # fmt: skip
     for family, some in families().items():
-        out += [f"## {family.replace('-', ' ').capitalize()}", "", "| name | idea | paper | evidence |", "|---|---|---|---|"]
+        out += [
+            f"## {family.replace('-', ' ').capitalize()}",
+            "",
+            "| name | idea | paper | evidence |",
+            "|---|---|---|---|",
+        ]
         out += [*(_line(row) for row in some), ""]
     return "\n".join(out)
 

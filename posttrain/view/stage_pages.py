@@ -26,7 +26,12 @@ def stage_pages() -> dict[Path, str]:
 
 
 def _page(stage: str, some: list[Row]) -> str:
-    out = [f"# {HEADINGS[stage]}", "", f"`--{_option(stage)} NAME`, or `NAME(parameter=value)`. Made by `make pages`.", ""]
+    out = [
+        f"# {HEADINGS[stage]}",
+        "",
+        f"`--{_option(stage)} NAME`, or `NAME(parameter=value)`. Made by `make pages`.",
+        "",
+    ]
     for row in some:
         said = ", ".join(f"`{k}={v}`" for k, v in row["parameters"].items())
         laws = f"Laws: {', '.join(law.replace('_', ' ') for law in row['laws'])}. " if row["laws"] else ""

@@ -9,6 +9,7 @@ from posttrain.core.registry import find, parts
 from posttrain.core.types import Batch
 from posttrain.losses.aggregate import Totals, sequence_mean, token_mean
 from posttrain.losses.objective import objective
+from tests.scan_evidence import declared
 from tests.tabular import LENGTH_P, RIGHT_PT, P, Tabular, scored, train
 
 CHANCE = 1 / 6
@@ -69,6 +70,12 @@ def test_advantages(advantage: str) -> None:
     lr = 4.0 if advantage in ("grpo", "reinforce_pp", "gae") else 12.0  # the others are not in units of their spread
     policy = train(credited(advantage), minimise("ppo", "policy_loss"), steps=25, lr=lr)
     assert policy.expected_reward() > 0.5
+
+
+def test_what_is_declared_is_what_was_run() -> None:
+    here = "tests/losses/test_learns.py::test_policy_losses"
+    said = {key for key, marks in declared().items() if here in marks["learns"]}
+    assert said == {f"policy_loss/{p.name}" for p in ALONE}
 
 
 def test_the_wrong_sign_would_be_seen() -> None:
