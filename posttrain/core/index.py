@@ -62,7 +62,7 @@ def described(card: Any) -> Row:
     listed = about(id, card.paper)
     return {
         "name": card.name, "stage": card.stage, "id": id, "title": card.title, "paper": card.paper,
-        "paper_title": listed["title"], "family": family_of(card.file) or listed["family"] or default_family(card.stage),
+        "paper_title": listed["title"], "family": family_of(card) or listed["family"] or default_family(card),
         "base": card.base, "file": card.file, "module": module_name(card.file), "idea": idea(card.doc) or card.title,
         "doc": card.doc, "parameters": {}, "laws": list(card.laws), "needs": list(card.needs),
         "aliases": listed["aliases"], "parts": [], "derived": [], "learns": [],
@@ -86,14 +86,15 @@ def about(id: str, paper: str = "") -> Row:
     return nothing
 
 
-def family_of(file: str) -> str:
+def family_of(card: Any) -> str:
     """posttrain/systems/policy_gradient/lite_ppo.py is of the family policy-gradient; "" for files elsewhere."""
-    folders = Path(file).parts
+    folders = Path(card.file).parts
     return folders[2].replace("_", "-") if folders[:2] == ("posttrain", "systems") and len(folders) > 3 else ""
 
 
-def default_family(stage: str) -> str:
-    return "base" if stage in ("method", "plan") else ""
+def default_family(card: Any) -> str:
+    """Methods of the package that are no published system are the base of others; a user's own have no family."""
+    return "base" if card.stage in ("method", "plan") and card.file.startswith("posttrain/") else ""
 
 
 def module_name(file: str) -> str:

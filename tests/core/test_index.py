@@ -146,13 +146,13 @@ def test_a_users_part_may_not_take_a_name_of_the_package(tmp_path: Path) -> None
 
 
 def test_a_family_is_the_folder() -> None:
-    assert index.family_of("posttrain/systems/policy_gradient/lite_ppo.py") == "policy-gradient"
-    assert index.family_of("posttrain/methods/grpo.py") == "" == index.family_of("posttrain/systems/__init__.py")
-    card = Card("some-thing", "method", "T", file="posttrain/systems/reward_model/some_thing.py")
-    assert index.described(card)["family"] == "reward-model"
-    assert index.described(Card("my-own", "method", "T", file="/home/me/x.py"))["family"] == "base"
-    grpo = index.row("method", "grpo")
-    assert grpo is not None and grpo["family"] == "base"
+    def family(file: str, stage: str = "method", name: str = "some-thing") -> str:
+        return str(index.described(Card(name, stage, "T", file=file))["family"])
+
+    assert family("posttrain/systems/reward_model/some_thing.py") == "reward-model"
+    assert family("posttrain/systems/reward_model/dpo.py", name="dpo") == "reward-model"  # the folder has the last word
+    assert family("posttrain/methods/some_thing.py") == "base" == family("posttrain/methods/dpo.py", name="dpo")
+    assert family("/home/me/x.py") == "" == family("posttrain/losses/x.py", "policy_loss")
 
 
 def test_a_row_of_a_stranger_is_its_card() -> None:

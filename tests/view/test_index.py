@@ -13,14 +13,15 @@ from posttrain.view import index as view
 
 
 def test_the_index_is_up_to_date() -> None:
-    made, held = json.loads(view.text()), json.loads(INDEX.read_text())
+    text = view.text()
+    made, held = json.loads(text), json.loads(INDEX.read_text())
     for section in made:
         if isinstance(made[section], dict):
             differ = {
                 k for k in made[section].keys() | held[section].keys() if made[section].get(k) != held[section].get(k)
             }
             assert not differ, f"{section}: {sorted(differ)[:5]}: run `make index`"
-    assert INDEX.read_text() == view.text(), "run `make index`"
+    assert INDEX.read_text() == text, "run `make index`"
 
 
 def test_what_a_row_holds() -> None:
