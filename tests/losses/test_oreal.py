@@ -82,7 +82,7 @@ def answers(*rewards: float) -> Group:
     )
 
 
-@pytest.mark.derived("keep/one-of-each")
+@pytest.mark.derived("select/one-of-each")
 def test_one_right_and_one_wrong_are_kept_with_what_their_whole_group_said() -> None:
     # 1 of 4 right: the right one is 1 - 0 above the others; the first wrong one 0 - 1/3 (the failed one does not count)
     mixed = answers(math.nan, 0.0, 0.0, 1.0, 0.0)

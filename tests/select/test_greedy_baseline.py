@@ -22,7 +22,7 @@ def with_greedy(id: str, rewards, greedy: int) -> Group:
     return made
 
 
-@pytest.mark.derived("keep/greedy-baseline")
+@pytest.mark.derived("select/greedy-baseline")
 def test_the_greedy_answer_is_the_bar_and_leaves() -> None:
     # 1 - .25 and 0 - .25; the failed one stays failed
     groups = [with_greedy("a", [1.0, 0.0, math.nan, 0.25], 3)]

@@ -32,7 +32,7 @@ def kept(name: str, *groups: Group) -> dict[str, list[int]]:
     return {g.prompt.id: [r.index for r in g.rollouts] for g in find(name, "select")(list(groups))}
 
 
-@pytest.mark.derived("keep/zero-variance")
+@pytest.mark.derived("select/zero-variance")
 def test_zero_variance() -> None:
     groups = [
         group("mixed", [0.0, 1.0, 0.0]),
@@ -45,7 +45,7 @@ def test_zero_variance() -> None:
     assert kept("zero_variance", *groups) == {"mixed": [0, 1, 2], "half": [0, 1, 2]}
 
 
-@pytest.mark.derived("keep/overlong")
+@pytest.mark.derived("select/overlong")
 def test_overlong_masks_by_default() -> None:
     before = group("a", [1.0, 0.0], cut=(1,))
     (after,) = find("overlong", "select")([before])
@@ -61,7 +61,7 @@ def test_overlong_can_drop() -> None:
     assert kept("overlong(how='drop')", *groups) == {"a": [0, 2]}
 
 
-@pytest.mark.derived("keep/best-of")
+@pytest.mark.derived("select/best-of")
 def test_best_of() -> None:
     groups = [
         group("a", [0.0, 3.0, 2.0]),
@@ -72,7 +72,7 @@ def test_best_of() -> None:
     assert kept("best_of", *groups) == {"a": [1], "tie": [0], "nan": [1]}
 
 
-@pytest.mark.derived("keep/best-worst")
+@pytest.mark.derived("select/best-worst")
 def test_best_worst() -> None:
     groups = [
         group("a", [0.0, 3.0, -1.0, 2.0]),
