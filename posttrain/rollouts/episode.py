@@ -60,7 +60,8 @@ def begin(ask: RolloutRequest, prompt: Prompt, index: int) -> Playing:
     if episode is None:
         raise UserError(f"{ask.env.name}.open gave no episode for the prompt {prompt.id!r}")
     role = ask.env.first_role(prompt)
-    return Playing(prompt, index, episode, role, policy_of(ask, role).observe(prompt))
+    seen = episode.start()
+    return Playing(prompt, index, episode, role, policy_of(ask, role).observe(prompt) if seen is None else seen)
 
 
 def policy_of(ask: RolloutRequest, role: str) -> Policy:
