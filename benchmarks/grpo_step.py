@@ -27,7 +27,7 @@ from posttrain.methods.grpo import grpo
 from posttrain.models.decoder import Decoder
 from posttrain.models.language import LanguagePolicy
 from posttrain.models.load import load_tokenizer
-from posttrain.rewards.runtime.score import Scorer
+from posttrain.rewards.runtime.score import RewardSum
 from posttrain.rollouts.source import Synchronous
 from posttrain.runs.in_memory import Listed, Memory
 from posttrain.train import train
@@ -54,7 +54,7 @@ def steps_of(
     method, ticks = grpo.but(terms=(), rollout=grpo.rollout.but(n=n)), [time.perf_counter()]
     loop = Loop(
         config=config, method=method, env=env, learner=Learner(policy, method, 0, 1e-6, micro_tokens=micro),
-        source=Synchronous(policy, method.rollout, Sampling(tokens), 0), scorer=Scorer([("worth", worth, 1.0)]),
+        source=Synchronous(policy, method.rollout, Sampling(tokens), 0), scorer=RewardSum([("worth", worth, 1.0)]),
         curriculum=method.prompts.live(), run=Memory(), watch=lambda step, m: ticks.append(time.perf_counter()),
     )  # fmt: skip
     if profile:

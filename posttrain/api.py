@@ -15,12 +15,14 @@ from posttrain.core.errors import UserError
 from posttrain.core.loop import Loop
 from posttrain.core.method import Method, find_method
 from posttrain.core.plan import Context, Copy, Do, Phase, Plan, Stopped
-from posttrain.evals.accuracy import Score, accuracy, at_test, mean_reward, score_of
+from posttrain.evals.accuracy import Score, answers, at_test, graded, mean_reward, score_of
+from posttrain.evals.accuracy import held_out as held_out_prompts
 from posttrain.evals.ranking import ranking
 from posttrain.inference.sampling import Sampling
 from posttrain.models.load import load_model
 from posttrain.models.lora import add_lora
-from posttrain.rewards.runtime.spec import Given, build_scorer
+from posttrain.rewards.runtime.scorer import Prescored
+from posttrain.rewards.runtime.spec import build_scorer, task_scorer
 from posttrain.rollouts.source import Synchronous
 from posttrain.runs.guard import Guard
 from posttrain.runs.run import Run
@@ -67,15 +69,15 @@ def environment(config: Config, method: Method) -> Any:
 def scorer_of(config: Config, method: Method, env: Any) -> Any:
     """What says how good answers are; those that somebody else wrote come with their worth."""
     if method.rollout.name in ("demonstrations", "pairs", "step_labels"):
-        return Given()
+        return Prescored()
     if method.rollout.name == "logged" and not config.reward and env.rewarded:
-        return Given()
+        return Prescored()
     if not config.reward and not getattr(env, "graded", True):
         raise UserError(
             f"{env.name} has no gold answers, so it cannot grade itself; say what is good with --reward NAME "
             "(posttrain list --stage reward), or with a function of yours: --reward mine.py:function"
         )
-    return build_scorer(config.reward, env, config.reward_timeout)
+    return build_scorer(config.reward, env, config.reward_timeout, config.device)
 
 
 def measure(policy: Any, env: Any, config: Config, method: Method, scorer: Any) -> Score:
@@ -83,10 +85,12 @@ def measure(policy: Any, env: Any, config: Config, method: Method, scorer: Any) 
     without gold answers, the run's own reward."""
     if method.rollout.name == "pairs":
         return ranking(policy, env.test[: config.eval_problems])
-    if isinstance(scorer, Given) and not getattr(env, "graded", True):
+    if isinstance(scorer, Prescored) and not getattr(env, "graded", True):
         return score_of([], "reward")  # demonstrations alone: nothing says what an answer of its own is worth
     if getattr(env, "graded", True):
-        return accuracy(policy, env, config.eval_problems, config.sampling, rollout=at_test(method.rollout))
+        prompts = held_out_prompts(env, config.eval_problems, "test")
+        made = answers(policy, prompts, config.sampling, rollout=at_test(method.rollout))
+        return graded(made, task_scorer(env, config.reward_timeout), "accuracy")
     return mean_reward(policy, env, config.eval_problems, config.sampling, scorer)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 from typing import Any
 
 from posttrain.commands.parser import Parser, number, whole
@@ -54,6 +55,8 @@ def main(args: argparse.Namespace) -> int:
     from posttrain.evals.accuracy import accuracy
 
     score = accuracy(policy, env, args.problems, how, args.n, args.split, rollout_of(args.rollout))
+    if score.rollouts and score.failed == len(score.rollouts):
+        raise UserError(f"not one of {score.failed} answers could be graded: {score.why}")
     result = figures(score, args.n) | {"task": args.task or config.task, "model": args.run or config.model}
     result |= {"temperature": how.temperature, "split": args.split}
     if args.json:
@@ -86,16 +89,18 @@ def task_of(args: argparse.Namespace, config: Any) -> Any:
 
 
 def figures(score: Any, n: int) -> dict[str, Any]:
-    """Accuracy, and pass@k for k = 1, 2, 4 ... n: an answer passes with full marks."""
+    """Accuracy, and pass@k for k = 1, 2, 4 ... n: an answer passes with full marks; pass@k leaves a problem out unless all
+    of its answers could be graded."""
     from posttrain.evals.pass_at_k import ladder, mean_pass_at_k
 
     rows = [score.rollouts[i : i + n] for i in range(0, len(score.rollouts), n)]
+    rows = [row for row in rows if not any(math.isnan(r.reward or 0.0) for r in row)]
     right = [sum((r.reward or 0.0) >= 1.0 for r in row) for row in rows]
-    passed = {k: mean_pass_at_k(n, right, k) for k in ladder(n)}
+    passed = {k: mean_pass_at_k(n, right, k) for k in ladder(n) if right}
     return {
         "accuracy": score.accuracy, "error": score.error, "problems": score.problems, "n": n,
         "pass_at_k": {str(k): {"mean": m, "error": e} for k, (m, e) in passed.items()},
-        "tokens_an_answer": score.tokens, "ended": sum(r.stopped for r in score.rollouts) / len(score.rollouts),
+        "failed": score.failed, "why": score.why, "tokens_an_answer": score.tokens, "ended": sum(r.stopped for r in score.rollouts) / len(score.rollouts),
     }  # fmt: skip
 
 
@@ -117,6 +122,8 @@ def show(result: dict[str, Any], score: Any, args: argparse.Namespace) -> None:
     table.add_row("tokens an answer", f"{result['tokens_an_answer']:.1f}", "")
     table.add_row("answers that end", percent(result["ended"]), "")
     console.print(table)
+    if score.told:
+        console.print(score.told, style="yellow", markup=False)
     where = "" if args.runs == "runs" else f" --runs {shlex.quote(args.runs)}"
     which = f"--run {shlex.quote(args.run)}{where}" if args.run else f"--model {shlex.quote(result['model'])}"
     steps = [(f"posttrain chat {which}", "talk to it")]

@@ -53,7 +53,7 @@ class Loop:
 
     def record(self, step: int, groups: list[Group], kept: list[Group], report: Any, seen: dict[str, float]) -> None:
         """Metrics, rollouts, evaluation and checkpoint of a step."""
-        if step == 0 and report.hopeless:  # later, a whole step of failures is survived like any other
+        if step == 0 and report.all_failed:  # later, a whole step of failures is survived like any other
             raise UserError(
                 f"the reward failed on every answer of the first step, so nothing could be learned: {report}"
             )

@@ -119,13 +119,14 @@ def comparable(name: str, n: int | None = None) -> Method:
 
 def _train(method: Method, env: Any, config: Config) -> tuple[float, float, list[float]]:
     from posttrain.api import load_policy, suggested_lr
-    from posttrain.rewards.runtime.spec import Given, build_scorer
+    from posttrain.rewards.runtime.scorer import Prescored
+    from posttrain.rewards.runtime.spec import build_scorer
 
     policy = load_policy(config)
     lr = config.lr if config.lr is not None else suggested_lr(policy, method)
     before = accuracy(policy, env, config.eval_problems, config.sampling, rollout=at_test(method.rollout)).accuracy
     written = method.rollout.name in ("demonstrations", "pairs")
-    scorer = Given() if written else build_scorer(config.reward, env, config.reward_timeout)
+    scorer = Prescored() if written else build_scorer(config.reward, env, config.reward_timeout)
     decay = config.steps if config.schedule == "linear" else 0
     rows = fit(policy, method, env, replace(config, lr=lr), scorer, decay=decay)
     after = accuracy(policy, env, config.eval_problems, config.sampling, rollout=at_test(method.rollout)).accuracy

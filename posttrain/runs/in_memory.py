@@ -14,8 +14,7 @@ from posttrain.core.config import Config
 from posttrain.core.loop import Loop
 from posttrain.core.method import Method
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.rewards.runtime.score import ScoreReport
-from posttrain.rewards.runtime.spec import Given
+from posttrain.rewards.runtime.scorer import BaseScorer, Prescored, Verdict, answers_of
 from posttrain.rollouts.source import Synchronous
 from posttrain.runs.guard import Guard
 from posttrain.train import train
@@ -77,17 +76,14 @@ def row(i: int, copy: int | str = "", **info: Any) -> Prompt:
     return Prompt.text(f"row{i}/{copy}", f"row {i}", row=i, **info)
 
 
-class Worth:
+class FunctionScorer(BaseScorer):
     """A scorer from a function of rollouts: one number for each, read off the letters as sampled."""
 
     def __init__(self, of: Callable[[list[Rollout]], Tensor]) -> None:
         self.of = of
 
-    def score(self, groups: list[Group]) -> ScoreReport:
-        rollouts = [r for g in groups for r in g.rollouts]
-        for r, x in zip(rollouts, self.of(rollouts).tolist(), strict=True):
-            r.reward = x
-        return ScoreReport(len(rollouts))
+    def verdicts(self, groups: list[Group]) -> list[Verdict]:
+        return [Verdict(x) for x in self.of(answers_of(groups)).tolist()]
 
 
 def fit(
@@ -107,7 +103,7 @@ def fit(
     loop = Loop(
         config=config, method=method, env=env, learner=learner,
         source=Synchronous(policy, method.rollout, config.sampling, config.seed),
-        scorer=scorer or Given(), curriculum=method.prompts.live(), run=memory,
+        scorer=scorer or Prescored(), curriculum=method.prompts.live(), run=memory,
         keep=[p.live() for p in method.keep], shaping=[p.live() for p in method.shaping], guard=Guard(strict=True),
         watch=(lambda step, metrics: after(step)) if after else None,
     )  # fmt: skip

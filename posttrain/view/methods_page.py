@@ -14,6 +14,7 @@ from posttrain.core.registry import STAGES, Card, parts
 PAGE = Path(__file__).parent.parent.parent / "METHODS.md"
 HEADINGS = {
     "plan": "Plans", "method": "Methods", "claim": "Claims", "prompts": "Prompts", "rollout": "Rollouts", "reward": "Rewards",
+    "scorer": "Scorers",
     "shaping": "Reward shaping", "keep": "Filters", "advantage": "Advantages", "policy_loss": "Policy losses",
     "preference_loss": "Preference losses", "supervised_loss": "Supervised losses", "reward_model_loss": "Reward-model losses",
     "term": "Terms", "aggregate": "Aggregation", "optimiser": "Optimisers", "reference": "References", "decoding": "Decoding",

@@ -12,7 +12,7 @@ from posttrain.core.sampling import Sampling
 from posttrain.core.types import Rollout
 from posttrain.environments.data import Layout, data
 from posttrain.evals.accuracy import accuracy, mean_reward, score_of
-from posttrain.runs.in_memory import Worth, numbered, row
+from posttrain.runs.in_memory import FunctionScorer, numbered, row
 
 
 def rewarded(*rewards: float) -> list[Rollout]:
@@ -34,7 +34,7 @@ def test_nothing_scored_is_not_zero() -> None:
 
 def test_a_scorer_in_place_of_a_grader() -> None:
     """The reward is the prompt's row, 0 1 2: mean 1, variance 1, error sqrt(1 / 3)."""
-    by_row = Worth(lambda rollouts: torch.tensor([float(r.context[0]) for r in rollouts]))
+    by_row = FunctionScorer(lambda rollouts: torch.tensor([float(r.context[0]) for r in rollouts]))
     found = mean_reward(TabularPolicy(3, 2, 2), numbered(3), 10, Sampling(), by_row)
     assert found.accuracy == 1.0 and found.error == pytest.approx(math.sqrt(1 / 3))
     assert found.problems == 3 and found.name == "reward"

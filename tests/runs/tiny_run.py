@@ -36,7 +36,7 @@ from posttrain.losses.supervised.sft import sft
 from posttrain.methods.grpo import grpo
 from posttrain.models.decoder import Decoder, DecoderConfig
 from posttrain.models.language import LanguagePolicy
-from posttrain.rewards.runtime.score import Scorer
+from posttrain.rewards.runtime.score import RewardSum
 from posttrain.rewards.shaping.adaptive_kl import adaptive_kl
 from posttrain.rollouts.source import Synchronous
 from posttrain.rollouts.written import demonstrations
@@ -110,7 +110,7 @@ def build(run: Run, settings: Config | None = None, m: Method | None = None, pha
     env = Count()
     return Loop(
         settings, m, env, learner, Synchronous(p, m.rollout, settings.sampling, settings.seed),
-        Scorer([("share", env.grade, 1.0)], timeout=60), m.prompts.live(), run, phase=phase,
+        RewardSum([("share", env.grade, 1.0)], timeout=60), m.prompts.live(), run, phase=phase,
         keep=[k.live() for k in m.keep], shaping=[s.live() for s in m.shaping],
     )  # fmt: skip
 
