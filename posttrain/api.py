@@ -15,6 +15,7 @@ from posttrain.core.errors import UserError
 from posttrain.core.loop import Loop
 from posttrain.core.method import Method, find_method
 from posttrain.core.plan import Context, Copy, Do, Phase, Plan, Stopped
+from posttrain.environments.task import default_task
 from posttrain.evals.accuracy import Score, answers, at_test, graded, mean_reward, score_of
 from posttrain.evals.accuracy import held_out as held_out_prompts
 from posttrain.evals.ranking import ranking
@@ -41,6 +42,7 @@ def run(
     method = method or find_method(config.method)
     if config.n is not None:
         method = method.but(rollout=method.rollout.but(n=config.n))
+    config = dataclasses.replace(config, task=default_task(config.task, method.rollout.name))
     config = dataclasses.replace(
         config, name=config.name or f"{method.name}-{config.task.replace('/', '-').replace(' + ', '+')}"
     )

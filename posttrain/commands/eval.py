@@ -119,8 +119,8 @@ def show(result: dict[str, Any], score: Any, args: argparse.Namespace) -> None:
     table.add_row("accuracy", percent(result["accuracy"]), f"{100 * result['error']:.1f}")
     for k, p in result["pass_at_k"].items() if result["n"] > 1 else ():
         table.add_row(f"pass@{k}", percent(p["mean"]), f"{100 * p['error']:.1f}")
-    table.add_row("tokens an answer", f"{result['tokens_an_answer']:.1f}", "")
-    table.add_row("answers that end", percent(result["ended"]), "")
+    table.add_row("tokens per answer", f"{result['tokens_an_answer']:.1f}", "")
+    table.add_row("finished answers", percent(result["ended"]), "")
     console.print(table)
     if score.told:
         console.print(score.told, style="yellow", markup=False)

@@ -84,12 +84,17 @@ def run_method(args: argparse.Namespace, config: Config, watch: Any) -> dict[str
 
     from posttrain.api import run
     from posttrain.core.method import find_method
+    from posttrain.environments.task import default_task, pair_task
     from posttrain.runs.run import check_name
 
     if args.plan:
         raise UserError(f"{args.target} is a method, and --plan.{next(iter(args.plan))} is for plans")
     changes = part_changes(args)
     method = find_method(args.target).but(**changes)
+    named = config.task if "task" in given(args) else ""
+    config = dataclasses.replace(config, task=default_task(config.task, method.rollout.name))
+    if named and named != config.task:
+        pair_task(named)  # says that it holds no pairs: only a task that nobody named is replaced
     name = check_name(config.name) if config.name else run_name(method, list(changes), config)
     config = dataclasses.replace(config, method=args.target, name=name)
     watch.hello(config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -49,28 +50,31 @@ def half_graded(tmp_path: Path) -> str:
     rows = [{"question": f"What is {i}+1?", "answer": str(i + 1) if i % 4 else "many"} for i in range(60)]
     file = tmp_path / "sums.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return f"{file}(reward='numeric', think=False)"
+    return f"{file}(reward='picky', think=False)"
 
 
-def test_a_grader_that_raises_is_counted_in_evaluation_as_in_training(half_graded: str, tmp_path: Path) -> None:
-    small = ("--problems", "200", "--max-tokens", "8")
+def test_a_grader_that_raises_is_counted_in_evaluation_as_in_training(
+    half_graded: str, parts_file: Path, tmp_path: Path
+) -> None:
+    small = ("--problems", "200", "--max-tokens", "8", "--use", str(parts_file))
     said = call("eval", "--task", half_graded, *small, "--json")
     assert said.code == 0, said.err
     found = json.loads(said.out)
-    assert 0 < found["failed"] < found["problems"] and "holds no number" in found["why"]
+    assert 0 < found["failed"] < found["problems"] and "invalid literal for int()" in found["why"]
     said = call("eval", "--task", half_graded, *small)
     assert f"{found['failed']} of {found['problems']} could not be graded" in " ".join(said.out.split())
-    run = ("run", "grpo", "--task", half_graded, "--steps", "1", "--prompts", "2", "--n", "2", "--name", "half")
-    said = call(*run, "--sampling.max-tokens", "8", "--runs", str(tmp_path))
+    run = ("run", "grpo", "--task", half_graded, "--steps", "1", "--prompts", "2", "--n", "2")
+    said = call(*run, "--sampling.max-tokens", "8", "--use", str(parts_file), "--runs", str(tmp_path), "--name", "half")
     assert said.code == 0, said.err
     assert f"{found['failed']} of {found['problems']} could not be graded" in " ".join(said.out.split())
 
 
-def test_nothing_graded_at_all_is_an_error(tmp_path: Path) -> None:
+def test_nothing_graded_at_all_is_an_error(parts_file: Path, tmp_path: Path) -> None:
     file = tmp_path / "words.jsonl"
     file.write_text("".join(json.dumps({"question": f"Say {i}", "answer": "many"}) + "\n" for i in range(40)))
-    said = call("eval", "--task", f"{file}(reward='numeric', think=False)", "--problems", "4", "--max-tokens", "4")
-    assert said.code == 2 and "not one of" in said.err and "holds no number" in said.err
+    task = f"{file}(reward='picky', think=False)"
+    said = call("eval", "--task", task, "--problems", "4", "--max-tokens", "4", "--use", str(parts_file))
+    assert said.code == 2 and "not one of" in said.err and "invalid literal" in said.err
 
 
 @pytest.mark.parametrize(

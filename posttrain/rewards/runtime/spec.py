@@ -70,7 +70,7 @@ def named(name: str, env: Any) -> tuple[str, Any]:
 
 def _named(name: str, how: Build) -> tuple[str, Any]:
     file, _, function = name.rpartition(":")
-    if file.endswith(".py"):
+    if file.endswith(".py") and not name.endswith(")"):
         return function, function_of(file, function)
     if name == "task":
         return name, task.but(environment=how.env)
