@@ -177,6 +177,8 @@ def summarise(loop: Loop, before: Score, after: Score) -> dict[str, Any]:
         "steps": loop.config.steps,
         "tokens": int(sum(v for _, v in rows)),
         "eval_problems": before.problems,
+        "ungraded_before": before.failed,
+        "ungraded_after": after.failed,
         "skipped_updates": loop.learner.skipped,
     }
 

@@ -3,6 +3,7 @@
   posttrain run grpo --loss "cispo(high=4)" --terms none --name cispo
   posttrain run grpo --task my.jsonl --model path/to/model --reward "numeric + 0.2*format"
   posttrain run grpo --task prompts.jsonl --reward mine.py:polite    prompts without answers, a reward of yours
+  posttrain run reward-model && posttrain run grpo --reward runs/reward-model-school_pairs    a learned reward
   posttrain run "rlhf-workflow(rounds=2)"        a plan; or --plan.rounds 2
 The same command goes on where an interrupted run stopped.
 """

@@ -67,6 +67,8 @@ def test_a_grader_that_raises_is_counted_in_evaluation_as_in_training(
     said = call(*run, "--sampling.max-tokens", "8", "--use", str(parts_file), "--runs", str(tmp_path), "--name", "half")
     assert said.code == 0, said.err
     assert f"{found['failed']} of {found['problems']} could not be graded" in " ".join(said.out.split())
+    summary = json.loads((tmp_path / "half" / "summary.json").read_text())
+    assert summary["ungraded_before"] == summary["ungraded_after"] == found["failed"]
 
 
 def test_nothing_graded_at_all_is_an_error(parts_file: Path, tmp_path: Path) -> None:

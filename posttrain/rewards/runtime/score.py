@@ -33,7 +33,7 @@ Ask = Callable[[Any], list[Outcome]]  # a scorer -> what it says of the answers 
 class RewardSum(BaseScorer):
     """Several rewards, weighted: RewardSum([("right", numeric, 1.0), ("short", my_function, 0.1)]).
 
-    A reward is a registered rule, a function in one of the ways of rewards/conventions.py, or another scorer. `timeout`
+    A reward is a registered rule, a function in one of the ways of conventions.py, or another scorer. `timeout`
     is for one call (one answer, or the whole batch for a function that takes it at once), `workers` how many calls run
     side by side; scorers keep their own time.
     """

@@ -17,9 +17,11 @@ _TOKENS = 32768  # padded tokens of one forward pass
 def load_classifier(folder: Path, device: str = "") -> Classifier:
     """The model and its tokenizer; only safetensors are read, and no code of the folder runs."""
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+    from transformers.utils import logging
 
     from posttrain.models.load import usable
 
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     device = usable(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
     try:
