@@ -52,9 +52,11 @@ def main(args: argparse.Namespace) -> int:
     env = task_of(args, config)
     if not getattr(env, "graded", True):
         raise UserError(f"{env.name} has no gold answers, so nothing says which answers are right; use another --task")
-    from posttrain.evals.accuracy import accuracy
+    from posttrain.evals.accuracy import answers, graded, held_out
+    from posttrain.rewards.runtime.spec import task_scorer
 
-    score = accuracy(policy, env, args.problems, how, args.n, args.split, rollout_of(args.rollout))
+    made = answers(policy, held_out(env, args.problems, args.split), how, args.n, rollout_of(args.rollout))
+    score = graded(made, task_scorer(env, config.reward_timeout), "accuracy")
     if score.rollouts and score.failed == len(score.rollouts):
         raise UserError(f"not one of {score.failed} answers could be graded: {score.why}")
     result = figures(score, args.n) | {"task": args.task or config.task, "model": args.run or config.model}
