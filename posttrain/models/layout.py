@@ -58,13 +58,18 @@ def states(model: Any, rows: Rows, layout: str = "shared") -> tuple[Tensor, Tens
     """
     if layout not in LAYOUTS:
         raise unknown("layout", layout, LAYOUTS)
-    if layout != "padded" and rows.tokens_BL.is_cuda and hasattr(model, "streamed") and model.head_weight.itemsize == 2:
+    if (
+        layout != "padded"
+        and rows.tokens_BL.is_cuda
+        and hasattr(model, "hidden_packed")
+        and model.head_weight.itemsize == 2
+    ):
         return streamed(model, rows)
     row_B = torch.arange(rows.tokens_BL.shape[0], device=rows.tokens_BL.device)
-    if layout == "shared" and hasattr(model, "continued") and len(rows.first_P) < len(row_B):
+    if layout == "shared" and hasattr(model, "hidden_shared") and len(rows.first_P) < len(row_B):
         starts_P = rows.before_BT[rows.first_P, 0] + 1
         contexts_PL = rows.tokens_BL[rows.first_P, : int(starts_P.max())]
-        h_PD, h_BTD = model.continued(contexts_PL, starts_P, rows.prompt_B, rows.actions_BT)
+        h_PD, h_BTD = model.hidden_shared(contexts_PL, starts_P, rows.prompt_B, rows.actions_BT)
         before_BTD = torch.cat((h_PD[rows.prompt_B].unsqueeze(1), h_BTD[:, :-1]), 1)
         return before_BTD, h_BTD[row_B, rows.last_B - rows.before_BT[:, 0] - 1]
     if layout == "packed":
@@ -77,11 +82,11 @@ def states(model: Any, rows: Rows, layout: str = "shared") -> tuple[Tensor, Tens
 
 def streamed(model: Any, rows: Rows) -> tuple[Tensor, Tensor]:
     """The same, by way of a stream."""
-    from posttrain.models.packed import Stream, layers_to_recompute
+    from posttrain.models.packed import PackedBatch, layers_to_recompute
 
-    stream = Stream.of(rows)
+    stream = PackedBatch.of(rows)
     needed = torch.is_grad_enabled() and rows.tokens_BL.is_cuda
-    h_ND = model.streamed(stream, layers_to_recompute(model, len(stream.tokens_N)) if needed else 0)
+    h_ND = model.hidden_packed(stream, layers_to_recompute(model, len(stream.tokens_N)) if needed else 0)
     return h_ND[stream.before_BT], h_ND[stream.last_B]
 
 

@@ -1,4 +1,4 @@
-"""Kernels mean what their plain twins mean, values and gradients: on a GPU where there is one, else in Triton's interpreter."""
+"""Kernels equal their plain-torch versions, values and gradients: on a GPU where there is one, else in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import twins
+from benchmarks import compare_kernels
 
 KERNELS = (
-    "attend", "place", "gate", "add and norm", "embed", "norm of", "pick", "sum and norm", "spread", "likelihood", "answers",
+    "attend", "rotate and store", "silu and mul", "add and norm", "embed", "norm of", "pick", "sum and norm", "rotate and gather",
+    "likelihood", "answers",
 )  # fmt: skip
 GPU = torch.cuda.is_available()
 
@@ -31,11 +32,11 @@ def triton() -> tuple[int, ...]:
     triton() < ((3, 0) if GPU else (3, 7)),
     reason="no GPU with Triton, and the interpreter wants Triton 3.7 or newer: before, it fails with numpy of today",
 )
-def test_kernels_are_their_twins() -> None:
+def test_kernels_equal_their_plain_versions() -> None:
     env = os.environ | {"OMP_NUM_THREADS": "1"} | ({} if GPU else {"TRITON_INTERPRET": "1"})
     told = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "benchmarks.twins", "--device", "cuda" if GPU else "cpu"],
-        env=env, cwd=Path(twins.__file__).parents[1], capture_output=True, text=True, timeout=600,
+        [sys.executable, "-W", "ignore", "-m", "benchmarks.compare_kernels", "--device", "cuda" if GPU else "cpu"],
+        env=env, cwd=Path(compare_kernels.__file__).parents[1], capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert told.returncode == 0, told.stderr[-2000:]
     gaps = json.loads(told.stdout)
@@ -44,6 +45,6 @@ def test_kernels_are_their_twins() -> None:
 
 
 def test_without_a_kernel_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(twins, "serve", lambda x: False)
+    monkeypatch.setattr(compare_kernels, "use_kernels", lambda x: False)
     with pytest.raises(SystemExit, match="TRITON_INTERPRET"):
-        twins.every("cpu")
+        compare_kernels.compare_all("cpu")
