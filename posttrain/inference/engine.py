@@ -69,11 +69,11 @@ class Engine:
         `identities` names what was observed besides each context's tokens (images, sound): contexts with equal tokens and
         different identities share neither pages nor prefill. `limits` are token limits of single answers.
         """
-        groups = []
-        for g, (context, row) in enumerate(zip(contexts, keys, strict=True)):
+        groups, observed = [], [b""] * len(contexts) if identities is None else identities
+        for g, (context, row, identity) in enumerate(zip(contexts, keys, observed, strict=True)):
             most = [how.max_tokens] * len(row) if limits is None else limits[g]
             hows = [how if n == how.max_tokens else replace(how, max_tokens=n) for n in most]
-            last, identity = int(context[-1]), b"" if identities is None else identities[g]
+            last = int(context[-1])
             groups.append([Job(context, k, h, find_stop, g, last, identity) for k, h in zip(row, hows, strict=True)])
         jobs = [job for group in groups for job in group]
         if not jobs:
