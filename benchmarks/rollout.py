@@ -156,8 +156,8 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
 
     def note(name: str, value: float, unit: str, bar: str, met: bool, **more: Any) -> None:
-        nobody = {"peer": None, "peer_value": None, "ratio": None}
-        rows.append({"name": name, "value": value, "unit": unit, **nobody, "bar": bar, "met": met, **more, **about})
+        no_peer = {"peer": None, "peer_value": None, "ratio": None}
+        rows.append({"name": name, "value": value, "unit": unit, **no_peer, "bar": bar, "met": met, **more, **about})
         print(f"{name:44} {value:>10,.3g} {unit:9} bar {bar:28} met {met}  {more}", flush=True)
         if args.out:
             args.out.write_text(json.dumps(rows, indent=1) + "\n")

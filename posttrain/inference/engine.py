@@ -182,13 +182,11 @@ class Engine:
         s = self._ready()
         new = self.admission.admit(self.waiting, steps)
         if not new and not self.table.occupied.any() and self.admission.prefixes:
-            self.admission.release_prefixes(
-                keep=set()
-            )  # contexts prefilled ahead take the pages that the first job needs
+            self.admission.release_prefixes(keep=set())  # contexts prefilled ahead hold pages that the first job needs
             new = self.admission.admit(self.waiting, steps)
         if not new and not self.table.occupied.any():
             raise UserError(
-                f"an answer of up to {s.length} tokens does not fit into the {s.pages.count * s.pages.size:,} places that "
+                f"an answer of up to {s.length} tokens does not fit into the {s.pages.count * s.pages.size:,} positions that "
                 "the device has room for; use a shorter max_tokens, a smaller model or bfloat16"
             )
         if new:

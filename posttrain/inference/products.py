@@ -34,7 +34,7 @@ class Placement:
     block_table: Tensor  # (tables, M) page numbers
     prefix_len: Tensor  # positions in shared pages, before the sequence's own
     cache_len: Tensor  # positions in the cache before this token: its own position
-    table_row: Tensor | None = None  # which row of the block table is whose; None: token s has row s
+    table_row: Tensor | None = None  # each token's row of the block table; None: token s has row s
     spans_done: Tensor | None = None  # (S, H_kv) zeros: attention counts the finished spans of each slot here
     schedule: Tensor | None = None  # attention.span_schedule; None: every span of every slot
 

@@ -28,9 +28,8 @@ class Slots:
         self.device = pages.keys.device
         self.state = SlotState.empty(count, width, self.device)
         self.one_page_each = pages.size >= length and pages.count > count  # slot s always has page s + 1, and no other
-        columns = (
-            1 if self.one_page_each else pages.needed(length) + 1
-        )  # prefix and own positions each end within a page
+        # + 1: the shared prefix and the slot's own positions each end within a page
+        columns = 1 if self.one_page_each else pages.needed(length) + 1
         self.host_table = np.zeros((count, columns), dtype=np.int32)  # the host's copy of the block table
         self.block_table = torch.zeros(self.host_table.shape, dtype=torch.int32, device=self.device)
         self.stop_ids = torch.full((MAX_STOP_IDS,), -1, dtype=torch.long, device=self.device)

@@ -15,9 +15,7 @@ try:
 except ImportError:
     triton = tl = None
 
-INTERPRETED = (
-    os.environ.get("TRITON_INTERPRET") == "1"
-)  # Triton's interpreter, for tests: kernels then run on any device
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # for tests: kernels then run on any device, as Python
 _plain = False
 
 

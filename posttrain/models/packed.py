@@ -120,9 +120,7 @@ def _cumulative(lengths: Tensor) -> Tensor:
 def layers_to_recompute(model: Decoder, tokens: int) -> int:
     """How many layers must recompute their activations in backward, so that the other layers' fit into the free memory."""
     c = model.config
-    kept = 2 * (
-        6 * c.hidden_size + 3 * c.intermediate_size + 4 * c.num_kv_heads * c.head_dim
-    )  # bytes per token in bf16
+    kept = 2 * (6 * c.hidden_size + 3 * c.intermediate_size + 4 * c.num_kv_heads * c.head_dim)  # bytes/token in bf16
     free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
     room = 0.8 * free - 6 * (1 << 29)  # the head's chunks need memory too
     over = tokens * kept * c.num_layers - room

@@ -189,9 +189,7 @@ def decode_seconds(c: DecoderConfig, work: Work, machine: Machine, slots: int) -
     bytes = weights that are read + slots x keys and values of prompt and half an answer; FLOPs = 2 N slots
     """
     share, _, ops, _ = GPU if machine.gpu else CPU
-    N = parameters(c) - (
-        0 if c.tied else c.vocab_size * c.hidden_size
-    )  # an embedding that is only looked up is not read
+    N = parameters(c) - (0 if c.tied else c.vocab_size * c.hidden_size)  # an untied embedding is looked up, not read
     seen = work.prompt_tokens + work.max_tokens / 2
     both = (
         (N * work.size + slots * seen * position_bytes(c, work.size)) / machine.bytes_s,

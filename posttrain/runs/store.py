@@ -224,9 +224,7 @@ def _open_readonly(path: Path) -> sqlite3.Connection:
     try:
         db.execute("SELECT 1 FROM phases LIMIT 1")
         return db
-    except (
-        sqlite3.OperationalError
-    ):  # WAL needs a writable folder; a finished run in a read-only one is opened as it is
+    except sqlite3.OperationalError:  # WAL needs a writable folder; elsewhere a finished run is opened as it is
         db.close()
         return sqlite3.connect(f"file:{path.resolve()}?immutable=1", uri=True)
 

@@ -130,8 +130,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def _authorize(self) -> None:
         """Checks the key; without one, the Host header must be a loopback name (against DNS rebinding by a web page)."""
-        key, said = self.server.key, self.headers.get("Authorization", "")
-        if key and not hmac.compare_digest(said.removeprefix("Bearer ").strip().encode(), key.encode()):
+        key, header = self.server.key, self.headers.get("Authorization", "")
+        if key and not hmac.compare_digest(header.removeprefix("Bearer ").strip().encode(), key.encode()):
             raise ApiError(401, "wrong or no API key; send it as Authorization: Bearer KEY", code="invalid_api_key")
         host = self.headers.get("Host", "localhost")
         name = host if host.endswith("]") else host.rpartition(":")[0] or host

@@ -30,16 +30,16 @@ def triton() -> tuple[int, ...]:
 
 @pytest.mark.skipif(
     triton() < ((3, 0) if GPU else (3, 7)),
-    reason="no GPU with Triton, and the interpreter wants Triton 3.7 or newer: before, it fails with numpy of today",
+    reason="no GPU with Triton, and the interpreter needs Triton 3.7 or newer: older ones fail with a current numpy",
 )
 def test_kernels_equal_their_plain_versions() -> None:
     env = os.environ | {"OMP_NUM_THREADS": "1"} | ({} if GPU else {"TRITON_INTERPRET": "1"})
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "benchmarks.compare_kernels", "--device", "cuda" if GPU else "cpu"],
         env=env, cwd=Path(compare_kernels.__file__).parents[1], capture_output=True, text=True, timeout=600,
     )  # fmt: skip
-    assert told.returncode == 0, told.stderr[-2000:]
-    gaps = json.loads(told.stdout)
+    assert done.returncode == 0, done.stderr[-2000:]
+    gaps = json.loads(done.stdout)
     assert {name for name, gap in gaps.items() if not gap < 2e-5} == set()
     assert not [k for k in KERNELS if not any(name.startswith(k) for name in gaps)]
 

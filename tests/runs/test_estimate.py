@@ -107,7 +107,7 @@ def test_lora_learns_little() -> None:
 
 
 def test_speed_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With all of the floor reached and starts free: a step of 6 answers reads 1392 bytes of weights and 6*(7 + 2.5)*48 = 2736
+    """With all of the floor reached and launches free: a step of 6 answers reads 1392 bytes of weights and 6*(7 + 2.5)*48 = 2736
     of keys and values, 4128 s at 1 byte/s; on a GPU the product, 2*348*6 = 4176 FLOPs, takes longer, and bounds it. Prompts:
     2*348*14 = 9744. 5 steps: 30624 s on a GPU, on a CPU one after the other: 9744 + 5*(4128 + 4176)."""
     for name in ("GPU", "CPU"):

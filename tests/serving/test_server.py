@@ -1,4 +1,4 @@
-"""The server: the answers of direct sampling, whole or in pieces, alone or among others; mistakes told in OpenAI's shape."""
+"""The server: the answers of direct sampling, whole or in chunks, alone or among others; errors in OpenAI's shape."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_stop_strings_end_an_answer_and_are_not_shown(server: Server, stop: Any)
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_pieces_add_up_to_the_whole(server: Server, n: int) -> None:
+def test_chunks_add_up_to_the_whole(server: Server, n: int) -> None:
     body = {"messages": [{"role": "user", "content": SAM}], "temperature": 2.0, "seed": 1, "max_tokens": 30, "n": n}
     extra = {"logprobs": True, "return_token_ids": True}
     whole = call(server, "/v1/chat/completions", body | extra)[1]
@@ -107,7 +107,7 @@ def test_pieces_add_up_to_the_whole(server: Server, n: int) -> None:
         assert entries == want["logprobs"]["content"]
 
 
-def test_pieces_come_as_they_are_made(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_come_as_they_are_generated(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     slow(monkeypatch, server.service)
     reply = server.service.submit(
         parse_request({"messages": [{"role": "user", "content": SUM}], "temperature": 0, "stream": True}, "chat")
@@ -117,7 +117,7 @@ def test_pieces_come_as_they_are_made(server: Server, monkeypatch: pytest.Monkey
     assert len(early) > 5
 
 
-def test_pieces_of_completions(server: Server) -> None:
+def test_chunks_of_completions(server: Server) -> None:
     body = {"prompt": "<|user|>What is 12+7?<|end|><|assistant|>", "temperature": 0, "max_tokens": 12}
     whole = call(server, "/v1/completions", body)[1]["choices"][0]
     chunks = [c for p in events(server, "/v1/completions", body) for c in p["choices"]]

@@ -95,7 +95,7 @@ def test_a_full_queue_is_503_and_an_impossible_request_400(policy: Any, monkeypa
             time.sleep(0.01)
         status, told = call(server, "/v1/completions", body | {"n": 1})
         assert status == 503 and "2 answers are being made" in told["error"]["message"]
-        service.close()  # the one that waits is told, not left hanging
+        service.close()  # the waiting client gets an error, it is not left hanging
         assert link.getresponse().status == 503
         link.close()
     finally:
@@ -121,7 +121,7 @@ def test_a_fault_of_the_engine_ends_no_server(policy: Any, monkeypatch: pytest.M
 
 
 def test_other_models_are_served_one_by_one(policy: Any, server: Server) -> None:
-    """The path of models that the native engine does not know, with one that it does: the same answers."""
+    """The path of models that the native engine does not support, with one that it does: the same answers."""
     queue = Queue(policy)
     queue.backend = PlainBackend(policy)
     assert Queue(policy).backend.max_model_len == 1024
