@@ -76,8 +76,9 @@ class Fused:
         x, h = embed_norm(token_S, self.model.model.embed_tokens.weight, self.layers[0].norm, self.eps)
         for i, layer in enumerate(self.layers):
             k, v = pages.keys[i], pages.values[i]
-            attended = attend(h @ layer.qkv.T, k, v, place, layer.transform, slots_per_program)
-            h = self._after_attention(i, x, attended.flatten(1))
+            h = self._after_attention(
+                i, x, attend(h @ layer.qkv.T, k, v, place, layer.transform, slots_per_program).flatten(1)
+            )
         return self.model.logits(h)
 
     def _after_attention(self, i: int, x: Tensor, attended: Tensor) -> Tensor:
@@ -158,5 +159,4 @@ def _concat_weights(linears: list[Linear]) -> Tensor:
 
 
 def _concat_biases(linears: list[Linear]) -> Tensor | None:
-    biases = [layer.bias.data for layer in linears if layer.bias is not None]
-    return torch.cat(biases) if biases else None
+    return None if linears[0].bias is None else torch.cat([layer.bias.data for layer in linears])
