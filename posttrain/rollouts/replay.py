@@ -65,7 +65,7 @@ class ReplaySource(LocalSource):
         seen = {"state": got["state"], "next": got["next"], "done": got["done"], "noise": noise}
         turn = Turn.of(Observation(torch.zeros(0, dtype=torch.long), seen), got["action"], torch.zeros(self.size))
         turn.streams_T["reward"] = got["reward"].squeeze(-1)
-        return Rollout.single(Prompt.text(f"replay-{step}", ""), [turn], origin=Origin.REPLAYED, reward=0.0)
+        return Rollout(Prompt.text(f"replay-{step}", ""), [turn], origin=Origin.REPLAYED, reward=0.0)
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "memory": dict(self.memory)}
