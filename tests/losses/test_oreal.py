@@ -25,7 +25,7 @@ def batch(reward: list[float], value: list[list[float]] = VALUE) -> Batch:
     reward_BT = torch.zeros_like(value_BT)
     reward_BT[torch.arange(3), torch.tensor(LENGTH) - 1] = torch.tensor(reward, dtype=torch.float64)
     return Batch(
-        torch.zeros_like(mask_BT), mask_BT, reward_BT=reward_BT, value_BT=value_BT, old_value_BT=value_BT,
+        logp_BT=torch.zeros_like(mask_BT), mask_BT=mask_BT, reward_BT=reward_BT, value_BT=value_BT, old_value_BT=value_BT,
         group_B=torch.zeros(3, dtype=torch.long),
     )  # fmt: skip
 

@@ -66,7 +66,7 @@ def test_the_gradient_of_nash_md_by_hand() -> None:
     batch = batch.but(ref_logp_BT=ref.forward(rollouts)["logp_BT"].detach())
     for part in method.shaping:
         batch = batch.but(reward_BT=part(batch))
-    leaf = batch.old_logp_BT.clone().requires_grad_()
+    leaf = batch["old_logp_BT"].clone().requires_grad_()
     batch = batch.but(adv_BT=method.advantage(batch), logp_BT=leaf)
     loss, _ = objective(batch, Totals.of(batch), method.loss, method.aggregate, method.terms)
     loss.backward()

@@ -36,7 +36,7 @@ def answers(
         reward_BT[b, n - 1] = x
     token_BT = torch.tensor([[ord(c) for c in word.ljust(T)] for word in tokens]) if tokens else None
     group_B = torch.tensor([0] * B if groups is None else groups)
-    return Batch(torch.zeros(B, T), mask_BT, reward_BT=reward_BT, group_B=group_B, token_BT=token_BT)
+    return Batch(logp_BT=torch.zeros(B, T), mask_BT=mask_BT, reward_BT=reward_BT, group_B=group_B, token_BT=token_BT)
 
 
 def close(got: torch.Tensor, expected: Sequence[float]) -> None:

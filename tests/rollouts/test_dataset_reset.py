@@ -39,7 +39,7 @@ def test_the_prefix_earns_no_credit_and_the_outcome_falls_on_the_last_action() -
     for g in groups:
         g.rollouts[0].reward = 1.0
     _, batch = assemble(groups)
-    assert float(batch.reward_BT[:, -1].sum()) == 20.0
+    assert float(batch["reward_BT"][:, -1].sum()) == 20.0
     assert batch.lengths_B.tolist() == [6.0 - g.rollouts[0].info.get("prefix", 0) for g in groups]
 
 

@@ -88,8 +88,8 @@ def test_rows_of_turns_and_their_credit():
     rollouts, batch = assemble([group])
     assert [len(r) for r in rollouts] == [3, 1, 2, 1, 3]
     assert batch["answer_B"].tolist() == [2, 2, 2, 4, 4]
-    assert batch.reward_BT.tolist() == [[0, 0, 0], [0, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 0]]
-    assert len(batch.chosen_P) == 0  # two answers with turns are no preference pair of rows
+    assert batch["reward_BT"].tolist() == [[0, 0, 0], [0, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 0]]
+    assert len(batch["chosen_P"]) == 0  # two answers with turns are no preference pair of rows
     judged = answers(batch)
     assert judged.returns_B.tolist() == [1.0, 0.0] and judged.mask_BT.shape == (2, 3)
     adv_AT = torch.tensor([[0.5, 0.75, 0.0], [9.0, -2.0, -3.0]])
