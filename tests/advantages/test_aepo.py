@@ -46,7 +46,9 @@ def sure(nats: float) -> Batch:
     """Two answers of two tokens, one right; the sampler's log-probabilities say how undecided it was."""
     ones = torch.ones(2, 2).double()
     reward_BT = torch.tensor([[0.0, 1.0], [0.0, 0.0]]).double()
-    return Batch(logp_BT=0 * ones, mask_BT=ones, old_logp_BT=-nats * ones, reward_BT=reward_BT, group_B=torch.tensor([0, 0]))
+    return Batch(
+        logp_BT=0 * ones, mask_BT=ones, old_logp_BT=-nats * ones, reward_BT=reward_BT, group_B=torch.tensor([0, 0])
+    )
 
 
 def test_blame_goes_above_the_band_and_comes_back_below_it() -> None:

@@ -30,10 +30,19 @@ def broken(fn, stage: str) -> Part:
     ("law", "fn"),
     [
         ("on_policy_is_reinforce", lambda b: b["adv_BT"] * b.logp_BT),  # flipped sign
-        ("on_policy_is_reinforce", lambda b: -b["adv_BT"] * torch.exp(b.logp_BT - b["old_logp_BT"]) * b.logp_BT),  # no detach
-        ("on_policy_is_reinforce", lambda b: -b["adv_BT"] * b.logp_BT / b.lengths_B.unsqueeze(-1).clamp_min(1)),  # a mean
+        (
+            "on_policy_is_reinforce",
+            lambda b: -b["adv_BT"] * torch.exp(b.logp_BT - b["old_logp_BT"]) * b.logp_BT,
+        ),  # no detach
+        (
+            "on_policy_is_reinforce",
+            lambda b: -b["adv_BT"] * b.logp_BT / b.lengths_B.unsqueeze(-1).clamp_min(1),
+        ),  # a mean
         ("zero_credit_no_gradient", lambda b: -(b["adv_BT"] + 1) * b.logp_BT),
-        ("never_against_the_credit", lambda b: (b["adv_BT"] * torch.exp(b.logp_BT - b["old_logp_BT"]) - b["adv_BT"]) ** 2),
+        (
+            "never_against_the_credit",
+            lambda b: (b["adv_BT"] * torch.exp(b.logp_BT - b["old_logp_BT"]) - b["adv_BT"]) ** 2,
+        ),
         ("padding_is_inert", lambda b: -b["adv_BT"] * (b.logp_BT - b.logp_BT.mean())),  # a mean over padding
         ("row_order_is_irrelevant", lambda b: -b["adv_BT"] * b.logp_BT * torch.arange(len(b.mask_BT)).unsqueeze(-1)),
         ("dead_rows_do_not_count", lambda b: -b["adv_BT"] * b.logp_BT / len(b.mask_BT)),

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from posttrain.runs import plans as recipe
 from posttrain.core.errors import UserError
 from posttrain.core.plan import Context, Copy, Cycle, Do, Gate, Phase, Plan
 from posttrain.core.types import Prompt
@@ -16,6 +15,7 @@ from posttrain.methods.ppo import ppo
 from posttrain.methods.reward_model import reward_model
 from posttrain.methods.sft import sft
 from posttrain.rewards.runtime.spec import Given
+from posttrain.runs import plans as recipe
 from tests.core.test_plan import nothing
 from tests.runs import tiny_run
 

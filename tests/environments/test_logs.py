@@ -13,6 +13,7 @@ from posttrain.api import environment, run, scorer_of
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.method import find_method
+from posttrain.core.protocols import RolloutRequest
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
 from posttrain.environments.logs import logs
@@ -58,7 +59,7 @@ def test_a_column_named_answer_is_what_was_said_unless_there_is_another() -> Non
 def test_token_ids_are_used_as_they_are_with_their_mask_and_rewards() -> None:
     policy = tiny_policy()
     answers = [{"tokens": [5, 6, 7], "logp": [-1.0, -2.0, -3.0], "mask": [True, False, True], "reward": 2.5}]
-    (group,) = logged(policy, [Prompt.text("p", "hi", answers=answers)], Sampling(), 0, 0)
+    (group,) = logged(RolloutRequest({"policy": policy}, [Prompt.text("p", "hi", answers=answers)], Sampling(), 0, 0))
     (r,) = group.rollouts
     assert r.actions.tolist() == [5, 6, 7] and r.mask_T.tolist() == [True, False, True]
     assert r.logp_T.tolist() == [-1.0, -2.0, -3.0] and r.reward == 2.5 and r.rewards == {"logged": 2.5}
@@ -67,7 +68,9 @@ def test_token_ids_are_used_as_they_are_with_their_mask_and_rewards() -> None:
 def test_an_end_that_was_not_logged_is_no_action() -> None:
     policy = tiny_policy()
     whole, cut = ({"text": "ab", "logp": [-1.0] * k} for k in (3, 2))
-    groups = logged(policy, [Prompt.text("p", "hi", answers=[whole, cut])], Sampling(), 0, 0)
+    groups = logged(
+        RolloutRequest({"policy": policy}, [Prompt.text("p", "hi", answers=[whole, cut])], Sampling(), 0, 0)
+    )
     assert [len(r) for r in groups[0].rollouts] == [3, 2] and not groups[0].rollouts[1].stopped
     assert int(groups[0].rollouts[0].actions[-1]) == policy.tokenizer.eos_token_id
 
@@ -84,7 +87,7 @@ def test_a_run_is_a_log(tmp_path: Path) -> None:
     db.close()
     log = log_task(str(folder))
     assert log.name == "earlier" and log.given == {"answers": 4, "reward": 4, "logp": 4}
-    (group,) = logged(tiny_policy(), [log.prompt(0)], Sampling(), 0, 0)
+    (group,) = logged(RolloutRequest({"policy": tiny_policy()}, [log.prompt(0)], Sampling(), 0, 0))
     assert group.rollouts[0].actions.tolist() == [5, 1] and group.rollouts[0].reward is not None
 
 
@@ -129,7 +132,7 @@ def test_names_of_columns_may_be_given(tmp_path: Path) -> None:
 def test_ids_of_another_model_are_refused() -> None:
     asked = Prompt.text("p", "hi", answers=[{"tokens": [5, 4000], "logp": [0.0, 0.0]}])
     with pytest.raises(UserError, match="not of this model"):
-        logged(tiny_policy(), [asked], Sampling(), 0, 0)
+        logged(RolloutRequest({"policy": tiny_policy()}, [asked], Sampling(), 0, 0))
 
 
 def test_a_run_learns_from_a_file(tmp_path: Path) -> None:
@@ -160,6 +163,9 @@ def test_logged_rewards_reach_the_batch() -> None:
     from posttrain.core.assemble import assemble
 
     answers = [{"text": "a", "reward": 1.0}, {"text": "bc", "reward": -2.0}]
-    groups = logged(tiny_policy(), [Prompt.text("p", "hi", answers=answers)], Sampling(), 0, 0, logp=False)
+    groups = logged(
+        RolloutRequest({"policy": tiny_policy()}, [Prompt.text("p", "hi", answers=answers)], Sampling(), 0, 0),
+        logp=False,
+    )
     _, batch = assemble(groups)
     torch.testing.assert_close(batch.returns_B, torch.tensor([1.0, -2.0]))

@@ -116,7 +116,13 @@ def test_bradley_terry_orders_answers_and_centering_pins_the_level() -> None:
         score_B = torch.full((6,), 10.0)
         for _ in range(60):
             leaf = score_B.clone().requires_grad_()
-            batch = Batch(logp_BT=torch.zeros(6, 1), mask_BT=torch.ones(6, 1), score_B=leaf, chosen_P=chosen_P, rejected_P=rejected_P)
+            batch = Batch(
+                logp_BT=torch.zeros(6, 1),
+                mask_BT=torch.ones(6, 1),
+                score_B=leaf,
+                chosen_P=chosen_P,
+                rejected_P=rejected_P,
+            )
             part = find("bradley_terry", "reward_model_loss").but(centering=centering)
             loss = objective(batch, Totals.of(batch), part, token_mean)[0]
             score_B = score_B - 2.0 * torch.autograd.grad(loss, leaf)[0]
@@ -132,7 +138,9 @@ def test_value_loss_learns_the_mean_return() -> None:
     for _ in range(40):
         leaf = torch.full((2, 1), value, requires_grad=True)
         old, returns = torch.full((2, 1), value), torch.tensor([[0.0], [1.0]])
-        batch = Batch(logp_BT=torch.zeros(2, 1), mask_BT=torch.ones(2, 1), value_BT=leaf, old_value_BT=old, return_BT=returns)
+        batch = Batch(
+            logp_BT=torch.zeros(2, 1), mask_BT=torch.ones(2, 1), value_BT=leaf, old_value_BT=old, return_BT=returns
+        )
         loss = token_mean(find("value_loss", "term")(batch), batch, Totals.of(batch))
         value -= 0.3 * float(torch.autograd.grad(loss, leaf)[0].sum())
     assert value == pytest.approx(0.5, abs=0.01)

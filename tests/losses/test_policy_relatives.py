@@ -223,7 +223,9 @@ def test_corrections_learn(part: Part) -> None:
 
     def prepare(batch):
         noise_BT = 0.05 * torch.randn(batch.mask_BT.shape, generator=draw)
-        return batch.but(adv_BT=grpo(batch), ref_logp_BT=batch["old_logp_BT"], old_logp_BT=batch["old_logp_BT"] + noise_BT)
+        return batch.but(
+            adv_BT=grpo(batch), ref_logp_BT=batch["old_logp_BT"], old_logp_BT=batch["old_logp_BT"] + noise_BT
+        )
 
     policy = train(prepare, lambda b: objective(b, Totals.of(b), part, token_mean)[0], steps=25, lr=4.0, epochs=4)
     assert policy.expected_reward() > 0.6

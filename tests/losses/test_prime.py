@@ -27,7 +27,9 @@ def test_outcomes_teach_the_sum_of_log_ratios() -> None:
     mask_BT = torch.tensor([[1.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
     reward_BT = torch.tensor([[0.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
     ref = torch.tensor(REF, dtype=torch.float64)
-    loss_BT = implicit_prm(Batch(logp_BT=logp, mask_BT=mask_BT, ref_logp_BT=ref, reward_BT=reward_BT), beta=0.5) * mask_BT
+    loss_BT = (
+        implicit_prm(Batch(logp_BT=logp, mask_BT=mask_BT, ref_logp_BT=ref, reward_BT=reward_BT), beta=0.5) * mask_BT
+    )
     expected = torch.tensor([[0.513015, 0.513015], [0.974077, 0.0]], dtype=torch.float64)
     torch.testing.assert_close(loss_BT.detach(), expected, atol=1e-6, rtol=0)
 

@@ -86,7 +86,12 @@ def test_a_consistent_table_has_no_loss_and_is_the_softmax_of_the_rewards() -> N
     r = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
     A_31, V_31 = (r - r.logsumexp(0)).unsqueeze(-1), r.logsumexp(0).expand(3, 1)
     batch = Batch(
-        logp_BT=A_31, mask_BT=torch.ones(3, 1).double(), old_logp_BT=A_31, value_BT=V_31, old_value_BT=V_31, reward_BT=r.view(3, 1)
+        logp_BT=A_31,
+        mask_BT=torch.ones(3, 1).double(),
+        old_logp_BT=A_31,
+        value_BT=V_31,
+        old_value_BT=V_31,
+        reward_BT=r.view(3, 1),
     )
     torch.testing.assert_close(soft_q(batch), torch.zeros(3, 1).double(), rtol=0, atol=1e-12)
     assert float(soft_q(batch.but(reward_BT=-batch["reward_BT"])).sum()) > 1  # the sign of the reward matters

@@ -34,7 +34,11 @@ def batch(**info: list[float]) -> Batch:
     found = {f"reward:{k}_B": torch.tensor(v, dtype=torch.float64) for k, v in info.items()}
     tensors = [torch.tensor(x, dtype=torch.float64) for x in (mask, reward)]
     return Batch(
-        logp_BT=torch.zeros_like(tensors[0]), mask_BT=tensors[0], reward_BT=tensors[1], group_B=torch.tensor([5, 5, 2, 5]), **found
+        logp_BT=torch.zeros_like(tensors[0]),
+        mask_BT=tensors[0],
+        reward_BT=tensors[1],
+        group_B=torch.tensor([5, 5, 2, 5]),
+        **found,
     )
 
 

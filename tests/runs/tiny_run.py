@@ -22,13 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from posttrain.rollouts.sources import LocalSource
 
 from posttrain.core.config import Config, to_dict
 from posttrain.core.loop import Loop
 from posttrain.core.method import Method
-from posttrain.core.protocols import Environment
 from posttrain.core.plan import Context, Do, Phase, Plan
+from posttrain.core.protocols import Environment
 from posttrain.core.rng import torch_generator
 from posttrain.core.types import Prompt
 from posttrain.inference.sampling import Sampling
@@ -40,6 +39,7 @@ from posttrain.models.decoder import Decoder, DecoderConfig
 from posttrain.models.language import LanguagePolicy
 from posttrain.rewards.runtime.score import Scorer
 from posttrain.rewards.shaping.adaptive_kl import adaptive_kl
+from posttrain.rollouts.sources import LocalSource
 from posttrain.rollouts.written import demonstrations
 from posttrain.runs import checkpoint
 from posttrain.runs.run import Run

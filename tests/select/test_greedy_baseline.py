@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from claims.worlds.tabular import TabularPolicy
+from posttrain.core.protocols import RolloutRequest
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group
 from posttrain.rollouts.sample import sample
@@ -36,8 +37,8 @@ def test_without_a_bar_there_is_nothing_to_compare_with() -> None:
 def test_the_samples_are_those_of_sample_and_the_last_is_the_likeliest() -> None:
     policy = TabularPolicy(3, 2, 4).randomise(1.0, "greedy", 0)
     prompts = numbered(3).prompts
-    made = sample_and_greedy(policy, prompts, Sampling(), 0, 5, n=2)
-    plain = sample(policy, prompts, Sampling(), 0, 5, n=2)
+    made = sample_and_greedy(RolloutRequest({"policy": policy}, prompts, Sampling(), 0, 5), n=2)
+    plain = sample(RolloutRequest({"policy": policy}, prompts, Sampling(), 0, 5), n=2)
     for g, p in zip(made, plain, strict=True):
         assert [r.text for r in g.rollouts[:2]] == [r.text for r in p.rollouts]
         assert [bool(r.info.get("greedy")) for r in g.rollouts] == [False, False, True]

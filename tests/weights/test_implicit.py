@@ -72,7 +72,12 @@ def test_blend_by_hand() -> None:
     # .5 + 2 r - 3 aux: r = 1, aux = 2 -> -3.5; r = 0, aux = -1 -> 3.5; the failed row stays failed
     mask = torch.tensor([[1.0, 1.0], [1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
     reward = torch.tensor([[0.0, 1.0], [0.0, 0.0], [math.nan] * 2], dtype=torch.float64)
-    batch = Batch(logp_BT=torch.zeros_like(mask), mask_BT=mask, reward_BT=reward, **{"reward:aux_B": torch.tensor([2.0, -1.0, 0.0])})
+    batch = Batch(
+        logp_BT=torch.zeros_like(mask),
+        mask_BT=mask,
+        reward_BT=reward,
+        **{"reward:aux_B": torch.tensor([2.0, -1.0, 0.0])},
+    )
     part = find("blend(phi=(0.5, 2, -3))", "shaping").live()
     got = part(batch)
     assert got[:2].tolist() == [[0.0, -3.5], [3.5, 0.0]] and got[2].isnan().all()
