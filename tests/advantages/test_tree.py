@@ -163,7 +163,7 @@ def test_gigpo() -> None:
     # rewards fall as they come: row 0 earns 0, 2, row 1 earns 1, 0; states 5, 6 and 6, 5: each comes twice
     batch = told(["ab", "cd"], [2.0, 0.0])
     batch["reward_BT"][1, 0] = 1.0
-    batch["state_BT"] = torch.tensor([[5, 6], [6, 5]])
+    batch = batch.but(state_BT=torch.tensor([[5, 6], [6, 5]]))
     # to go: 2, 2 and 1, 0. State 5: 2 and 0, mean 1; state 6: 2 and 1, mean 1.5
     close(gigpo(batch, episode=0.0), [[1.0, 0.5], [-0.5, -1.0]])
     close(gigpo(batch, episode=0.0, baseline="others"), [[2.0, 1.0], [-1.0, -2.0]])
@@ -183,8 +183,7 @@ def test_gigpo_without_numbered_states_compares_equal_prefixes() -> None:
 
 
 def test_gigpo_does_not_mix_groups() -> None:
-    batch = told(["a", "b"], [1.0, 0.0], group=[0, 1])
-    batch["state_BT"] = torch.tensor([[5], [5]])
+    batch = told(["a", "b"], [1.0, 0.0], group=[0, 1]).but(state_BT=torch.tensor([[5], [5]]))
     close(gigpo(batch), [[0.0], [0.0]])
     with pytest.raises(UserError, match="'group' or with 'others'"):
         gigpo(batch, baseline="self")

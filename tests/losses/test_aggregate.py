@@ -118,7 +118,7 @@ def test_no_garbage_outside_the_mask_reaches_the_gradient(name: str, garbage: fl
     dirty = clean.but(**streams, score_B=torch.where(clean.valid_B, clean["score_B"], garbage))
     grads = []
     for batch in (clean, dirty):
-        leaves = {n: getattr(batch, n).clone().requires_grad_() for n in laws.LEAVES}
+        leaves = {n: batch[n].clone().requires_grad_() for n in laws.LEAVES}
         total, _ = objective(batch.but(**leaves), Totals.of(batch), loss, token_mean, [find("value_loss"), kl])
         grads.append(torch.autograd.grad(total, list(leaves.values()), allow_unused=True))
     for a, b in zip(*grads, strict=True):

@@ -13,7 +13,7 @@ from posttrain.advantages.rloo import rloo
 from posttrain.core.errors import UserError
 from posttrain.core.protocols import RolloutRequest
 from posttrain.core.sampling import Sampling
-from posttrain.core.types import Prompt
+from posttrain.core.types import Origin, Prompt
 from posttrain.losses.policy.reinforce import reinforce
 from posttrain.losses.policy.topr import topr
 from posttrain.losses.preference.copg import copg
@@ -94,7 +94,7 @@ def test_logged_answers_keep_the_log_probabilities_of_who_gave_them() -> None:
     (group,) = logged(RolloutRequest({"policy": policy}, [asked(told)], Sampling(), 0, 0))
     assert [r.text for r in group.rollouts] == ["ab", "bc", "ca"]
     torch.testing.assert_close(group.rollouts[2].logp_T, torch.tensor([-0.5, -0.2]))
-    assert all(r.info["written"] for r in group.rollouts)  # the guard has no sampler to compare with
+    assert all(r.origin is not Origin.SAMPLED for r in group.rollouts)  # the guard has no sampler to compare with
     steps = [
         [r.text for r in logged(RolloutRequest({"policy": policy}, [asked(told)], Sampling(), 0, s), n=2)[0].rollouts]
         for s in range(3)

@@ -51,8 +51,8 @@ def test_token_rewards_are_log_ratios() -> None:
     outcome = Worth(lambda rs: torch.tensor([1.0, 0.0]))
     Implicit(outcome, prm, start, beta=2.0).score([Group(row(0), made)])
     # a: 2 log(.75 / .5) = 2 log 1.5; b: 2 log(.25 / .5) = -2 log 2; the first letter is as likely as it was
-    assert made[0].reward_T.tolist() == pytest.approx([0.0, 2 * math.log(1.5)], abs=1e-6)
-    assert made[1].reward_T.tolist() == pytest.approx([0.0, -2 * math.log(2)], abs=1e-6)
+    assert made[0].stream("reward").tolist() == pytest.approx([0.0, 2 * math.log(1.5)], abs=1e-6)
+    assert made[1].stream("reward").tolist() == pytest.approx([0.0, -2 * math.log(2)], abs=1e-6)
     assert [r.reward for r in made] == [1.0, 0.0] == [r.rewards["outcome"] for r in made]
 
 

@@ -137,7 +137,7 @@ def test_the_scorer_asks_the_frozen_model_with_the_prompt_before_the_question() 
     question = Prompt.text("q", "Is it so?", "yes")
     writer = PromptWriter.of(tiny_policy())
     made = writer.sample([question], 2, Sampling(max_tokens=2))
-    made[0][0].text, made[0][1].text = " Say ", ""
+    made[0][0].turns[-1].text, made[0][1].turns[-1].text = " Say ", ""
     Prompted(read, ["yes", "no"]).score([Group(question, made[0])])
     assert seen == ["Say Is it so?", "Is it so?"]
     close(torch.tensor([r.reward for r in made[0]]), [200 * 0.8, 180 * -0.6], 1e-4)

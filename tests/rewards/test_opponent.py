@@ -59,7 +59,7 @@ def test_the_gradient_of_nash_md_by_hand() -> None:
     game = Game(torch.tensor([[[0.5, 0.9], [0.1, 0.5]]]))
     (p,) = numbered(1).prompts
     group = Group(p, [pi.written(p, "a")])
-    group.rollouts[0].logp_T = torch.tensor([math.log(0.5)])
+    group.rollouts[0].turns[-1].logp_T = torch.tensor([math.log(0.5)])
     WinRate(game.judge, Opponent(b_only, b_only, Sampling(), m=3)).score([group])
     method = against_mixture(tau=0.1)
     rollouts, batch = assemble([group])
