@@ -248,7 +248,9 @@ def modes() -> Batch:
 def test_autothink_matrix() -> None:
     close(autothink(modes()).sum(-1), [1.0, 0.0, 1.0, 2.0, -1.0])
     batch = modes()
-    batch = batch.but(**{"reward:thinks_B": torch.tensor([0.0, 0, 1, 1, 1])})  # a component has the last word on the mode
+    batch = batch.but(
+        **{"reward:thinks_B": torch.tensor([0.0, 0, 1, 1, 1])}
+    )  # a component has the last word on the mode
     close(autothink(batch, mode="thinks").sum(-1), [2.0, -1.0, 1.0, 1.0, 0.0])
 
 
