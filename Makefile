@@ -7,7 +7,7 @@ JOBS ?= 2
 SEED ?= 0
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: quickstart test check lint types format methods clean
+.PHONY: quickstart test check lint types format index pages methods clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -46,7 +46,10 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-methods: $(STAMP)
+index: $(STAMP)
+	$(BIN)/python -m posttrain.view.index
+
+pages methods: index
 	$(BIN)/python -m posttrain.view.methods_page
 
 clean:

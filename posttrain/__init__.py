@@ -1,30 +1,64 @@
+# ruff: noqa: F401
 """posttrain: make a generative policy better from feedback."""
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
 # name -> where it lives; imported on first use, so that `import posttrain` stays under a second
 _EXPORTS = {
-    "Batch": "core.types",
+    "Batch": "core.batch",
+    "Config": "core.config",
+    "Environment": "core.protocols",
+    "Episode": "core.protocols",
     "Group": "core.types",
     "Method": "core.method",
+    "Objective": "core.method",
+    "Observation": "core.turn",
     "Phase": "core.plan",
     "Plan": "core.plan",
+    "Policy": "core.protocols",
     "Prompt": "core.types",
     "Rollout": "core.types",
+    "RolloutRequest": "core.protocols",
+    "Sampling": "core.sampling",
+    "Step": "core.protocols",
+    "Turn": "core.turn",
     "UserError": "core.errors",
     "find": "core.registry",
+    "find_method": "core.method",
     "load_model": "models.load",
     "parts": "core.registry",
     "run": "api",
+    "run_config": "api",
+    "run_plan": "runs.plans",
     "train": "train",
 }
-__all__ = [*_EXPORTS, "__version__"]
+_MODULES = {"rng": "core.rng"}
+__all__ = [*_EXPORTS, *_MODULES, "__version__"]
+
+if TYPE_CHECKING:  # for editors and type checkers
+    from posttrain.api import run, run_config
+    from posttrain.core import rng
+    from posttrain.core.batch import Batch
+    from posttrain.core.config import Config
+    from posttrain.core.errors import UserError
+    from posttrain.core.method import Method, Objective, find_method
+    from posttrain.core.plan import Phase, Plan
+    from posttrain.core.protocols import Environment, Episode, Policy, RolloutRequest, Step
+    from posttrain.core.registry import find, parts
+    from posttrain.core.sampling import Sampling
+    from posttrain.core.turn import Observation, Turn
+    from posttrain.core.types import Group, Prompt, Rollout
+    from posttrain.models.load import load_model
+    from posttrain.runs.plans import run_plan
+    from posttrain.train import train
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"posttrain.{_MODULES[name]}")
     if name in _EXPORTS:
         return getattr(import_module(f"posttrain.{_EXPORTS[name]}"), name)
     raise AttributeError(f"module 'posttrain' has no attribute {name!r}")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from posttrain.core.config import Config, to_dict
+from posttrain.core.adopt import adopt
+from posttrain.core.config import Config, from_dict, to_dict
 from posttrain.core.loop import Loop
 from posttrain.core.method import Method, find_method
+from posttrain.core.registry import find, fold, parse, parts
 from posttrain.evals.accuracy import Score
+from posttrain.rewards.runtime.score import Scorer
 from posttrain.runs.build import Pieces, build_loop, environment, load_policy, measure, scorer_of
 from posttrain.runs.plans import run_plan
 from posttrain.runs.refuse import refuse
@@ -42,6 +46,54 @@ def run_config(
         loop = build_loop(config, method, policy, Pieces(env, scorer, store, callbacks=callbacks))
         loop.role = "reward_model" if method.scores else "policy"
         return _measured(loop, scorer)
+
+
+def run(
+    *, model: Any = "pocket", task: Any = None, env: Any = None, reward: Any = None, method: str | Method = "grpo",
+    steps: int = 40, callbacks: Sequence[Any] = (), runs: str | Path = "runs", fresh: bool = False, **settings: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """Train, with objects or strings; returns the summary.
+
+    model: a name, folder or hub id, or a Policy. task: a name, a file, or a list of rows ({"question": ..., "answer": ...});
+    env: an Environment instead. reward: a function of yours, a name, or a run of a reward model. method: a name (a plan's too)
+    or a Method. callbacks: objects with any of on_begin, on_rollouts, on_step, on_eval, on_checkpoint, on_end.
+    settings: anything else that `Config` has, `sampling={...}` included.
+    """
+    plain: dict[str, Any] = {"steps": steps, **settings}
+    given: dict[str, Any] = {}
+    if isinstance(model, str | Path):
+        plain["model"] = str(model)
+    else:
+        given["policy"] = model
+        plain["model"] = getattr(model, "name", "") or type(model).__name__
+    if env is not None:
+        given["env"] = adopt(env)
+        plain["task"] = given["env"].name
+    elif isinstance(task, str | Path):
+        plain["task"] = str(task)
+    elif task is not None:
+        from posttrain.environments.data import data
+
+        given["env"] = data(task)
+        plain["task"] = "rows"
+    if isinstance(reward, str):
+        plain["reward"] = reward
+    elif reward is not None:
+        name = getattr(reward, "__name__", "reward")
+        given["scorer"] = reward if hasattr(reward, "score") else Scorer([(name, reward, 1.0)])
+        plain["reward"] = ""
+    if isinstance(method, str):
+        plain["method"] = method
+    config = from_dict(Config, plain)
+    if isinstance(method, str) and _is_plan(method):
+        return run_plan(find(method, "plan")(), config, runs, fresh, tuple(callbacks))
+    chosen = find_method(method) if isinstance(method, str) else method
+    return run_config(config, runs, fresh, chosen, tuple(callbacks), **given)
+
+
+def _is_plan(name: str) -> bool:
+    word = fold(parse(name)[0])
+    return word in {p.name for p in parts("plan")} - {p.name for p in parts("method")}
 
 
 def _measured(loop: Loop, scorer: Any) -> dict[str, Any]:
@@ -78,4 +130,4 @@ def summarise(loop: Loop, before: Score, after: Score) -> dict[str, Any]:
     }
 
 
-__all__ = ["run_config", "run_plan", "summarise"]
+__all__ = ["run", "run_config", "run_plan", "summarise"]

@@ -10,13 +10,18 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 from posttrain.core.errors import UserError, unknown
-from posttrain.core.registry import _PARTS, Card, Part, _relative, fold
+from posttrain.core.registry import _relative, fold
 
 Arm = Callable[[int], Mapping[str, float]]  # seed -> metrics
+LEVELS = {
+    "table": "a lookup table, or a toy of as few numbers",
+    "pocket": "the language model that comes with the package",
+    "real": "a published language model",
+}
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,7 @@ class Claim:
     family: str = ""
     tried: str = ""
     budget_seconds: float = 120.0
+    level: str = "table"  # what is trained: a key of LEVELS
 
     def __post_init__(self) -> None:
         for check in self.checks:
@@ -59,13 +65,28 @@ class Claim:
             raise UserError(f"the claim {self.id!r} checks nothing, so it cannot fail; give it at least one Check")
         if len(self.seeds) < 3:
             raise UserError(f"the claim {self.id!r} has {len(self.seeds)} seeds; 3 is the least that shows any spread")
+        if self.level not in LEVELS:
+            raise unknown("level of evidence", self.level, LEVELS)
+
+
+@dataclass(frozen=True)
+class Filed:
+    """A claim and its file, relative to the project."""
+
+    claim: Claim
+    file: str
+
+
+_CLAIMS: dict[str, Filed] = {}  # by id; claims are evidence for parts, not parts: the registry does not know them
 
 
 def claim(c: Claim, file: str) -> Claim:
     """Register a claim under its id."""
-    doc = f"{c.title}: {c.says}\n\n{c.experiment}"
-    card = Card(fold(c.id), "claim", c.title, c.paper, system=c.id, file=_relative(file), doc=doc)
-    _PARTS["claim"][card.name] = Part(partial(_same, c), card)
+    filed = Filed(c, _relative(file))
+    old = _CLAIMS.get(fold(c.id))
+    if old and old.file != filed.file:
+        raise UserError(f"two claims have the id {c.id!r}: {old.file} and {filed.file}")
+    _CLAIMS[fold(c.id)] = filed
     return c
 
 
@@ -80,20 +101,15 @@ def discover_claims() -> None:
 def find_claim(id: str) -> Claim:
     """The claim of that id; unknown ones fail with the nearest match."""
     discover_claims()
-    if fold(id) not in _PARTS["claim"]:
-        raise unknown("claim", id, _PARTS["claim"])
-    found: Claim = _PARTS["claim"][fold(id)].fn()
-    return found
-
-
-def _same(c: Claim) -> Claim:
-    return c
+    if fold(id) not in _CLAIMS:
+        raise unknown("claim", id, _CLAIMS)
+    return _CLAIMS[fold(id)].claim
 
 
 def claims(family: str | None = None) -> list[Claim]:
     """Every claim, or those of one family."""
     discover_claims()
-    every: list[Claim] = [part.fn() for _, part in sorted(_PARTS["claim"].items())]
+    every = [filed.claim for _, filed in sorted(_CLAIMS.items())]
     if family is None:
         return every
     found = [c for c in every if c.family == family]
@@ -104,4 +120,4 @@ def claims(family: str | None = None) -> list[Claim]:
 
 def file_of(c: Claim) -> str:
     """The claim's file, relative to the project."""
-    return _PARTS["claim"][fold(c.id)].card.file
+    return _CLAIMS[fold(c.id)].file

@@ -1,35 +1,45 @@
-"""What the recorded experiments say about a system: shown, not shown, stale or none. Imports no torch."""
+"""What the recorded attempts at a claim say. A file of attempts stands beside the claim's own: `dpo.py`, `dpo.jsonl`,
+one attempt per line, oldest first."""
 
 from __future__ import annotations
 
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
+from claims.machinery.claim import Claim, claims, file_of
 from claims.machinery.fingerprint import ROOT, fingerprint
 
-RESULTS = Path(__file__).parent.parent / "results"
+_TOLD = ("attempt", "date", "verdict", "level", "seeds", "checks")  # of an attempt, in the index
 
 
-def claim_level(id: str) -> str:
-    """`shown`, `not shown`, `stale` (the code it ran has changed since) or `none`."""
-    made = read_record(id)
-    return "none" if made is None else _level(made["verdict"], made["file"], made["fingerprint"])
+def attempts_file(c: Claim, folder: Path | None = None) -> Path:
+    """Beside the claim's file, or in a folder."""
+    path = (ROOT / file_of(c)).with_suffix(".jsonl")
+    return path if folder is None else folder / path.name
 
 
-@cache
-def _level(verdict: str, file: str, mark: str) -> str:
-    return verdict if (ROOT / file).is_file() and fingerprint(file) == mark else "stale"
+def attempts(c: Claim, folder: Path | None = None) -> list[dict[str, Any]]:
+    """Every recorded attempt, oldest first."""
+    path = attempts_file(c, folder)
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
 
 
-def read_record(id: str) -> dict[str, Any] | None:
-    """The recorded result of a claim, or None where there is none."""
-    path = RESULTS / f"{id}.json"
-    return json.loads(path.read_text()) if path.is_file() else None
+def is_stale(c: Claim, folder: Path | None = None) -> bool:
+    """Whether the last attempt ran other code than there is now."""
+    made = attempts(c, folder)
+    return bool(made) and made[-1]["fingerprint"] != fingerprint(file_of(c))
 
 
-def recorded() -> list[str]:
-    """Ids of all claims with a result."""
-    made = (json.loads(p.read_text()) for p in sorted(RESULTS.glob("*.json")))
-    return [m["id"] for m in made if "verdict" in m]
+def told(c: Claim) -> dict[str, Any]:
+    """What the index carries of a claim: words, verdicts and intervals of every attempt, no values of arms."""
+    made = [{k: a[k] for k in _TOLD} | {"seeds": len(a["seeds"])} for a in attempts(c)]
+    return {
+        "id": c.id, "title": c.title, "paper": c.paper, "family": c.family, "level": c.level, "file": file_of(c),
+        "says": c.says, "experiment": c.experiment, "stale": is_stale(c), "attempts": made,
+    }  # fmt: skip
+
+
+def all_told() -> dict[str, dict[str, Any]]:
+    """Every claim by id."""
+    return {c.id: told(c) for c in claims()}

@@ -30,11 +30,24 @@ _GROUND = (
     "losses/objective.py",
 )
 _REPORTS = ("runs/compare.py",)
-_WORDS = ("title", "says", "experiment", "tried", "doc", "paper", "laws", "base", "system", "family")  # told, not used
+_WORDS = (
+    "title",
+    "says",
+    "experiment",
+    "tried",
+    "doc",
+    "paper",
+    "laws",
+    "base",
+    "system",
+    "family",
+    "level",
+)  # told, not used
 
 Place = tuple[str, str]  # a file and the name of a definition in it; "" for the whole file
 
-_VERDICT = [("claims/machinery/experiment.py", "find_out"), ("claims/machinery/experiment.py", "run_arms")]
+_EXPERIMENT = "claims/machinery/experiment.py"  # what decides a verdict is part of every claim
+_VERDICT = [(_EXPERIMENT, "find_out"), (_EXPERIMENT, "run_arms")]
 
 
 def fingerprint(file: str) -> str:
@@ -74,7 +87,7 @@ def _is_ground(path: str) -> bool:
 def _counts(path: str) -> bool:
     inside = path.removeprefix("posttrain/")
     if path.startswith("claims/"):
-        return not path.startswith("claims/machinery/")
+        return not path.startswith("claims/machinery/") or path == _EXPERIMENT
     return not _is_ground(path) and inside not in _REPORTS and inside.partition("/")[0] in _FOLDERS
 
 

@@ -2,8 +2,8 @@
   posttrain check dpo
   posttrain check --family preference
   posttrain check --outdated
-Each claim is the smallest experiment that could refute it here. The result is written to claims/results,
-shown or not; exit code 1 if one is not shown.
+Each claim is the smallest experiment that could refute it here. What came out is recorded beside it, shown or not, as one
+more attempt if the numbers are new; exit code 1 if one is not shown.
 """
 
 from __future__ import annotations
@@ -62,5 +62,7 @@ def main(args: argparse.Namespace) -> int:
         print(json.dumps(records))
     else:
         print("\n".join(table(made) for made in records))
+        if records and not args.no_write:
+            print("\nrecorded beside the claims; `make pages` puts it into the index and the pages")
         print(f"\nnext: posttrain find {records[0]['id']}" if records else "\nnothing to do")
     return 0 if all(made["verdict"] == "shown" for made in records) else 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 
 from posttrain.commands.parser import Parser
+from posttrain.core import index
 from posttrain.core.errors import unknown
 
 SHELLS = ("bash", "zsh", "fish")
@@ -28,13 +29,11 @@ def main(args: argparse.Namespace) -> int:
 def words() -> dict[str, list[str]]:
     """command -> its options, and the names that may follow it; written into the script, so completing is quick."""
     from posttrain.cli import COMMANDS, command_parser
-    from posttrain.core.registry import parts
 
-    methods = [p.name for p in parts("method", "plan")]
+    methods = [r["name"] for r in index.rows("method", "plan")]
     names = {
-        "run": methods, "show": sorted({p.name for p in parts() if p.card.stage != "claim"}),
-        "check": [p.name for p in parts("claim")], "audit": [p.name for p in parts("reward")],
-        "compare": methods, "completion": list(SHELLS),
+        "run": methods, "show": sorted({r["name"] for r in index.rows()}), "check": list(index.index()["claims"]),
+        "audit": [r["name"] for r in index.rows("reward")], "compare": methods, "completion": list(SHELLS),
     }  # fmt: skip
     return {c: [*names.get(c, []), *command_parser(c).names()] for c in COMMANDS}
 
@@ -42,11 +41,10 @@ def words() -> dict[str, list[str]]:
 def values() -> dict[str, list[str]]:
     """option -> what may follow it."""
     from posttrain.core.registry import STAGES
-    from posttrain.environments.task import names
-    from posttrain.models.load import NAMED
 
-    plain = [n for n in names() if not n.startswith("reasoning-gym/")]
-    return {"--task": plain, "--model": list(NAMED), "--stage": list(STAGES), "--dtype": ["float32", "bfloat16"]}
+    tasks = [t["name"] for t in index.index()["tasks"]]
+    models = index.index()["models"]
+    return {"--task": tasks, "--model": models, "--stage": [*STAGES, "claim"], "--dtype": ["float32", "bfloat16"]}
 
 
 def bash() -> str:

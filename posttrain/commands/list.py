@@ -2,8 +2,10 @@
   posttrain list
   posttrain list --stage loss
   posttrain list --stage task
-Evidence: formula (held to values derived by hand), learns (a tiny policy improves with it), claim (the paper's
-effect in a small experiment: shown, not shown, or stale since the code changed), scale (a real model on a GPU).
+  posttrain list --stage claim
+Evidence: derived (held to values derived by hand), learns (a tabular policy improves with it), table, pocket and real (the
+paper's effect in an experiment on a lookup table, the built-in model, a published model: shown or not, and at which
+attempt; stale: the code has changed since).
 """
 
 from __future__ import annotations
@@ -14,7 +16,11 @@ from typing import Any
 
 from posttrain.commands.parser import Parser
 from posttrain.commands.use import load_parts, use_option
+from posttrain.core import index
 from posttrain.core.errors import unknown
+from posttrain.core.evidence import evidence, in_words
+
+_SHOWN = ("id", "name", "title", "stage", "family", "paper", "paper_title", "file", "idea", "aliases")
 
 
 def options(parser: Parser) -> None:
@@ -25,7 +31,7 @@ def options(parser: Parser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     load_parts(args.use)
-    rows = tasks() if args.stage in ("task", "tasks", "environment") else systems(args.stage)
+    rows = listed(args.stage)
     if args.json:
         print(json.dumps(rows, indent=1))
     else:
@@ -33,23 +39,42 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
+def listed(stage: str | None) -> list[dict[str, Any]]:
+    if stage in ("task", "tasks", "environment"):
+        return tasks()
+    return claims() if stage in ("claim", "claims") else systems(stage)
+
+
 def systems(stage: str | None = None) -> list[dict[str, Any]]:
-    """A row for each registered part, in the order of the loop; a claim is evidence, not a part."""
-    from posttrain.core.registry import parts
+    """A row for each part, in the order of the loop: from the index, and from new files and those of --use."""
+    from posttrain.core.registry import _PARTS, STAGES, discover_new
 
-    chosen = stages_named(stage) if stage else ()
-    cards = [p.card for p in parts(*chosen)]
-    return [row(c) for c in cards if c.stage != "claim" or "claim" in chosen]
+    discover_new()
+    chosen = stages_named(stage) if stage else tuple(STAGES)
+    out = []
+    for s in chosen:
+        rows = {r["name"]: r for r in index.rows(s)} | {p.name: index.row_of(p.card) for p in _PARTS[s].values()}
+        out += [line(rows[name]) for name in sorted(rows)]
+    return out
 
 
-def row(card: Any) -> dict[str, Any]:
-    from posttrain.core.evidence import evidence, system_id
+def line(row: index.Row) -> dict[str, Any]:
+    """What `list` and `find` give of a row."""
+    return {k: row[k] for k in _SHOWN} | {"evidence": evidence(row)}
 
-    told = card.doc.split("\n\n")[0].replace("\n", " ") or card.title
-    return {
-        "id": system_id(card), "name": card.name, "title": card.title, "stage": card.stage, "paper": card.paper,
-        "file": card.file, "idea": told, "evidence": evidence(card),
-    }  # fmt: skip
+
+def claims() -> list[dict[str, Any]]:
+    """The recorded experiments: what each paper says, and how it came out here."""
+    out = []
+    for id, c in index.index()["claims"].items():
+        listed = index.about(id, c["paper"])
+        row = {
+            "id": id, "name": id, "title": c["title"], "stage": "claim", "family": c["family"], "paper": c["paper"],
+            "paper_title": listed["title"], "file": c["file"], "idea": f"{c['title']}: {c['says']}",
+            "aliases": listed["aliases"], "derived": [], "learns": [],
+        }  # fmt: skip
+        out.append(line(row))
+    return out
 
 
 def stages_named(word: str) -> tuple[str, ...]:
@@ -60,20 +85,32 @@ def stages_named(word: str) -> tuple[str, ...]:
     names = {name, name.removesuffix("s"), name.removesuffix("es")}
     found = [s for s, kind in STAGES.items() if {s, kind.replace(" ", "_")} & names]
     if not found:
-        raise unknown("stage", word, [*STAGES, *STAGES.values()])
+        raise unknown("stage", word, [*STAGES, *STAGES.values(), "claim"])
     return tuple(found)
 
 
 def tasks() -> list[dict[str, Any]]:
     """Every task there is a name for; what is known of it is its file's first sentence."""
-    from posttrain.environments.school import TASKS
-    from posttrain.environments.task import names
+    from posttrain.environments.task import names  # those of reasoning-gym are known only where it is installed
 
-    def told(name: str) -> str:
-        doc = (TASKS[name].__doc__ or "") if name in TASKS else ""
-        return doc.strip().split("\n\n")[0].replace("\n", " ")
+    told = {t["name"]: t["idea"] for t in index.index()["tasks"]}
+    return [{"id": n, "name": n, "title": n, "stage": "environment", "idea": told.get(n, "")} for n in names()]
 
-    return [{"id": n, "name": n, "title": n, "stage": "environment", "idea": told(n)} for n in names()]
+
+def heading(row: dict[str, Any]) -> str:
+    """Methods and plans stand by family, parts by stage."""
+    whole = row["stage"] in ("method", "plan", "claim")
+    return f"{row['stage']}: {row['family'] or 'yours'}" if whole else str(row["stage"])
+
+
+def grouped(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """heading -> rows: the stages as they come, in each the base methods first and then family by family."""
+    stages = list(dict.fromkeys(r["stage"] for r in rows))
+    order = sorted(rows, key=lambda r: (stages.index(r["stage"]), r.get("family") != "base", heading(r)))
+    out: dict[str, list[dict[str, Any]]] = {}
+    for r in order:
+        out.setdefault(heading(r), []).append(r)
+    return out
 
 
 def show(rows: list[dict[str, Any]]) -> None:
@@ -81,17 +118,16 @@ def show(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from posttrain.core.evidence import in_words
     from posttrain.view.report import next_steps
 
     console = Console(highlight=False)
-    for stage in dict.fromkeys(r["stage"] for r in rows):
-        console.print(f"\n{stage}", style="bold")
+    for head, some in grouped(rows).items():
+        console.print(f"\n{head}", style="bold")
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 2), expand=False)
         table.add_column(no_wrap=True, style="cyan")
         table.add_column(ratio=1, overflow="fold")
         table.add_column(style="green")
-        for r in (r for r in rows if r["stage"] == stage):
+        for r in some:
             table.add_row(r["name"], Text(r["idea"]), in_words(r["evidence"]) if "evidence" in r else "")
         console.print(table)
     console.print(f"\n{len(rows)} in all")

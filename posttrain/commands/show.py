@@ -16,7 +16,7 @@ from posttrain.core.errors import UserError
 
 
 def options(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="a method, plan, part or task")
+    parser.add_argument("name", metavar="NAME", help="a method, plan, part, task or claim")
     parser.add_argument("--json", action="store_true", help='as JSON: {"name", "page"}')
     use_option(parser)
 
@@ -42,7 +42,7 @@ def main(args: argparse.Namespace) -> int:
 
 def page_of(name: str) -> tuple[str, str]:
     """The page, and the command worth typing after reading it."""
-    from posttrain.core.show import first, page
+    from posttrain.core.show import claim_page, first, page
 
     try:
         part = first(name.partition("/")[2] or name)
@@ -50,6 +50,8 @@ def page_of(name: str) -> tuple[str, str]:
     except UserError:
         if found := task_page(name):
             return found, f"posttrain eval --task {name}"
+        if found := claim_page(name):
+            return found, f"posttrain check {name}"
         raise
     stage = part.card.stage if "/" not in name else name.partition("/")[0]
     if stage in ("method", "plan"):

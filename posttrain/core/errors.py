@@ -11,11 +11,26 @@ class UserError(ValueError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name closest to `name`, or None when nothing is close."""
+    """The known name closest to `name`, or None when nothing is close; of those as alike, the one with the fewest typing errors."""
     known = list(known)
     folded = {k.lower().replace("_", "-"): k for k in known}
-    hits = get_close_matches(name.lower().replace("_", "-"), folded, n=1, cutoff=0.5)
-    return folded[hits[0]] if hits else None
+    word = name.lower().replace("_", "-")
+    hits = get_close_matches(word, folded, n=5, cutoff=0.5)
+    return folded[min(hits, key=lambda hit: edits(word, hit))] if hits else None
+
+
+def edits(a: str, b: str) -> int:
+    """Letters left out, added, changed or swapped with their neighbour: `gpro` is one edit from `grpo`, two from `gspo`."""
+    rows = [list(range(len(b) + 1))]
+    for i, x in enumerate(a, 1):
+        row = [i]
+        for j, y in enumerate(b, 1):
+            least = min(rows[-1][j] + 1, row[-1] + 1, rows[-1][j - 1] + (x != y))
+            if i > 1 and j > 1 and (x, a[i - 2]) == (b[j - 2], y):
+                least = min(least, rows[-2][j - 2] + 1)
+            row.append(least)
+        rows.append(row)
+    return rows[-1][-1]
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:

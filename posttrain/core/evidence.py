@@ -1,88 +1,67 @@
-"""The evidence for a part: never a level without the file that shows it.
+"""The evidence for a part, by what was run: never a level without the file that shows it.
 
-formula  tests that hold it to values derived by hand      posttrain/evidence.json, written by tests/scan_evidence.py
-         (a method, or each method of a plan: every part that computes has such tests)
-learns   tests in which a tiny policy improves with it     the same
-claim    the paper's claim as a small experiment           claims/results/<id>.json, through claims.machinery.evidence
-scale    a run with a real model on a GPU                  claims/scale/<id>.json
+derived  a test declares that its values and gradients are derived by hand for this part: `@pytest.mark.derived("advantage/grpo")`
+         (a method, or a plan: every part of it that computes has such a test)
+learns   a test declares that a tabular policy improves with it: `@pytest.mark.learns(...)`
+table    the paper's claim as an experiment on a lookup table        claims/<family>/<id>.jsonl
+pocket   the same with the language model that comes with posttrain  the same
+real     measured with a published language model                    claims/scale/<id>.json
+
+Experiments count their attempts: `table: shown (attempt 3)`. All of it comes from the index.
 """
 
 from __future__ import annotations
 
-import json
-from functools import cache
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
-from posttrain.core.registry import Card, find
+from posttrain.core.index import Row, index
 
-PACKAGE = Path(__file__).parent.parent
-TESTS = PACKAGE / "evidence.json"
-SCALE = PACKAGE.parent / "claims" / "scale"
-_COMPUTES = (
-    "shaping",
-    "select",
-    "advantage",
-    "loss",
-    "aggregate",
-    "terms",
-)  # fields of a method with a formula in them
+TESTED = ("derived", "learns")
+RUN = ("table", "pocket", "real")
+LEVELS = (*TESTED, *RUN)
 
 
-def system_id(card: Card) -> str:
-    """The id that claims and results go by: the published system's, or the part's own name."""
-    return card.system or card.name
+def evidence(row: Row) -> dict[str, Any]:
+    """Level -> whether tests stand behind it, or how the last experiment of that level came out; None where there is none.
+
+    {"derived": True, "learns": False, "table": {"verdict": "shown", "attempt": 3, "stale": False, "file": ...}, ...}
+    """
+    out: dict[str, Any] = {level: bool(row.get(level)) for level in TESTED}
+    return out | {level: _run(row["id"], level) for level in RUN}
 
 
-def evidence(card: Card) -> dict[str, Any]:
-    """{"formula": bool, "learns": bool, "claim": "shown" | "not shown" | "stale" | "none", "scale": bool}."""
-    found = files(card)
-    level = import_module("claims.machinery.evidence").claim_level(system_id(card))
-    return {k: level if k == "claim" else bool(found[k]) for k in ("formula", "learns", "claim", "scale")}
+def _run(id: str, level: str) -> dict[str, Any] | None:
+    """The last attempt of that level at the system's claim; for a real model, where no claim was made, what was measured."""
+    claim = index()["claims"].get(id)
+    tried = [a for a in claim["attempts"] if a["level"] == level] if claim else []
+    if claim and tried:
+        last = tried[-1]
+        stale = claim["stale"] and last is claim["attempts"][-1]
+        return {"verdict": last["verdict"], "attempt": last["attempt"], "stale": stale, "file": attempts_file(claim)}
+    measured = index()["real"].get(id) if level == "real" else None
+    return {"verdict": "measured", "file": measured["file"]} if measured else None
 
 
-def files(card: Card) -> dict[str, list[str]]:
-    """What each level rests on: test ids, and result files relative to the project."""
-    tests = tested().get(f"{card.stage}/{card.name}", {})
-    out = {level: list(tests.get(level, [])) for level in ("formula", "learns")}
-    if card.stage == "method":
-        out["formula"] = _formulas_of_parts([find(card.name, "method").fn()])
-    elif card.stage == "plan":
-        out["formula"] = out["formula"] or _formulas_of_parts(_methods_of(find(card.name, "plan").fn().parts))
-    id = system_id(card)
-    for level, path in (
-        ("claim", PACKAGE.parent / "claims" / "results" / f"{id}.json"),
-        ("scale", SCALE / f"{id}.json"),
-    ):
-        out[level] = [str(path.relative_to(PACKAGE.parent))] if path.is_file() else []
-    return out
+def attempts_file(claim: Row) -> str:
+    """The attempts at a claim stand beside its file."""
+    return str(claim["file"]).removesuffix(".py") + ".jsonl"
 
 
-def _formulas_of_parts(methods: list[Any]) -> list[str]:
-    """One test for each part of the methods that computes; nothing if one of them has none, or there is no method."""
-    parts = [p for m in methods for f in _COMPUTES for p in m.parts()[f]]
-    tests = [tested().get(f"{p.card.stage}/{p.name}", {}).get("formula", []) for p in parts]
-    return list(dict.fromkeys(t[0] for t in tests)) if all(tests) else []
-
-
-def _methods_of(parts: tuple[Any, ...]) -> list[Any]:
-    """The methods of a plan's phases, in its cycles too."""
-    inner = [m for part in parts for m in _methods_of(getattr(part, "parts", ()))]
-    return inner + [part.method for part in parts if hasattr(part, "method")]
+def files(row: Row) -> dict[str, list[str]]:
+    """What each level rests on: test ids, and files of results relative to the project."""
+    found = {level: list(row.get(level, [])) for level in TESTED}
+    return found | {level: [run["file"]] if (run := _run(row["id"], level)) else [] for level in RUN}
 
 
 def in_words(levels: dict[str, Any]) -> str:
-    """formula, learns, claim shown; `-` where there is nothing yet."""
-    told = [k for k in ("formula", "learns") if levels[k]]
-    if levels["claim"] != "none":
-        told.append(f"claim {levels['claim']}")
-    if levels["scale"]:
-        told.append("scale")
+    """derived, learns, table: shown (attempt 3); `-` where there is nothing yet."""
+    told = [level for level in TESTED if levels[level]]
+    told += [f"{level}: {outcome(levels[level])}" for level in RUN if levels[level]]
     return ", ".join(told) or "-"
 
 
-@cache
-def tested() -> dict[str, dict[str, list[str]]]:
-    """stage/name -> level -> test ids; nothing where the table was not generated."""
-    return json.loads(TESTS.read_text()) if TESTS.is_file() else {}
+def outcome(run: dict[str, Any]) -> str:
+    """shown (attempt 3); the code of a stale one has changed since."""
+    inside = [f"attempt {run['attempt']}"] if "attempt" in run else []
+    inside += ["stale"] if run.get("stale") else []
+    return f"{run['verdict']} ({', '.join(inside)})" if inside else str(run["verdict"])

@@ -79,6 +79,7 @@ class Step:
 
     messages: Sequence[Message] | Observation | None = None  # what is seen next; None ends the episode
     reward: float | None = None  # earned by the turn
+    rewards: Mapping[str, float] = field(default_factory=dict)  # earned by roles, on the last turn of each
     stop: str = "answered"  # why it ended, where it did: a key of core.types.STOPS
     role: str = "policy"  # who moves next
     info: dict[str, Any] = field(
@@ -109,6 +110,11 @@ class Environment:
     def graded(self) -> bool:
         """Whether `grade` can say what an answer is worth: false where an episode, or a reward, does."""
         return type(self).grade is not Environment.grade
+
+    @property
+    def opens(self) -> bool:
+        """Whether what follows an answer is up to the environment: it has turns."""
+        return type(self).open is not Environment.open
 
     name: Any  # what the task is called; a string
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import posttrain
+from posttrain.core import index
 from posttrain.core.errors import UserError, nearest, unknown
 
 # stage name -> what it is called in an error; the order is the order of the loop
@@ -41,7 +41,6 @@ STAGES = {
     "eval": "eval",
     "method": "method",
     "plan": "plan",
-    "claim": "claim",
 }
 LOSSES = ("policy_loss", "preference_loss", "supervised_loss", "reward_model_loss")
 _FOLDERS = [
@@ -158,20 +157,39 @@ def _relative(file: str | None) -> str:
 def _add(part: Part) -> Part:
     shelf = _PARTS[part.card.stage]
     old = shelf.get(part.name)
-    if old and old.card.file != part.card.file:
-        raise UserError(f"two {part.card.stage} parts are named {part.name!r}: {old.card.file} and {part.card.file}")
+    before = old.card.file if old else _claimed(part.card)
+    if before and before != part.card.file:
+        raise UserError(f"two {part.card.stage} parts are named {part.name!r}: {before} and {part.card.file}")
     shelf[part.name] = part
     return part
+
+
+def _claimed(card: Card) -> str:
+    """The file of the package that has the name of a user's part: it need not be imported to be in the way."""
+    listed = index.row(card.stage, card.name) if not index.module_name(card.file) else None
+    return listed["file"] if listed else ""
 
 
 @cache
 def discover() -> None:
     """Import every file of the stage folders, so that each registers its parts."""
-    for folder in _FOLDERS:
-        package = importlib.import_module(f"posttrain.{folder}")
-        for module in pkgutil.walk_packages(package.__path__, f"posttrain.{folder}."):
-            if not module.name.rsplit(".", 1)[-1].startswith("_"):
-                importlib.import_module(module.name)
+    for module in modules():
+        importlib.import_module(module)
+
+
+def discover_new() -> None:
+    """Import the files that the index was made without: a new file is listed and found before `make index`."""
+    for module in sorted(set(modules()) - set(index.index()["modules"])):
+        importlib.import_module(module)
+
+
+def modules() -> list[str]:
+    """Every module of the stage folders, by what lies on the disk: nothing is imported."""
+    root = Path(posttrain.__file__).parent
+    files = [f.relative_to(root) for folder in _FOLDERS for f in sorted((root / folder).rglob("*.py"))]
+    plain = [f for f in files if not (f.stem.startswith("_") and f.stem != "__init__")]
+    names = [".".join(("posttrain", *f.parent.parts, *([] if f.stem == "__init__" else [f.stem]))) for f in plain]
+    return list(dict.fromkeys(names))
 
 
 def parts(*stages: str) -> list[Part]:
@@ -181,14 +199,36 @@ def parts(*stages: str) -> list[Part]:
 
 
 def find(name: str, *stages: str) -> Part:
-    """The part of that name in these stages; `find("cispo(high=4)", "policy_loss")` binds parameters too."""
-    discover()
+    """The part of that name in these stages; `find("cispo(high=4)", "policy_loss")` binds parameters too.
+
+    Only the module that the index names is imported; a name that the index does not know is looked for in every file.
+    """
     word, params = parse(name)
-    for s in stages or STAGES:
-        if fold(word) in _PARTS[s]:
-            return _PARTS[s][fold(word)].but(**params)
-    kinds = list(dict.fromkeys(STAGES[s] for s in stages)) or ["part"]
-    raise unknown(" or ".join(kinds), word, [n for s in stages or STAGES for n in _PARTS[s]])
+    chosen = stages or tuple(STAGES)
+    part = _first(fold(word), chosen, _lookup)
+    if part is None:
+        discover()
+        part = _first(fold(word), chosen, lambda stage, name: _PARTS[stage].get(name))
+    if part is None:
+        kinds = list(dict.fromkeys(STAGES[s] for s in stages)) or ["part"]
+        raise unknown(" or ".join(kinds), word, [n for s in chosen for n in _PARTS[s]])
+    return part.but(**params)
+
+
+def _first(name: str, stages: tuple[str, ...], look: Callable[[str, str], Part | None]) -> Part | None:
+    return next((found for found in (look(stage, name) for stage in stages) if found), None)
+
+
+def _lookup(stage: str, name: str) -> Part | None:
+    """Registered already, or registered by the module that the index names; None where that module is gone or has it no more."""
+    module = index.module_of(stage, name)
+    if name not in _PARTS[stage] and module:
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if not module.startswith(error.name or "?"):  # a dependency is missing: that is another error
+                raise
+    return _PARTS[stage].get(name)
 
 
 def parse(text: str) -> tuple[str, dict[str, Any]]:

@@ -11,11 +11,12 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
+from posttrain.core import index
 from posttrain.core.errors import unknown
-from posttrain.core.evidence import evidence, files, in_words
+from posttrain.core.evidence import attempts_file, evidence, files, in_words
 from posttrain.core.method import FIELD_STAGES, Method, find_method
 from posttrain.core.plan import Copy, Cycle, Do, Gate, Phase, Plan
-from posttrain.core.registry import STAGES, Card, Part, find, fold, parse, parts
+from posttrain.core.registry import _PARTS, STAGES, Card, Part, discover_new, find, fold, parse
 
 _PLUMBING = ("posttrain.core.types", "posttrain.core.errors", "posttrain.core.registry", "posttrain.core.sampling")
 _STAGE_WORDS = {
@@ -50,12 +51,19 @@ def stage_of(word: str) -> str:
 def first(name: str) -> Part:
     """The method or plan of that name, else the part; where parameters are a method's own fields, they are left out."""
     word = parse(name)[0]
-    if fold(word) in {p.name for p in parts("method", "plan")}:
+    known = names()
+    if fold(word) in {n for stage, n in known if stage in ("method", "plan")}:
         return find(word, "method", "plan")
-    known = {p.name for p in parts() if p.card.stage != "claim"}
-    if fold(word) not in known:
-        raise unknown("method, plan or part", word, known)
-    return find(name, *(s for s in STAGES if s != "claim"))
+    if fold(word) not in {n for _, n in known}:
+        raise unknown("method, plan or part", word, {n for _, n in known})
+    return find(name)
+
+
+def names() -> set[tuple[str, str]]:
+    """(stage, name) of every part: of the index, and of new files and those of --use."""
+    discover_new()
+    registered = {(stage, name) for stage, shelf in _PARTS.items() for name in shelf}
+    return registered | {(r["stage"], r["name"]) for r in index.rows()}
 
 
 # ---- three kinds of pages
@@ -78,11 +86,8 @@ def part_page(part: Part) -> str:
     out = [*header(part.card), *others(part.card)]
     out += section(part, "The code")
     out += called_by([part], [part.fn])
-    users = [
-        p.name
-        for p in parts("method")
-        if any(part.name == q.name and part.card.stage == q.card.stage for q in all_parts(p.fn()))
-    ]
+    key = f"{part.card.stage}/{part.name}"
+    users = [r["name"] for r in index.rows("method") if key in {p["part"] for p in r["parts"]}]
     if users:
         out += ["## Methods that use it", ", ".join(users)]
     return "\n".join(out).rstrip() + "\n"
@@ -107,15 +112,50 @@ def plan_page(part: Part) -> str:
 
 
 def header(card: Card) -> list[str]:
-    levels, behind = evidence(card), files(card)
+    """Title, words, and facts with their evidence, from the index."""
+    row = index.row_of(card)
     facts = [f"- {STAGES[card.stage]} in `{card.file}`"]
     if card.paper:
-        facts.append(f"- paper: {card.paper}{link(card.paper)}")
+        title = f", {row['paper_title']}" if row["paper_title"] else ""
+        facts.append(f"- paper: {card.paper}{link(card.paper)}{title}")
     if card.base:
         facts.append(f"- a variation of {card.base}")
-    facts.append(f"- evidence: {in_words(levels)}")
-    facts += [f"  - {level}: {', '.join(found[:3])}" for level, found in behind.items() if found]
+    facts.append(f"- evidence: {in_words(evidence(row))}")
+    facts += [f"  - {level}: {', '.join(found[:3])}" for level, found in files(row).items() if found]
     return [f"# {card.title}", "", card.doc, "", *facts, ""]
+
+
+def claim_page(id: str) -> str | None:
+    """A study that is a claim and no part: what the paper says, the experiment, and every attempt at it."""
+    claim = index.index()["claims"].get(id)
+    if claim is None:
+        return None
+    facts = [f"- claim in `{claim['file']}`, attempts in `{attempts_file(claim)}`"]
+    facts.append(f"- paper: {claim['paper']}{link(claim['paper'])}")
+    return "\n".join(
+        [f"# {claim['title']}", "", claim["says"], "", claim["experiment"], "", *facts, "", *tried(claim), ""]
+    )
+
+
+def tried(claim: index.Row) -> list[str]:
+    """Every attempt at a claim, oldest first, each check with its interval."""
+    out = [
+        "| attempt | level | verdict | difference, 95% interval over seeds, and margin of each check |",
+        "|---|---|---|---|",
+    ]
+    for a in claim["attempts"]:
+        last = a is claim["attempts"][-1]
+        verdict = f"{a['verdict']}, stale" if last and claim["stale"] else a["verdict"]
+        checks = "; ".join(interval(c) for c in a["checks"])
+        out.append(f"| {a['attempt']} ({a['date']}, {a['seeds']} seeds) | {a['level']} | {verdict} | {checks} |")
+    return out
+
+
+def interval(c: dict[str, Any]) -> str:
+    """A check as it came out."""
+    mark = "" if c["shown"] else "**not shown** "
+    told = f"{c['difference']:+.3g} [{c['low']:+.3g}, {c['high']:+.3g}]"
+    return f"{mark}{c['name']} {told}" + (f", margin {c['margin']:+g}" if c["margin"] else "")
 
 
 def link(paper: str) -> str:
@@ -125,7 +165,8 @@ def link(paper: str) -> str:
 
 def others(card: Card) -> list[str]:
     """Parts of the same name in other stages, and how to ask for them."""
-    same = [p.card.stage for p in parts() if p.name == card.name and p.card.stage not in (card.stage, "claim")]
+    known = names()
+    same = [stage for stage in STAGES if (stage, card.name) in known and stage != card.stage]
     return [f"See also: {', '.join(f'`posttrain show {s}/{card.name}`' for s in same)}", ""] if same else []
 
 
@@ -203,16 +244,13 @@ def loop_functions() -> list[Any]:
     return [loop.train, loop.select, loop.credit, loss.objective]
 
 
-def all_parts(m: Method) -> list[Part]:
-    return [p for group in m.parts().values() for p in group]
-
-
 def outline(some: Iterable[Any], indent: str = "") -> list[str]:
     """Phases, work, cycles and gates, one line each."""
     out = []
     for part in some:
         if isinstance(part, Phase):
-            out.append(f"{indent}- phase {part.name}: {part.method.name} on the {part.role}, {part.steps} steps")
+            steps = "as many steps as earlier phases decide" if callable(part.steps) else f"{part.steps} steps"
+            out.append(f"{indent}- phase {part.name}: {part.method.name} on the {part.role}, {steps}")
         elif isinstance(part, Do):
             out.append(f"{indent}- do {part.name}: {(part.work.__doc__ or '').strip().split(chr(10))[0]}".rstrip(": "))
         elif isinstance(part, Cycle):

@@ -6,6 +6,7 @@
     gsm8k, data/gsm8k                     public data sets under the data folder
     path/to/file.jsonl, path/to/folder    your own data
     "my.jsonl(question='problem')"        any of them with options
+    mine.py:Guess                         an environment of your own
     "arithmetic + counting"               several at once
 A bare name is looked for in that order, so `countdown` is the school's and `data/countdown` the file's.
 """
@@ -16,8 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from posttrain.core.adopt import adopt
 from posttrain.core.errors import UserError, nearest, unknown
 from posttrain.core.protocols import Environment
+from posttrain.core.python_file import import_file
 from posttrain.core.registry import parse, split_sum
 from posttrain.environments import reasoning_gym as gym
 from posttrain.environments.data import THINK, Layout, data
@@ -45,6 +48,9 @@ def task(spec: str, **options: Any) -> Environment:
     spec, given = parse(str(spec)) if str(spec).strip().endswith(")") else (str(spec).strip(), {})
     folder, _, name = spec.partition("/")
     options = {k: v for k, v in options.items() if v is not None} | given
+    file, _, made = spec.rpartition(":")
+    if file.endswith(".py"):
+        return of_yours(file, made, {k: v for k, v in given.items()})
     if looks_like_file(spec):
         return _file(spec, options)
     if folder in _GYM and name:
@@ -60,6 +66,18 @@ def task(spec: str, **options: Any) -> Environment:
             taken["folder"] = taken.pop("data")
         return question_set(_known(spec, name or spec, QUESTIONS), **taken)
     raise unknown("task", spec, names())
+
+
+def of_yours(file: str, name: str, options: dict[str, Any]) -> Environment:
+    """`mine.py:Guess` or `mine.py:Guess(top=20)`: an environment that somebody wrote, a class or a function that makes one."""
+    module = import_file(file, f"--task {file}:{name}")
+    if name not in vars(module):
+        made = [k for k, x in vars(module).items() if callable(x) and getattr(x, "__module__", "") == module.__name__]
+        raise unknown(f"environment in {file}", name, made)
+    try:
+        return adopt(getattr(module, name)(**options), name)
+    except TypeError as error:
+        raise UserError(f"{file}:{name} cannot be made with {options or 'no options'}: {error}") from None
 
 
 def mixture(spec: str, options: dict[str, Any]) -> Mixed:

@@ -48,12 +48,21 @@ def accuracy(
     return score_of(made, "accuracy")
 
 
-def mean_reward(policy: Any, env: Any, problems: int, how: Sampling, scorer: Any) -> Score:
-    """The same by a scorer: for prompts without gold answers. What could not be scored is left out, not worth 0."""
-    prompts = held_out(env, problems, "test")
-    groups = [Group(p, made) for p, made in zip(prompts, policy.sample(prompts, 1, how, EVAL_SEED, 0), strict=True)]
+def mean_reward(policy: Any, env: Any, problems: int, how: Sampling, scorer: Any, rollout: Part | None = None) -> Score:
+    """The same by a scorer: for prompts without gold answers, and for episodes that pay their turns. What could not be scored
+    is left out, not worth 0."""
+    groups = made_by(rollout, policy, env, held_out(env, problems, "test"), how, 1)
     scorer.score(groups)
     return score_of([g.rollouts for g in groups], "reward")
+
+
+def made_by(rollout: Part | None, policy: Any, env: Any, prompts: list[Prompt], how: Sampling, n: int) -> list[Group]:
+    """n answers to each prompt, by the rollout that is how the policy answers, else sampled."""
+    if rollout is None:
+        made = policy.sample(prompts, n, how, EVAL_SEED, 0)
+        return [Group(p, rollouts) for p, rollouts in zip(prompts, made, strict=True)]
+    policies = policy if isinstance(policy, dict) else {"policy": policy}
+    return list(rollout.but(n=n)(RolloutRequest(policies, prompts, how, EVAL_SEED, 0, env)))
 
 
 def held_out(env: Any, problems: int, split: str) -> list[Prompt]:
@@ -64,7 +73,7 @@ def held_out(env: Any, problems: int, split: str) -> list[Prompt]:
 
 def score_of(made: list[list[Rollout]], name: str) -> Score:
     """Mean and standard error over problems; sqrt(var / n), problems without a scored answer left out."""
-    scored = [[r.reward for r in rollouts if r.reward is not None and not r.failed] for rollouts in made]
+    scored = [[r.total for r in rollouts if r.reward is not None and not r.failed] for rollouts in made]
     means = [sum(rewards) / len(rewards) for rewards in scored if rewards]
     mean = sum(means) / len(means) if means else (math.nan if made else 0.0)
     var = sum((m - mean) ** 2 for m in means) / max(len(means) - 1, 1)

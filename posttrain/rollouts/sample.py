@@ -3,10 +3,13 @@ from __future__ import annotations
 from posttrain.core.protocols import RolloutRequest
 from posttrain.core.registry import rollout
 from posttrain.core.types import Group
+from posttrain.rollouts.episode import episodes
 
 
 @rollout()
 def sample(ask: RolloutRequest, n: int = 8) -> list[Group]:
-    """Sample: n independent answers to each prompt from the policy as it is."""
+    """Sample: n independent answers to each prompt from the policy as it is; where the environment has turns, n episodes."""
+    if ask.env.opens:
+        return episodes(ask, n)
     made = ask.policy.sample(ask.prompts, n, ask.sampling, ask.seed, ask.step)
     return [Group(prompt, rollouts) for prompt, rollouts in zip(ask.prompts, made, strict=True)]

@@ -55,7 +55,7 @@ def scorer_of(config: Config, method: Method, env: Environment) -> Scorer:
         return Given()
     if data == "logs" and not config.reward and getattr(env, "rewarded", False):
         return Given()
-    if not config.reward and opens(env):
+    if not config.reward and env.opens:
         return Given()  # the episode pays its turns
     if not config.reward and not env.graded:
         raise UserError(
@@ -65,18 +65,15 @@ def scorer_of(config: Config, method: Method, env: Environment) -> Scorer:
     return build_scorer(config.reward, env, config.reward_timeout)
 
 
-def opens(env: Environment) -> bool:
-    """Whether what happens after an answer is up to the environment: it has turns."""
-    return type(env).open is not Environment.open
-
-
 def measure(policy: Policy, config: Config, method: Method, env: Environment, scorer: Scorer) -> Score:
     """On held-out problems: accuracy; for written pairs, how often the preferred answer is ranked higher; for prompts
     without gold answers, the run's own reward."""
     if method.rollout.card.data == "pairs":
         return ranking(policy, env.test[: config.eval_problems])  # type: ignore[attr-defined]
-    if isinstance(scorer, Given) and not env.graded:
+    if isinstance(scorer, Given) and not env.graded and not env.opens:
         return score_of([], "reward")  # demonstrations alone: nothing says what an answer of its own is worth
+    if env.opens:
+        return mean_reward(policy, env, config.eval_problems, config.sampling, scorer, method.rollout)
     if env.graded:
         return accuracy(policy, env, config.eval_problems, config.sampling, rollout=at_test(method, env))
     return mean_reward(policy, env, config.eval_problems, config.sampling, scorer)
@@ -84,7 +81,7 @@ def measure(policy: Policy, config: Config, method: Method, env: Environment, sc
 
 def at_test(method: Method, env: Environment) -> Any:
     """The rollout, where it is how the policy answers and not only how it explores."""
-    return method.rollout if method.rollout.card.at_test or opens(env) else None
+    return method.rollout if method.rollout.card.at_test or env.opens else None
 
 
 def held_out(found: Score) -> dict[str, float]:

@@ -1,100 +1,106 @@
-"""METHODS.md from the cards: every method, plan, claim and part with its paper, file and evidence.
+"""METHODS.md from the index: every system by family, one line each, with its paper, evidence and page.
 
-python -m posttrain.view.methods_page          write it, and docs/stages
+python -m posttrain.view.methods_page          write it, docs/stages and docs/systems (`make pages` makes the index first)
 """
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from posttrain.core.evidence import SCALE, evidence, in_words
-from posttrain.core.registry import STAGES, Card, parts
+from posttrain.core.evidence import evidence, in_words
+from posttrain.core.index import PACKAGE, Row, index, rows
 
-PAGE = Path(__file__).parent.parent.parent / "METHODS.md"
+PAGE = PACKAGE.parent / "METHODS.md"
 HEADINGS = {
-    "plan": "Plans", "method": "Methods", "claim": "Claims", "prompts": "Prompts", "rollout": "Rollouts", "reward": "Rewards",
+    "plan": "Plans", "method": "Methods", "prompts": "Prompts", "rollout": "Rollouts", "reward": "Rewards",
     "shaping": "Reward shaping", "select": "Selection", "advantage": "Advantages", "policy_loss": "Policy losses",
     "preference_loss": "Preference losses", "supervised_loss": "Supervised losses", "reward_model_loss": "Reward-model losses",
     "term": "Terms", "aggregate": "Aggregation", "optimiser": "Optimisers", "reference": "References", "decoding": "Decoding",
     "eval": "Evals", "environment": "Environments",
 }  # fmt: skip
-_FIRST = ("plan", "method", "claim")
 
 
 def page() -> str:
     """The whole page."""
     out = [
         "# Methods", "",
-        "Made from the cards by `make methods`; a test keeps it true. Evidence: `formula` (a table derived by hand passes),",
-        "`learns` (a tiny policy improves), `claim` (the paper's effect in a small controlled experiment: shown, not shown, or stale",
-        "when the code has changed since), `scale` (a run with a real model). `posttrain show <id>` prints a whole algorithm.", "",
+        "Every system by family, one line each; a name leads to its page. Made by `make pages`; a test keeps it true. Evidence:",
+        "`derived` (values and gradients derived by hand), `learns` (a tabular policy improves), and the paper's effect in a",
+        "controlled experiment on a lookup table (`table`), the built-in language model (`pocket`) or a published one (`real`): shown",
+        "or not, and at which attempt; `stale` when the code has changed since. `posttrain show NAME` prints a whole algorithm;",
+        "parts are in [docs/stages](docs/stages/README.md).", "",
     ]  # fmt: skip
-    for stage in (*_FIRST, *(s for s in STAGES if s not in _FIRST)):
-        found = parts(stage)
-        if found:
-            out += [f"## {HEADINGS[stage]}", "", *_table(stage, [p.card for p in found]), ""]
-        if stage == "claim":
-            out += [*_scale(), ""]
+    for family, some in families().items():
+        out += [
+            f"## {family.replace('-', ' ').capitalize()}",
+            "",
+            "| name | idea | paper | evidence |",
+            "|---|---|---|---|",
+        ]
+        out += [*(_line(row) for row in some), ""]
     return "\n".join(out)
 
 
-def _scale() -> list[str]:
-    """What came out with a real model, good or bad; curves are in the files."""
-    out = ["### With a real model", "", "| id | model and task | found | file |", "|---|---|---|---|"]
-    for path in sorted(SCALE.glob("*.json")):
-        made = json.loads(path.read_text())
-        where = f"{made['model']}, {made['task']}, {made['samples']:,} answers"
-        out.append(f"| `{made['id']}` | {where} | {made['found']} | [{path.name}](claims/scale/{path.name}) |")
-    return out
+def families() -> dict[str, list[Row]]:
+    """Family -> its systems by name, the base first."""
+    every = sorted(systems(), key=lambda r: (r["family"] != "base", r["family"], r["name"]))
+    return {f: [r for r in every if r["family"] == f] for f in dict.fromkeys(r["family"] for r in every)}
 
 
-def _table(stage: str, cards: list[Card]) -> list[str]:
-    if stage == "claim":
-        return ["| id | says | result | file |", "|---|---|---|---|", *map(_claim_row, cards)]
-    head = ["| id | idea | paper | evidence | file |", "|---|---|---|---|---|"]
-    return head + [_row(card) for card in cards]
+def systems() -> list[Row]:
+    """Every method and plan, and every claim about a system that is neither: a study, or a part alone."""
+    whole = rows("method", "plan")
+    known = {r["id"] for r in whole}
+    return whole + [study(c) for id, c in index()["claims"].items() if id not in known]
 
 
-def _row(card: Card) -> str:
-    idea = card.doc.split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
-    return f"| `{card.name}` | {idea} | {paper(card)} | {in_words(evidence(card))} | [{_short(card)}]({card.file}) |"
+def study(claim: Row) -> Row:
+    """A claim about no part of its own, as a row."""
+    return {
+        "name": claim["id"], "id": claim["id"], "stage": "claim", "title": claim["title"], "paper": claim["paper"],
+        "family": claim["family"], "file": claim["file"], "idea": f"{claim['title']}: {claim['says']}", "doc": claim["says"],
+        "parts": [], "derived": [], "learns": [],
+    }  # fmt: skip
 
 
-def _claim_row(card: Card) -> str:
-    path = SCALE.parent / "results" / f"{card.system}.json"
-    made = json.loads(path.read_text()) if path.is_file() else None
-    level = evidence(card)["claim"]
-    told = level if made is None else f"{level}: " + "; ".join(_check(c) for c in made["checks"])
-    says = card.doc.split("\n\n")[0].replace("|", "\\|")
-    return f"| `{card.name}` | {says} ({paper(card)}) | {told} | [{_short(card)}]({card.file}) |"
+def page_of(row: Row) -> str:
+    """A system's page, relative to the project."""
+    return f"docs/systems/{row['family']}/{row['name']}.md"
 
 
-def _check(c: dict[str, object]) -> str:
-    mark = "" if c["shown"] else "**not shown** "
-    return f"{mark}{c['name']} {c['difference']:+.3g} [{c['low']:+.3g}, {c['high']:+.3g}]"
+def _line(row: Row) -> str:
+    idea = row["idea"].replace("|", "\\|")
+    return f"| [{row['name']}]({page_of(row)}) | {idea} | {paper(row)} | {in_words(evidence(row))} |"
 
 
-def paper(card: Card) -> str:
-    if card.paper.startswith("arXiv:"):
-        return f"[{card.paper}](https://arxiv.org/abs/{card.paper.removeprefix('arXiv:')})"
-    return card.paper
+def paper(row: Row) -> str:
+    if row["paper"].startswith("arXiv:"):
+        return f"[{row['paper']}](https://arxiv.org/abs/{row['paper'].removeprefix('arXiv:')})"
+    return str(row["paper"])
 
 
-def _short(card: Card) -> str:
-    return card.file.removeprefix("posttrain/")
+def every_page() -> dict[Path, str]:
+    """File -> what it should hold."""
+    from posttrain.view.stage_pages import stage_pages
+    from posttrain.view.system_pages import system_pages
+
+    return {PAGE: page()} | stage_pages() | system_pages()
+
+
+def left_over() -> set[Path]:
+    """Pages on the disk that nothing makes any more."""
+    docs = PAGE.parent / "docs"
+    return {*(docs / "stages").glob("*.md"), *(docs / "systems").rglob("*.md")} - set(every_page())
 
 
 def main() -> None:
-    from posttrain.view.stage_pages import FOLDER, stage_pages
-
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    pages = {PAGE: page()} | stage_pages()
-    for old in set(FOLDER.glob("*.md")) - set(pages):
+    for old in left_over():
         old.unlink()
+    pages = every_page()
     for file, text in pages.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    print(f"wrote {PAGE.name} and {len(pages) - 1} pages in docs/stages")
+    print(f"wrote {PAGE.name} and {len(pages) - 1} pages in docs")
 
 
 if __name__ == "__main__":

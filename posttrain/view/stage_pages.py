@@ -1,4 +1,4 @@
-"""docs/stages/<stage>.md from the cards: every part of a stage with its formula, parameters, laws and evidence.
+"""docs/stages/<stage>.md from the index: every part of a stage with its formula, parameters, laws and evidence.
 
 python -m posttrain.view.methods_page          writes them too
 """
@@ -8,36 +8,36 @@ from __future__ import annotations
 from pathlib import Path
 
 from posttrain.core.evidence import evidence, in_words
-from posttrain.core.registry import STAGES, Part, parts
+from posttrain.core.index import Row, rows
+from posttrain.core.registry import STAGES
 from posttrain.view.methods_page import HEADINGS, PAGE, paper
 
 FOLDER = PAGE.parent / "docs" / "stages"
-_NOT_PAGES = ("claim", "environment", "method", "plan")  # claims are in METHODS.md; `posttrain show` prints a method
+_NOT_PAGES = ("environment", "method", "plan")  # methods and plans have pages in docs/systems
 
 
 def stage_pages() -> dict[Path, str]:
     """The pages by file."""
-    found = {s: parts(s) for s in STAGES if s not in _NOT_PAGES}
+    found = {s: rows(s) for s in STAGES if s not in _NOT_PAGES}
     pages = {FOLDER / f"{stage}.md": _page(stage, some) for stage, some in found.items() if some}
-    rows = [f"- [{HEADINGS[p.stem]}]({p.name}), {len(found[p.stem])}" for p in pages]
-    index = ["# Parts by stage", "", "Made from the cards by `make methods`; a test keeps them true.", "", *rows, ""]
+    lines = [f"- [{HEADINGS[p.stem]}]({p.name}), {len(found[p.stem])}" for p in pages]
+    index = ["# Parts by stage", "", "Made from the index by `make pages`; a test keeps them true.", "", *lines, ""]
     return {FOLDER / "README.md": "\n".join(index)} | pages
 
 
-def _page(stage: str, some: list[Part]) -> str:
+def _page(stage: str, some: list[Row]) -> str:
     out = [
         f"# {HEADINGS[stage]}",
         "",
-        f"`--{_option(stage)} NAME`, or `NAME(parameter=value)`. Made by `make methods`.",
+        f"`--{_option(stage)} NAME`, or `NAME(parameter=value)`. Made by `make pages`.",
         "",
     ]
-    for part in some:
-        card = part.card
-        said = ", ".join(f"`{k}={getattr(v, '__name__', None) or repr(v)}`" for k, v in part.defaults().items())
-        laws = f"Laws: {', '.join(law.replace('_', ' ') for law in card.laws)}. " if card.laws else ""
-        out += [f"## {card.name}", "", "```", card.doc.strip(), "```", ""]
-        out += [f"{'Parameters: ' + said + '. ' if said else ''}{laws}Evidence: {in_words(evidence(card))}.", ""]
-        out += [f"{paper(card) + '. ' if card.paper else ''}[{card.file}](../../{card.file})", ""]
+    for row in some:
+        said = ", ".join(f"`{k}={v}`" for k, v in row["parameters"].items())
+        laws = f"Laws: {', '.join(law.replace('_', ' ') for law in row['laws'])}. " if row["laws"] else ""
+        out += [f"## {row['name']}", "", "```", row["doc"].strip(), "```", ""]
+        out += [f"{'Parameters: ' + said + '. ' if said else ''}{laws}Evidence: {in_words(evidence(row))}.", ""]
+        out += [f"{paper(row) + '. ' if row['paper'] else ''}[{row['file']}](../../{row['file']})", ""]
     return "\n".join(out)
 
 

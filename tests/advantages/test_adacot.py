@@ -21,6 +21,7 @@ def batch() -> Batch:
     return Batch(**{k: torch.tensor(x, dtype=torch.float64) for k, x in rows.items()})
 
 
+@pytest.mark.derived("advantage/adacot")
 @pytest.mark.parametrize(
     ("at", "expected"),
     [
@@ -43,6 +44,7 @@ def test_all_but_that_token_is_gae() -> None:
     assert bool((base_BT[~other_BT] != 0).all()) and bool((adv_BT[~other_BT] == 0).all())
 
 
+@pytest.mark.derived("advantage/adacot")
 def test_the_decision_has_no_gradient_and_the_rest_has() -> None:
     b = batch()
     logp_BT = b.logp_BT.clone().requires_grad_()

@@ -43,15 +43,18 @@ def close(got_BT, expected) -> None:
 REWARDS, GROUPS = [1.0, 4.0, 0.0, 0.0, 1.0, 1.0], [5, 2, 5, 5, 2, 5]
 
 
+@pytest.mark.derived("advantage/grpo")
 def test_grpo() -> None:
     a, b = 0.5 / (math.sqrt(1 / 3) + 1e-4), 1.5 / (math.sqrt(4.5) + 1e-4)
     close(grpo(outcomes(REWARDS, GROUPS)), [[a], [b], [-a], [-a], [-b], [a]])
 
 
+@pytest.mark.derived("advantage/dr-grpo")
 def test_dr_grpo() -> None:
     close(dr_grpo(outcomes(REWARDS, GROUPS)), [[0.5], [1.5], [-0.5], [-0.5], [-1.5], [0.5]])
 
 
+@pytest.mark.derived("advantage/rloo")
 def test_rloo() -> None:
     # group 5: the others of a 1 are 0, 0, 1, mean 1/3: 2/3; of a 0: 1, 0, 1: -2/3. Group 2: 4 - 1 and 1 - 4
     close(rloo(outcomes(REWARDS, GROUPS)), [[2 / 3], [3.0], [-2 / 3], [-2 / 3], [-3.0], [2 / 3]])
@@ -79,6 +82,7 @@ def test_rloo_is_dr_grpo_times_g_over_g_minus_1() -> None:
     torch.testing.assert_close(rloo(batch), dr_grpo(batch) * 5 / 4)
 
 
+@pytest.mark.derived("advantage/outcome", "advantage/ones", "advantage/dr-grpo")
 def test_outcome_is_spread_over_the_policys_own_tokens() -> None:
     # row 0 earned 1 + 2 (2 on an environment token); row 1 is shorter; row 2 failed
     reward = [[0.0, 1.0, 2.0], [5.0, 0.0, 0.0], [NAN, NAN, NAN]]
@@ -88,6 +92,7 @@ def test_outcome_is_spread_over_the_policys_own_tokens() -> None:
     close(dr_grpo(batch), [[-1.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
 
 
+@pytest.mark.derived("advantage/reinforce-pp")
 def test_reinforce_pp() -> None:
     # Rewards to go. Row 0: -.1, (environment 0), 1 -> .9, 1, 1 of which tokens 0 and 2 count: .9, 1.
     # Row 1: 2 at its only token. Row 2 failed. Over the tokens .9, 1, 2: mean 1.3, variance (.16 + .09 + .49)/3
@@ -97,6 +102,7 @@ def test_reinforce_pp() -> None:
     close(reinforce_pp(batch), [[-0.4 / std, 0.0, -0.3 / std], [0.7 / std, 0.0, 0.0], [0.0, 0.0, 0.0]])
 
 
+@pytest.mark.derived("advantage/reinforce-pp")
 def test_reinforce_pp_weighs_tokens_not_answers() -> None:
     # to go: 1, 1, 1 | 0: mean .75, so the long answer's three tokens pull the mean; std sqrt(3/16)
     batch = rewarded([[0, 0, 1.0], [0.0, 0, 0]], [[1, 1, 1], [1, 0, 0]], [0, 1])
@@ -112,6 +118,7 @@ def test_batch_whiten_of_equals_and_of_nothing_is_zero() -> None:
 # ---- GAE
 
 
+@pytest.mark.derived("advantage/gae")
 def test_gae_by_hand() -> None:
     # gamma .5, lam .5, values 1, 2, 3, reward 0, 0, 4:
     # d2 = 4 + 0 - 3 = 1;           A2 = 1
@@ -123,6 +130,7 @@ def test_gae_by_hand() -> None:
     close(return_BT, [[0.9375, 1.75, 4.0]])
 
 
+@pytest.mark.derived("advantage/gae")
 def test_gae_skips_what_the_environment_wrote() -> None:
     # the same three actions, with environment tokens between (value garbage) and one reward of 4 that falls on the
     # environment's last token: it belongs to the action before it; padding after it holds garbage values

@@ -29,6 +29,7 @@ def two_tasks() -> Batch:
     return batch.but(**{"task_B": torch.tensor([0] * 4 + [1] * 4)})
 
 
+@pytest.mark.derived("advantage/task-std")
 def test_each_task_has_its_own_spread() -> None:
     # task 0: rewards 1, 0, 1, 1, mean 3/4, squares 1/16 * 3 + 9/16 = 3/4, unbiased std sqrt(1/4) = 1/2
     # prompt 0: +-1/2 over 1/2 = +-1; prompt 1: equals, 0. Task 1 is the same, 20 times smaller
@@ -51,6 +52,7 @@ def sure(nats: float) -> Batch:
     )
 
 
+@pytest.mark.derived("advantage/aepo")
 def test_blame_goes_above_the_band_and_comes_back_below_it() -> None:
     # rewards 1, 0: std sqrt(1/2); A = +-1/2 / sqrt(1/2) = +-.7071
     part, half = aepo.but(low=0.2, high=0.5).live(), math.sqrt(0.5)
@@ -87,6 +89,7 @@ def test_the_batch_knows_the_task_of_each_row() -> None:
 # ---- balanced prompts
 
 
+@pytest.mark.derived("prompts/task-balanced")
 def test_as_many_of_each_task_however_many_there_are() -> None:
     env = Listed([row(0, i, task="many" if i < 9 else "few") for i in range(12)])
     sampler = task_balanced.live()

@@ -36,6 +36,7 @@ def credit(got: torch.Tensor) -> list[float]:
 SQRT = math.sqrt(0.5)  # two answers: -1 and 1 over the unbiased std sqrt 2
 
 
+@pytest.mark.derived("advantage/difficulty-scaled")
 def test_prompts_with_unlike_answers_get_more_credit() -> None:
     # similarities .2, .8 and .9, .9: d = 1 - .5 = .5 and .1, their mean .3: h = sigmoid(.5) / sigmoid(.3) = 1.08356 and
     # sigmoid(.1) / sigmoid(.3) = .91384; siblings share h, whatever their own similarity
@@ -45,6 +46,7 @@ def test_prompts_with_unlike_answers_get_more_credit() -> None:
     assert hard / easy == pytest.approx(1.08356 / 0.91384, abs=1e-4)
 
 
+@pytest.mark.derived("advantage/difficulty-scaled")
 def test_outliers_among_the_gaps_are_left_out() -> None:
     # gaps 4 - 1, 4 - 3, 4 - 0, 4 - 4 = 3, 1, 4, 0, mean 2, squares 1, 1, 4, 4; tau = 2 leaves 3 and 1: mean 2, so m = 1
     same = batch(demonstration=[4.0, 4.0, 4.0, 4.0, math.nan])

@@ -21,6 +21,7 @@ def batch() -> Batch:
     return Batch(logp_BT=torch.zeros(2, 4), **made, group_B=torch.tensor([0, 0]))
 
 
+@pytest.mark.derived("advantage/mrt")
 def test_credit_by_hand() -> None:
     # outcomes 1, 0: mean .5, unbiased std .707107, credit +-.5 / .707207 = +-.707007. Thought tokens .3, -.1, .4: mean .2.
     # alpha 2: .707007 + 2 (.1, -.3, and 0 - .2 at the last); -.707007 + 2 (.2), -.707007 + 2 (-.2)
@@ -63,6 +64,7 @@ def test_forced_answers() -> None:
     assert forced(Certain(), PROMPT, ["<think></think>", "<think>2+2=4.</think>"]) == pytest.approx([0.25, 0.81])
 
 
+@pytest.mark.derived("rollout/mrt")
 def test_each_token_of_a_piece_carries_its_progress() -> None:
     """Hm. | 2+2=4 ok. | Yes.: nothing, then .81 - .25, then nothing; they add up to what was gained in all."""
     text = "<think>Hm. 2+2=4 ok. Yes.</think>4"

@@ -26,6 +26,7 @@ from tests.advantages.test_advantages import GROUPS, NAN, REWARDS, close, outcom
 CENTRED = [0.5, 1.5, -0.5, -0.5, -1.5, 0.5]
 
 
+@pytest.mark.derived("advantage/lite-ppo")
 def test_lite_ppo() -> None:
     # the batch: 1, 4, 0, 0, 1, 1: mean 7/6, sum of squares 19, variance (19 - 49/6) / 5 = 13/6
     std = math.sqrt(13 / 6) + 1e-4
@@ -66,6 +67,7 @@ def sized(rewards, lengths, groups) -> Batch:
     return rewarded(reward, mask, groups)
 
 
+@pytest.mark.derived("advantage/opo")
 def test_opo() -> None:
     # lengths 1, 3, rewards 1, 0: baseline 1/4, credit 3/4 and -1/4; alone in its group: 0. Weighted by length: sum 0
     adv_BT = opo(sized([1.0, 0.0, 5.0], [1, 3, 2], [0, 0, 1]))
@@ -79,6 +81,7 @@ def test_opo_of_equal_lengths_is_dr_grpo_and_failed_siblings_are_none() -> None:
     close(opo(outcomes([1.0, 0.0, NAN], [0, 0, 0], dead=(2,))), [[0.5], [-0.5], [0.0]])
 
 
+@pytest.mark.derived("advantage/gpg")
 def test_gpg() -> None:
     # groups 0 (1, 0) and 1 (1, 1): 2 of 4 answers teach nothing: alpha = 2, credit 2 * .5
     close(gpg(outcomes([1.0, 0.0, 1.0, 1.0], [0, 0, 1, 1])), [[1.0], [-1.0], [0.0], [0.0]])
@@ -88,6 +91,7 @@ def test_gpg() -> None:
     torch.testing.assert_close(gpg(batch), dr_grpo(batch))  # everybody teaches: alpha = 1
 
 
+@pytest.mark.derived("advantage/maxrl")
 def test_maxrl() -> None:
     # solved 1 in 4: mean 1/4: credit (3/4) / (1/4) = 3 and -1; solved always or never: 0
     adv_BT = maxrl(outcomes([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0], [0, 0, 0, 0, 1, 1, 2, 2]), eps=0.0)
@@ -107,6 +111,7 @@ def test_maxrl_is_the_gradient_of_the_log_of_the_mean() -> None:
 # ---- pass@k
 
 
+@pytest.mark.derived("advantage/pass-at-k-training")
 def test_pass_at_k_is_the_papers_closed_form() -> None:
     # N = 5, 2 right, k = 2: R = 1 - C(3,2)/C(5,2) = .7, sigma = sqrt(.21)
     # right: (1 - .7) / sigma; wrong: (1 - .7 - C(2,1)/C(4,1)) / sigma = -.2 / sigma
@@ -144,6 +149,7 @@ A = 0.5 / (math.sqrt(0.5) + 1e-4)
 COV = {"reward_BT": [[0.0, 1.0], [0.0, 0.0]], "mask_BT": [[1, 1], [1, 1]], "group_B": [0, 0]}
 
 
+@pytest.mark.derived("advantage/clip-cov")
 def test_clip_cov_takes_the_credit_of_the_token_that_is_likely_and_credited() -> None:
     batch = rewarded(**COV, old_logp=[[0.0, -4.0], [-2.0, -2.0]])
     credit_BT = torch.tensor([[A, A], [-A, -A]], dtype=torch.float64)
@@ -154,6 +160,7 @@ def test_clip_cov_takes_the_credit_of_the_token_that_is_likely_and_credited() ->
     assert clip_cov(batch, low=-9.0, ratio=0.5).flatten().tolist().count(0.0) >= 2  # half of four tokens
 
 
+@pytest.mark.derived("advantage/kl-cov")
 def test_kl_cov_marks_the_same_token_and_keeps_its_credit() -> None:
     adv_BT, _, mark_BT = kl_cov(rewarded(**COV, old_logp=[[0.0, -4.0], [-2.0, -2.0]]))
     close(adv_BT, [[A, A], [-A, -A]])
@@ -163,6 +170,7 @@ def test_kl_cov_marks_the_same_token_and_keeps_its_credit() -> None:
 # ---- length-adaptive GAE
 
 
+@pytest.mark.derived("advantage/length-adaptive-gae")
 def test_length_adaptive_gae() -> None:
     # alpha .5: two tokens: lam = 1 - 1/(.5 * 2) = 0, the surprise alone: 2 - 1 = 1, 4 - 2 = 2
     # four tokens: lam = 1 - 1/2 = .5; values 0, 1, 1, 2, reward 4: surprises 1, 0, 1, 2:

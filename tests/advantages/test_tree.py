@@ -39,6 +39,7 @@ def close(got: Tensor, expected: list[list[float]]) -> None:
     torch.testing.assert_close(got, torch.tensor(expected, dtype=torch.float64), atol=1e-6, rtol=0)
 
 
+@pytest.mark.derived("advantage/tree")
 def test_segment_credit() -> None:
     # root 1/4 (1, 0, 0, 0). "ab" has two answers, worth 1/2; "cd" two, worth 0. They part at letter 3.
     # ab: 1/2 - 1/4 on both letters, then 1 - 1/2 and 0 - 1/2; cd: 0 - 1/4, then 0 - 0
@@ -68,6 +69,7 @@ def test_answers_of_other_prompts_and_what_was_observed_part_ways() -> None:
     close(tree(told(["a.b", "a.b", "c.b"], [3.0, 0.0, 0.0])), [[0.5, 0, 1.5], [0.5, 0, -1.5], [-1, 0, -1]])
 
 
+@pytest.mark.derived("advantage/treepo")
 def test_treepo_averages_over_ancestors() -> None:
     # as above: against the root 3/4, -1/4, -1/4, -1/4; against their own half 1/2, -1/2, 0, 0; the mean of the two
     batch = told(["abxy", "abyy", "cdxx", "cdyx"], [1.0, 0.0, 0.0, 0.0])
@@ -84,6 +86,7 @@ def test_treepo_skips_ancestors_of_one_leaf() -> None:
     close(treepo(told(["ax", "ay", "bx"], [1.0, 0.0, 0.0]), whiten=False), [[c] * 2 for c in credit])
 
 
+@pytest.mark.derived("advantage/turns")
 def test_turns() -> None:
     # rewards fall on turns here: row 0 earns 1 then 2, row 1 has one turn and earns 4
     batch = told(["a.bb", "c"], [2.0, 4.0])
@@ -159,6 +162,7 @@ def test_segments_and_outcomes_of_a_group_point_along_the_gradient() -> None:
 # ---- GiGPO
 
 
+@pytest.mark.derived("advantage/gigpo")
 def test_gigpo() -> None:
     # rewards fall as they come: row 0 earns 0, 2, row 1 earns 1, 0; states 5, 6 and 6, 5: each comes twice
     batch = told(["ab", "cd"], [2.0, 0.0])

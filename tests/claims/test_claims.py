@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
 from claims.machinery.claim import Claim, claims, file_of
-from claims.machinery.evidence import RESULTS
+from claims.machinery.evidence import attempts
 from claims.machinery.experiment import find_out
 from claims.machinery.fingerprint import ROOT
 
@@ -26,9 +23,9 @@ def test_a_claim_is_one_short_file_that_names_its_paper(c: Claim) -> None:
 @pytest.mark.parametrize("c", CLAIMS, ids=lambda c: c.id)
 def test_the_verdict_follows_from_the_recorded_numbers(c: Claim) -> None:
     """Every finding once more, from the values of each arm and seed alone."""
-    made = json.loads((Path(RESULTS) / f"{c.id}.json").read_text())
+    made = attempts(c)[-1]
     values = {arm: {m: x["values"] for m, x in metrics.items()} for arm, metrics in made["arms"].items()}
-    assert made["seeds"] == list(c.seeds) and made["tried"] == c.tried
+    assert made["seeds"] == list(c.seeds) and made["tried"] == c.tried and made["level"] == c.level
     for check, told in zip(c.checks, made["checks"], strict=True):
         again = find_out(check, values)
         assert told["shown"] == again.shown

@@ -1,24 +1,19 @@
-"""`list`, `find` and `show`: everything that is registered, found by any of its names, on one page."""
+"""`list` and `show`: everything that is registered, and any of it on one page."""
 
 from __future__ import annotations
 
 import json
 
-import pytest
-
-from posttrain.commands.find import PAPERS, best, everything, worth
-from posttrain.core.evidence import evidence, files, in_words
-from posttrain.core.registry import Card, Part, find, parts
+from posttrain.core.evidence import LEVELS
+from posttrain.core.registry import find, parts
 from posttrain.core.show import helpers, page, parameters, source
 from tests.cli.conftest import call
 
 
 def test_list_has_every_part_once() -> None:
     rows = json.loads(call("list", "--json").out)
-    assert {(r["stage"], r["name"]) for r in rows} == {
-        (p.card.stage, p.name) for p in parts() if p.card.stage != "claim"
-    }
-    assert all(set(r["evidence"]) == {"formula", "learns", "claim", "scale"} for r in rows)
+    assert {(r["stage"], r["name"]) for r in rows} == {(p.card.stage, p.name) for p in parts()}
+    assert all(set(r["evidence"]) == set(LEVELS) for r in rows)
     assert all(r["file"] and r["title"] for r in rows)
 
 
@@ -31,38 +26,25 @@ def test_list_by_stage() -> None:
     assert said.code == 2 and "did you mean 'method'?" in said.err
 
 
+def test_methods_are_listed_by_family_the_base_first() -> None:
+    text = call("list", "--stage", "method").out
+    heads = [line for line in text.splitlines() if line.startswith("method: ")]
+    assert heads[0] == "method: base" and heads[1:] == sorted(heads[1:]) and len(heads) > 3
+    preference = text.partition("\nmethod: preference\n")[2].partition("\nmethod: ")[0]
+    assert "online-dpo" in preference and "cispo" not in preference
+
+
+def test_claims_are_listed_from_the_index() -> None:
+    rows = {r["id"]: r for r in json.loads(call("list", "--stage", "claim", "--json").out)}
+    table = rows["lite-ppo"]["evidence"]["table"]
+    assert table["attempt"] == 2 and table["verdict"] == "shown" and rows["lite-ppo"]["stage"] == "claim"
+    assert rows["one-shot-rlvr"]["evidence"]["pocket"] and not rows["one-shot-rlvr"]["evidence"]["table"]
+    assert "(attempt 3" in call("list", "--stage", "claims").out  # summarize-hf
+
+
 def test_list_tasks() -> None:
     said = call("list", "--stage", "task")
     assert "arithmetic" in said.out and "word_problems" in said.out and "gsm8k" in said.out
-
-
-@pytest.mark.parametrize("words", [["2402.03300"], ["arXiv:2402.03300"], ["grpo"], ["GRPO"]])
-def test_find_by_name_and_paper(words: list[str]) -> None:
-    found = json.loads(call("find", *words, "--json").out)
-    assert (found[0]["name"], found[0]["stage"]) == ("grpo", "method")  # the method before its parts
-    assert len(found) <= 10
-
-
-def test_find_by_words_of_the_idea() -> None:
-    names = [r["name"] for r in json.loads(call("find", "clip", "importance", "weight", "--json").out)]
-    assert names[0] == "cispo"
-    said = call("find", "Dr. GRPO")
-    assert said.out.startswith("dr-grpo") and "posttrain show dr-grpo" in said.out
-
-
-def test_find_nothing() -> None:
-    said = call("find", "xyzzyplugh")
-    assert said.code == 2 and "nothing about 'xyzzyplugh'" in said.err
-
-
-def test_ranking() -> None:
-    """More words first, then the better places: a name 100, a piece of it 40, a word of the idea 5."""
-    a = {"id": "abc", "name": "abc", "title": "ABC", "paper": "", "idea": "clip it", "stage": "term"}
-    b = {"id": "abcd", "name": "abcd", "title": "D", "paper": "arXiv:1.2", "idea": "other", "stage": "term"}
-    assert worth(a, "abc") == 100 and worth(b, "abc") == 40 and worth(a, "clip") == 5 and worth(b, "clip") == 0
-    assert worth(b, "1.2") == worth(b, "arxiv:1.2") == 100
-    assert best([b, a], ["abc", "clip"]) == [a, b]
-    assert best([a, b], ["nothing"]) == []
 
 
 def test_show_a_method_is_the_whole_algorithm() -> None:
@@ -78,9 +60,8 @@ def test_show_a_method_is_the_whole_algorithm() -> None:
 
 def test_show_every_part_and_plan() -> None:
     for part in parts():
-        if part.card.stage != "claim":
-            text = page(f"{part.card.stage}/{part.name}")
-            assert text.startswith(f"# {part.card.title}") and "```python" in text
+        text = page(f"{part.card.stage}/{part.name}")
+        assert text.startswith(f"# {part.card.title}") and "```python" in text
 
 
 def test_show_a_part_says_who_uses_it() -> None:
@@ -101,6 +82,18 @@ def test_show_a_task_and_a_stranger() -> None:
     assert said.code == 2 and "no stage named 'losses'" in said.err
 
 
+def test_show_a_study_that_is_a_claim_alone() -> None:
+    text = call("show", "helping-or-herding").out
+    assert "claims/reward_model/helping_or_herding.py" in text and "| 1 (" in text
+    assert "next: posttrain check helping-or-herding" in text
+
+
+def test_the_head_of_a_page_has_evidence_with_attempts_and_the_papers_title() -> None:
+    text = call("show", "lite-ppo").out
+    assert "table: shown (attempt 2" in text and "real: measured" in text
+    assert "A Deep Dive into RL for LLM Reasoning" in text and "claims/policy_gradient/lite_ppo.jsonl" in text
+
+
 def test_show_json() -> None:
     assert json.loads(call("show", "ppo", "--json").out)["page"].startswith("# ")
 
@@ -110,56 +103,3 @@ def test_source_is_without_decorators() -> None:
     assert source(cispo.fn).startswith("def cispo(batch: Batch")
     assert [h.__name__ for h in helpers(cispo.fn)] == ["reinforce"]
     assert parameters(cispo.but(high=2.0)) == "in force: high=2.0 (alone: 5.0)"
-
-
-def test_evidence_names_its_files() -> None:
-    card = find("cispo", "policy_loss").card
-    assert evidence(card)["formula"] is True
-    assert any(f.startswith("tests/losses/") for f in files(card)["formula"])
-
-
-def test_no_evidence_without_a_file() -> None:
-    stranger = Card("not-a-part-at-all", "policy_loss", "Stranger")
-    assert evidence(stranger) == {"formula": False, "learns": False, "claim": "none", "scale": False}
-    assert in_words(evidence(stranger)) == "-"
-    assert (
-        in_words({"formula": True, "learns": False, "claim": "stale", "scale": True}) == "formula, claim stale, scale"
-    )
-
-
-def test_every_test_that_evidence_names_exists() -> None:
-    from pathlib import Path
-
-    from posttrain.core.evidence import TESTS, tested
-
-    root = TESTS.parent.parent
-    missing = [
-        test
-        for levels in tested().values()
-        for tests in levels.values()
-        for test in tests
-        if f"def {test.partition('::')[2]}(" not in Path(root / test.partition("::")[0]).read_text()
-    ]
-    assert not missing, "run python tests/scan_evidence.py"
-
-
-def test_a_method_has_formulas_when_all_its_parts_have() -> None:
-    part: Part = find("grpo", "method")
-    names = " ".join(files(part.card)["formula"])
-    assert evidence(part.card)["formula"] and "test_advantages" in names and "test_policy" in names
-
-
-@pytest.mark.parametrize(
-    ("title", "id"),
-    [
-        ("Learning to summarize from human feedback", "summarize-hf"),
-        ("Tapered Off-Policy REINFORCE", "topr"),
-        ("Helping or Herding", "helping-or-herding"),  # a study: found as its claim
-    ],
-)
-def test_a_paper_is_found_by_its_title(title: str, id: str) -> None:
-    assert best(everything(), title.split())[0]["id"] == id
-
-
-def test_every_title_belongs_to_a_system() -> None:
-    assert set(json.loads(PAPERS.read_text())) <= {row["id"] for row in everything()}

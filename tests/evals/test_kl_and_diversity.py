@@ -15,6 +15,7 @@ from posttrain.evals.win_rate import win_rate
 from tests.runs import tiny_run
 
 
+@pytest.mark.derived("eval/sequence-kl")
 def test_sequence_kl() -> None:
     """Gaps 0.5 + 0.25 = 0.75 and 0.25 (its second token is masked): mean 0.5, std 0.5/sqrt 2, error std/sqrt 2 = 0.25."""
     logp_BT = torch.tensor([[-1.0, -1.0], [-1.0, -9.0]])
@@ -48,6 +49,7 @@ def test_ngrams() -> None:
     assert ngrams("a", 2) == []
 
 
+@pytest.mark.derived("eval/distinct")
 def test_distinct() -> None:
     """a b a: 2 different of 3 words; with V = 2 a uniform writer uses 2 (1 - (1/2)^3) = 7/4 of them: 2 / (7/4) = 8/7."""
     assert distinct(["aba"], 1, vocabulary=2) == pytest.approx(8 / 7)
@@ -75,12 +77,14 @@ def test_per_input_and_across_input_differ() -> None:
     assert across_input(template) < across_input(own)
 
 
+@pytest.mark.derived("eval/win-rate")
 def test_win_rate() -> None:
     assert win_rate([1.0, 2.0, 3.0, 0.0], [0.0, 2.0, 4.0, -1.0]) == (1 + 0.5 + 0 + 1) / 4
     with pytest.raises(UserError, match="got 1 and 2"):
         win_rate([1.0], [1.0, 2.0])
 
 
+@pytest.mark.derived("eval/overoptimisation")
 def test_overoptimisation() -> None:
     points = [Point(0, 0, 0.0), Point(1, 1, 0.8), Point(4, 2, 0.9), Point(9, 3, 0.4)]
     found = overoptimisation(points)

@@ -28,6 +28,7 @@ def other_than(label: int):
     return lambda y: float(y != label)
 
 
+@pytest.mark.derived("eval/robustness-margin")
 def test_the_margin_of_a_linear_model() -> None:
     # at (1, 1) the margin is u / |w|_1 = 3 / 3 = 1: every change within eps moves u by at most 3 eps
     got = robustness_margin(linear, [torch.tensor([1.0, 1.0])], [0], most=4.0, halvings=12)

@@ -15,6 +15,7 @@ from tests.runs import tiny_run
 LOG3, LOG9 = math.log(3), math.log(9)  # sigmoid(log 3) = 3/4, sigmoid(log 9) = 9/10
 
 
+@pytest.mark.derived("eval/pair-accuracy")
 def test_accuracy_counts_equals_half() -> None:
     assert pair_accuracy(torch.tensor([2.0, -1.0, 0.0, 0.5])) == (1 + 0 + 0.5 + 1) / 4
     assert math.isnan(pair_accuracy(torch.tensor([])))
@@ -32,6 +33,7 @@ def test_reliability_bins() -> None:
     assert high.confidence == pytest.approx(0.8) and high.accuracy == pytest.approx(2 / 3)
 
 
+@pytest.mark.derived("eval/expected-calibration-error")
 def test_calibration_error() -> None:
     """Ten pairs at 0.9, nine right: calibrated, 0. The same confidence and all wrong: |0 - 0.9| = 0.9."""
     margin_P = torch.full((10,), LOG9)

@@ -34,6 +34,7 @@ def test_student_tables(dof: int, p: float, t: float) -> None:
     assert student_cdf(t, dof) == pytest.approx(p, abs=1e-4) and student_cdf(0.0, dof) == 0.5
 
 
+@pytest.mark.derived("eval/safety-test")
 def test_bounds_by_hand() -> None:
     # costs -1, 0, 1 less 2: mean -2, s = 1, n = 3, t_{.95, 2} = 2.91999: U = -2 + 2.91999 / sqrt 3 = -.31415
     got = safety_test([-3.0, -2.0, -1.0], limit=-0.3, delta=0.05)
@@ -64,6 +65,7 @@ def test_errors() -> None:
         student_quantile(0.9, 0)
 
 
+@pytest.mark.derived("shaping/pessimistic-cost")
 def test_pessimistic_cost_by_hand() -> None:
     # costs 1 and 3: mean 2, s = sqrt 2. Their own: sqrt 2 / sqrt 2 t_{.9, 1} = 3.07768; the test's, n = 4: t_{.9, 3} = 1.63774,
     # 2 sqrt 2 / 2 * 1.63774 = 2.31612. U = 2 + 3.07768 + 2.31612 = 7.39380

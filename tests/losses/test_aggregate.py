@@ -21,6 +21,7 @@ from tests.losses.table import batch_of
 LOSS = [[1.0, 2.0, 3.0], [4.0]]
 
 
+@pytest.mark.derived("aggregate/token-mean", "aggregate/sequence-mean", "aggregate/sequence-sum", "aggregate/constant")
 @pytest.mark.parametrize(
     ("part", "params", "value", "weights"),  # weights = dL/dloss
     [
@@ -46,6 +47,7 @@ def test_a_row_without_credit_is_no_answer() -> None:
     assert sequence_mean(batch.logp_BT, batch, totals).item() == pytest.approx(3.0)
 
 
+@pytest.mark.derived("aggregate/pair-mean")
 def test_pairs_with_a_dead_half_do_not_count() -> None:
     # losses 1 and 7, the second pair's rejected answer failed: the mean is 1 over one pair
     batch = batch_of([[0.0]] * 4, pairs=[(0, 1), (2, 3)])

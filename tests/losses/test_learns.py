@@ -9,6 +9,7 @@ from posttrain.core.batch import Batch
 from posttrain.core.registry import find, parts
 from posttrain.losses.aggregate import Totals, sequence_mean, token_mean
 from posttrain.losses.objective import objective
+from tests.scan_evidence import declared
 from tests.tabular import LENGTH_P, RIGHT_PT, P, Tabular, scored, train
 
 CHANCE = 1 / 6
@@ -37,17 +38,44 @@ WIDER = {"gspo": "gspo(low=0.2, high=0.28)"}  # the paper's 4e-4 suits answers o
 ALONE = [p for p in parts("policy_loss") if p.name != "raft" and not {"ref_logp_BT", "value_BT"} & set(p.card.reads)]
 
 
+@pytest.mark.learns(
+    "policy_loss/cispo",
+    "policy_loss/dapo",
+    "policy_loss/dppo",
+    "policy_loss/dual-clip",
+    "policy_loss/gmpo",
+    "policy_loss/gspo",
+    "policy_loss/kl-cov",
+    "policy_loss/ppo",
+    "policy_loss/reinforce",
+    "policy_loss/sapo",
+    "policy_loss/topr",
+)
 @pytest.mark.parametrize("loss", [WIDER.get(p.name, p.name) for p in ALONE])
 def test_policy_losses(loss: str) -> None:
     policy = train(credited("grpo"), minimise(loss, "policy_loss"), steps=25, lr=4.0, epochs=4)
     assert policy.expected_reward() > 0.6
 
 
+@pytest.mark.learns(
+    "advantage/grpo",
+    "advantage/dr-grpo",
+    "advantage/rloo",
+    "advantage/reinforce-pp",
+    "advantage/gae",
+    "advantage/outcome",
+)
 @pytest.mark.parametrize("advantage", ["grpo", "dr_grpo", "rloo", "reinforce_pp", "gae", "outcome"])
 def test_advantages(advantage: str) -> None:
     lr = 4.0 if advantage in ("grpo", "reinforce_pp", "gae") else 12.0  # the others are not in units of their spread
     policy = train(credited(advantage), minimise("ppo", "policy_loss"), steps=25, lr=lr)
     assert policy.expected_reward() > 0.5
+
+
+def test_what_is_declared_is_what_was_run() -> None:
+    here = "tests/losses/test_learns.py::test_policy_losses"
+    said = {key for key, marks in declared().items() if here in marks["learns"]}
+    assert said == {f"policy_loss/{p.name}" for p in ALONE}
 
 
 def test_the_wrong_sign_would_be_seen() -> None:
@@ -67,6 +95,7 @@ def best_rows(batch: Batch) -> Batch:
     return batch.but(mask_BT=batch.mask_BT * keep_B.unsqueeze(-1))
 
 
+@pytest.mark.learns("policy_loss/raft")
 def test_raft() -> None:
     assert train(best_rows, minimise("raft", "policy_loss"), steps=25, lr=4.0).expected_reward() > 0.6
 
@@ -83,6 +112,7 @@ def best_and_worst(batch: Batch) -> Batch:
     return batch.but(chosen_P=pairs_P2[:, 0], rejected_P=pairs_P2[:, 1])
 
 
+@pytest.mark.learns("preference_loss/dpo", "preference_loss/ipo", "preference_loss/hinge", "preference_loss/robust-dpo")
 @pytest.mark.parametrize(
     ("loss", "lr"),
     [
@@ -99,6 +129,7 @@ def test_preference_losses(loss: str, lr: float) -> None:
     assert policy.expected_reward() > 0.5
 
 
+@pytest.mark.learns("supervised_loss/sft")
 def test_sft_imitates() -> None:
     policy = Tabular()
     mask_BT = (torch.arange(3) < LENGTH_P.unsqueeze(-1)).float()
@@ -108,6 +139,7 @@ def test_sft_imitates() -> None:
     assert policy.expected_reward() > 0.9
 
 
+@pytest.mark.learns("reward_model_loss/bradley-terry")
 def test_bradley_terry_orders_answers_and_centering_pins_the_level() -> None:
     # 6 answers with hidden qualities 0 .. 5; all pairs; the level starts at 10 and only centering brings it down
     chosen_P, rejected_P = torch.tensor([(i, j) for i in range(6) for j in range(i)]).T
@@ -132,6 +164,7 @@ def test_bradley_terry_orders_answers_and_centering_pins_the_level() -> None:
     assert abs(levels[1]) < 1.0
 
 
+@pytest.mark.learns("term/value-loss")
 def test_value_loss_learns_the_mean_return() -> None:
     # one state, returns 0 and 1 with mean .5; the critic starts at 3 and, clipped, moves at most .2 past its old guess
     value = 3.0
@@ -146,6 +179,7 @@ def test_value_loss_learns_the_mean_return() -> None:
     assert value == pytest.approx(0.5, abs=0.01)
 
 
+@pytest.mark.learns("term/kl")
 @pytest.mark.parametrize("kind", ["k2", "k3"])
 def test_kl_brings_the_policy_back(kind: str) -> None:
     # a policy far from the uniform reference, no credit: only the term pulls
@@ -161,6 +195,7 @@ def test_kl_brings_the_policy_back(kind: str) -> None:
     assert policy.logits_PTV[0, 0].softmax(-1).max() < 0.35  # it was exp(2) / (exp(2) + 5) = .6
 
 
+@pytest.mark.learns("term/entropy")
 def test_the_entropy_bonus_keeps_the_policy_undecided() -> None:
     entropies = []
     for terms in ([], [find("entropy", "term").but(coef=0.3)]):

@@ -25,6 +25,7 @@ from tests.losses.table import batch_of, inside, slopes, value_and_gradient
 # ---- TOPR
 
 
+@pytest.mark.derived("policy_loss/topr")
 def test_topr_table() -> None:
     # ratio of the whole answer: the product of its tokens' ratios, with old logp -1 at every token
     #   (2, 2)    w = 4    A =  2  right: weight 1;            gradient -2 at both tokens
@@ -76,6 +77,7 @@ def test_topr_with_weights_of_one_is_reinforce_and_blame_fades() -> None:
     assert value_and_gradient(topr, far)[1].flatten().tolist() == pytest.approx([math.exp(-40), -1.0])
 
 
+@pytest.mark.derived("advantage/baseline")
 def test_constant_baseline() -> None:
     close(baseline(outcomes([1.0, 0.0, 3.0], [0, 0, 1], dead=(2,))), [[0.5], [-0.5], [0.0]])
     close(baseline(outcomes([1.0, 0.0], [0, 0]), c=0.1), [[0.9], [-0.1]])
@@ -88,6 +90,7 @@ def asked(answers) -> Prompt:
     return Prompt.text("a", "row 0", row=0, answers=answers)
 
 
+@pytest.mark.derived("rollout/logged")
 def test_logged_answers_keep_the_log_probabilities_of_who_gave_them() -> None:
     policy = TabularPolicy(1, 2, 3)
     told = [{"text": t, "logp": [-0.5, -0.1 * i]} for i, t in enumerate(("ab", "bc", "ca"))]
@@ -125,6 +128,7 @@ def scored_pairs(logp, ref, rewards, pairs):
     return batch.but(reward_BT=reward)
 
 
+@pytest.mark.derived("preference_loss/copg")
 def test_copg_table() -> None:
     # beta .5. Pair (0, 1): log-ratios .2 + .4 = .6 and -.4, u = 1; rewards 3 and 1: gap 2 - .5 = 1.5,
     #   loss 1.5^2 / (2 * .5) = 2.25; gradient -1.5 at the tokens of answer 0, +1.5 at those of answer 1

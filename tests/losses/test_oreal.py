@@ -36,6 +36,7 @@ def test_a_token_is_worth_the_value_it_leads_to() -> None:
     assert w_BT[has_BT].tolist() == pytest.approx([0.8, -0.4, 1.5])
 
 
+@pytest.mark.derived("term/token-outcome")
 def test_outcomes_teach_tokens() -> None:
     # row 0 is right, mean (.8 - .4) / 2 = .2: -log sigma(.2) = log(1 + e^-.2) = .598139
     # row 1 is wrong, mean 1.5: log(1 + e^1.5) = 1.701413; row 2 has no state behind its token: 0
@@ -53,6 +54,7 @@ def test_outcomes_teach_tokens() -> None:
     assert live.grad[0, 1] < 0 < live.grad[1, 1]  # up where right, down where wrong
 
 
+@pytest.mark.derived("advantage/oreal")
 def test_credit() -> None:
     # outcomes 1, 0, 1. Row 1 is wrong: the others' mean is 1, so RLOO gives -1, times .5
     # omega+ of row 0: 2 sigma(.8) - 1 = tanh(.4) = .379949; w = -.4 speaks against it: 0; the last token 1
@@ -65,6 +67,7 @@ def test_credit() -> None:
     assert float(other[1, 0]) == pytest.approx(-0.5 * math.tanh(0.75))
 
 
+@pytest.mark.derived("advantage/oreal")
 def test_credit_without_token_weights() -> None:
     # outcomes 1, 0, 0: the wrong ones' others have mean 1/2
     got = oreal(batch([1.0, 0.0, 0.0]), weigh=False, negative=0.8)
@@ -79,6 +82,7 @@ def answers(*rewards: float) -> Group:
     )
 
 
+@pytest.mark.derived("select/one-of-each")
 def test_one_right_and_one_wrong_are_kept_with_what_their_whole_group_said() -> None:
     # 1 of 4 right: the right one is 1 - 0 above the others; the first wrong one 0 - 1/3 (the failed one does not count)
     mixed = answers(math.nan, 0.0, 0.0, 1.0, 0.0)

@@ -52,6 +52,7 @@ CISPO = [
 ]
 
 
+@pytest.mark.derived("policy_loss/ppo", "policy_loss/dapo", "policy_loss/dual-clip", "policy_loss/cispo")
 @pytest.mark.parametrize(
     ("part", "params", "table"),
     [(ppo, {}, PPO), (dapo, {}, DAPO), (dual_clip, {}, DUAL), (cispo, {}, CISPO), (ppo, {"high": 0.28}, DAPO)],
@@ -63,6 +64,7 @@ def test_table(part, params, table) -> None:
     torch.testing.assert_close(grad_BT[:, 0].tolist(), [row[3] for row in table], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.derived("policy_loss/reinforce", "policy_loss/raft")
 def test_reinforce_and_raft_table() -> None:
     # reinforce: -A logp, gradient -A, whatever the sampler thought; raft: -logp, gradient -1, whatever the credit
     batch = batch_of([[-1.5, -0.5], [-2.0]], adv=[[2.0, -1.0], [0.0]], old_logp=[[-9.0, -9.0], [-9.0]])
@@ -74,6 +76,7 @@ def test_reinforce_and_raft_table() -> None:
     assert inside(grad_BT, batch) == [[-1.0, -1.0], [-1.0]]
 
 
+@pytest.mark.derived("policy_loss/gspo")
 def test_gspo_table() -> None:
     # low .2, high .3. Log ratios and, from their mean over the answer, s:
     #   (log 1.44, 0)           s = 1.2  A =  2  inside:           loss -2.4, gradient -s A = -2.4 at both tokens
@@ -92,6 +95,7 @@ def test_gspo_table() -> None:
     torch.testing.assert_close(inside(grad_BT, batch), expected_grad, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.derived("policy_loss/gspo")
 def test_gspo_default_clip_is_the_papers() -> None:
     # limits 1 - 3e-4 and 1 + 4e-4: a credited s of 1.00035 is inside, 1.00045 not; a blamed .99975 inside, .99965 not
     batch = at_ratio([(1.00035, 1.0), (1.00045, 1.0), (0.99975, -1.0), (0.99965, -1.0)])

@@ -51,6 +51,7 @@ DPPO = [
 ]
 
 
+@pytest.mark.derived("policy_loss/sapo", "policy_loss/dppo")
 @pytest.mark.parametrize(("part", "table"), [(sapo, SAPO), (dppo, DPPO)])
 def test_table(part, table) -> None:
     loss_BT, grad_BT = value_and_gradient(part, at_ratio([(r, a) for r, a, _, _ in table]))
@@ -91,6 +92,7 @@ def test_dppo_lets_rare_tokens_grow_and_holds_likely_ones() -> None:
     assert value_and_gradient(ppo, likely)[1].item() == pytest.approx(0.74 / 0.9)
 
 
+@pytest.mark.derived("policy_loss/dppo")
 def test_dppo_kl() -> None:
     # q = .5, p = .6: .5 log(.5/.6) + .5 log(.5/.4) = .5 (-.182322 + .223144) = .020411
     batch = at_ratio([(1.2, 1.0)], old=math.log(0.5))
@@ -100,6 +102,7 @@ def test_dppo_kl() -> None:
         dppo(batch, kind="js")
 
 
+@pytest.mark.derived("policy_loss/gmpo")
 def test_gmpo_table() -> None:
     # limits .4 in logs. Row 0, A = 2: logs .9 -> .4 (clipped) and -.2: mean .1, s = e^.1; gradient 0 and -2 s
     # Row 1, A = -1: logs -.6 -> -.4 (clipped), .5 (against the blame: not clipped), .2: mean .1; gradient 0, s, s
@@ -188,6 +191,7 @@ def test_corrections_against_plain_floats(part, params, weigh) -> None:
     torch.testing.assert_close(inside(grad_BT, batch), expected, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.derived("policy_loss/decoupled-ppo", "policy_loss/tis", "policy_loss/mis", "policy_loss/icepop")
 def test_corrections_table() -> None:
     # on the proximal policy (r = 1), A = 1: the gradient is -w, for w = .25, 1, 1.5, 4, 8
     ws = [0.25, 1.0, 1.5, 4.0, 8.0]
@@ -213,6 +217,7 @@ def test_where_sampler_and_trainer_agree_a_correction_is_ppo(part: Part) -> None
     torch.testing.assert_close(value_and_gradient(part, same), value_and_gradient(ppo, batch))
 
 
+@pytest.mark.learns("policy_loss/decoupled-ppo", "policy_loss/tis", "policy_loss/mis", "policy_loss/icepop")
 @pytest.mark.parametrize("part", [decoupled_ppo, tis, mis, icepop])
 def test_corrections_learn(part: Part) -> None:
     # the proximal policy is the sampler shifted by a little noise, as between two engines
@@ -234,6 +239,7 @@ def test_corrections_learn(part: Part) -> None:
 # ---- KL-Cov
 
 
+@pytest.mark.derived("policy_loss/kl-cov")
 def test_kl_cov_table() -> None:
     # A = 2. marked, r = 1.5: -3 + log 1.5, gradient -3 + 1; marked, r = .5: -1 + log 2, gradient -1 - 1; not marked: -r A
     batch = at_ratio([(1.5, 2.0), (0.5, 2.0), (1.5, 2.0), (1.0, 2.0)])
@@ -258,6 +264,7 @@ def test_marks_travel_with_their_rows() -> None:
 # ---- terms
 
 
+@pytest.mark.derived("term/squared-log-ratio")
 def test_squared_log_ratio() -> None:
     # tau .5. Row 0: log-ratios .3 and .5: S = .8: .25 * .64 = .16, half to each token; gradient tau S = .4 at both
     # Row 1: S = -.6: .25 * .36 = .09, gradient -.3. Token by token (k2) row 0 would give .25 (.09 + .25) = .085
@@ -280,6 +287,7 @@ def test_squared_log_ratio_against_plain_floats_and_k2() -> None:
     torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.derived("term/imitate-right")
 def test_imitate_right() -> None:
     # .1 * -logp where the answer earned something: row 0; row 1 earned 0, row 2 less than 0
     batch = batch_of([[-1.0, -2.0], [-1.0], [-3.0]])

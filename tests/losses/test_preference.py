@@ -31,6 +31,9 @@ def test_margin() -> None:
     assert margin(pair(), mean=True).tolist() == [1.5]
 
 
+@pytest.mark.derived(
+    "preference_loss/dpo", "preference_loss/ipo", "preference_loss/hinge", "preference_loss/robust-dpo"
+)
 @pytest.mark.parametrize(
     ("part", "params", "loss", "slope"),  # slope = dloss/du
     [
@@ -52,6 +55,7 @@ def test_table(part, params, loss, slope) -> None:
     torch.testing.assert_close(inside(grad_BT, batch), expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.derived("preference_loss/dpo")
 def test_length_normalised_divides_each_answer_by_its_own_length() -> None:
     # u = 1.5, beta u = .75 at beta = .5; the slope is shared by the two chosen tokens, the rejected one has it all
     batch = pair()

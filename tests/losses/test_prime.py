@@ -20,6 +20,7 @@ from tests.losses.table import slopes
 LOGP, REF = [[-1.0, -2.0], [-0.5, 9.0]], [[-1.5, -2.3], [-1.5, 4.0]]
 
 
+@pytest.mark.derived("policy_loss/implicit-prm")
 def test_outcomes_teach_the_sum_of_log_ratios() -> None:
     # row 0, right: .5 + .3 = .8 at beta .5: log(1 + e^-.4) = .513015, on both tokens; row 1, wrong, one token: 1 at beta .5:
     # log(1 + e^.5) = .974077

@@ -38,6 +38,7 @@ def example(**but) -> Batch:
     return batch_of(A, value=V, old_logp=A_OLD, old_value=V_OLD, reward=REWARD).but(**but)
 
 
+@pytest.mark.derived("policy_loss/soft-q")
 def test_values_and_gradients_by_hand() -> None:
     # by A_0: one step 2 / 4, path -(G_0 - V'_0) / 4 = -4 / 4                        -> -.5
     # by A_1: one step 0, paths -(4 + 4) / 4 (both begin before it)                  -> -2
@@ -111,6 +112,7 @@ def test_an_observation_between_two_actions_changes_nothing_but_its_reward_count
 # ---- rewards
 
 
+@pytest.mark.derived("shaping/zscore")
 def test_zscore_by_hand() -> None:
     # input 0: rewards 1, 3 -> mean 2, unbiased std sqrt(2): -1/sqrt(2), 1/sqrt(2); input 1 the same though 100 times larger
     batch = outcomes([1.0, 3.0, 100.0, 300.0], [0, 0, 1, 1])

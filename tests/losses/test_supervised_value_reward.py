@@ -15,6 +15,7 @@ from posttrain.losses.value.value_loss import value_loss
 from tests.losses.table import batch_of, inside, slopes, value_and_gradient
 
 
+@pytest.mark.derived("supervised_loss/sft")
 def test_sft() -> None:
     # the negative log-likelihood and -1 at every token of the answer, nothing else
     batch = batch_of([[-1.5, -0.25], [-3.0]])
@@ -39,6 +40,7 @@ def value_batch():
     return batch_of(one, value=v, **{"return": returns}, old_value=old)
 
 
+@pytest.mark.derived("term/value-loss")
 def test_value_loss_table() -> None:
     loss_BT, grad_BT = value_and_gradient(value_loss, value_batch(), by="value_BT")
     torch.testing.assert_close(loss_BT[:, 0].tolist(), [row[3] for row in VALUES], rtol=1e-9, atol=1e-12)
@@ -67,6 +69,7 @@ def scored(scores, pairs):
 S = 1 / (1 + math.e)  # sigmoid(-1)
 
 
+@pytest.mark.derived("reward_model_loss/bradley-terry")
 @pytest.mark.parametrize(
     ("params", "loss", "chosen", "rejected"),
     [
@@ -96,6 +99,7 @@ def test_bradley_terry_against_plain_floats() -> None:
     torch.testing.assert_close(grad_B.tolist(), expected, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.derived("supervised_loss/step-value")
 def test_step_value_table() -> None:
     # s = 1, y = 1: -log sigma(1) = log(1 + 1/e), slope sigma(1) - 1 = -S; s = 1, y = 0: 1 more, slope sigma(1);
     # s = 0, y = 0.25: log 2 whatever y is, slope 1/2 - 1/4. Two tokens carry the loss twice, and so its slope.

@@ -23,6 +23,7 @@ TABLES = {
 }
 
 
+@pytest.mark.derived("term/kl")
 @pytest.mark.parametrize("kind", KINDS)
 def test_kl_table(kind: str) -> None:
     table = TABLES[kind]
@@ -81,6 +82,7 @@ def test_k1_and_k3_are_unbiased_estimates() -> None:
         torch.testing.assert_close((pi * kl_estimate(pi.log(), ref.log(), kind)).sum(), exact)
 
 
+@pytest.mark.derived("term/entropy")
 def test_entropy() -> None:
     # -coef H and -coef, so that minimising raises the entropy
     batch = batch_of([[0.0, 0.0], [0.0]], entropy=[[1.0, 0.5], [2.0]])

@@ -35,6 +35,7 @@ def started(*policies: TabularPolicy, **params: float) -> Any:
     return live
 
 
+@pytest.mark.derived("reference/soup")
 def test_the_soup_is_the_weighted_mean() -> None:
     # .5 * 1 + .5 * 3 = 2; alpha .25: .25 * 1 + .75 * 3 = 2.5; started once it is that policy
     assert started(filled(1.0), filled(3.0)).policy.table.flatten().tolist() == [2.0, 0.0]

@@ -10,6 +10,7 @@ from posttrain.rewards.rules.adacot import adacot, broken
 HARD, EASY = Prompt.text("h", "17*23?", "391", cot=True), Prompt.text("e", "2+2?", "4", cot=False)
 
 
+@pytest.mark.derived("reward/adacot")
 @pytest.mark.parametrize(
     ("prompt", "text", "worth"),
     [

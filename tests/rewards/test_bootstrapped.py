@@ -60,6 +60,7 @@ def test_a_failed_comparison_masks() -> None:
     assert got.rollouts[2].failed and got.rollouts[0].reward == -1.0
 
 
+@pytest.mark.derived("select/balanced")
 def test_balanced() -> None:
     # means of the others: 0 of (-1, 1); 1/3 of (-1, 1, 1); -1: the reference was too good, the group goes
     even, most, none = (

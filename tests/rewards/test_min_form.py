@@ -27,6 +27,7 @@ def close(got, expected) -> None:
     torch.testing.assert_close(got, torch.tensor(expected, dtype=torch.float64), atol=1e-6, rtol=0)
 
 
+@pytest.mark.derived("shaping/min-form")
 def test_soft_minimum() -> None:
     # r = 1, -1 at T = 1: weights e^-1 and e^1 over their sum: .119203 and .880797; the step of 0 is none
     close(min_form(steps([[1.0, 0.0, -1.0]]), temperature=1.0), [[0.119203, 0.0, -0.880797]])
@@ -43,6 +44,7 @@ def test_one_step_is_itself_and_a_cold_sum_is_the_minimum() -> None:
     assert float(got) == pytest.approx((0.4 + 0.9 * math.exp(-5)) / (1 + math.exp(-5)))
 
 
+@pytest.mark.derived("shaping/min-form")
 def test_the_outcome_is_no_step() -> None:
     # the last token has .5 of a step and 2 of the outcome; softmin at T = 1 of 1 and .5: e^-1, e^-.5
     a, b = math.exp(-1), math.exp(-0.5)
@@ -52,12 +54,14 @@ def test_the_outcome_is_no_step() -> None:
         min_form(batch, temperature=0.0)
 
 
+@pytest.mark.derived("advantage/pure")
 def test_credit() -> None:
     # row 0: 1, 2; row 1 (one token): 4. Per token of others: row 0 sees 4, row 1 sees 1.5
     # row 0: (1 - 4) + (2 - 4), 2 - 4; row 1: 4 - 1.5
     close(pure(steps([[1.0, 2.0], [4.0, 0.0]], [2, 1])), [[-5.0, -2.0], [2.5, 0.0]])
 
 
+@pytest.mark.derived("advantage/pure")
 def test_credit_of_the_outcome_is_leave_one_out() -> None:
     # steps as above, outcomes 1 and 0 on the last tokens: +1 and -1 on every token
     batch = steps([[1.0, 3.0], [4.0, 0.0]], [2, 1], right=[1.0, 0.0])

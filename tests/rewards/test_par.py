@@ -42,6 +42,7 @@ def batch(**info: list[float]) -> Batch:
     )
 
 
+@pytest.mark.derived("shaping/preference-as-reward")
 def test_against_one_reference() -> None:
     # sigmoid(log 3 - 0) = 3/4; sigmoid(0 - log 3) = 1/4; sigmoid(log 9 - log 3) = 3/4, on the last own token
     got = preference_as_reward(batch(reference0=[0.0, math.log(3), math.log(3), 0.0]), against="reference")
@@ -63,6 +64,7 @@ def test_k_steepens() -> None:
     assert float(got[0].sum()) == pytest.approx(0.9)
 
 
+@pytest.mark.derived("shaping/preference-as-reward")
 def test_siblings() -> None:
     # rows 0 and 1 meet: 3/4 and 1/4; row 2 is alone in its group (1/2); the failed sibling is nobody's rival
     got = preference_as_reward(batch()).sum(-1)

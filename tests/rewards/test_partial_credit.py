@@ -10,6 +10,7 @@ from posttrain.rewards.rules.partial_credit import partial_credit
 PROMPT = Prompt.text("p", "How many?", "12")
 
 
+@pytest.mark.derived("reward/partial-credit")
 @pytest.mark.parametrize(
     ("text", "worth"),
     [

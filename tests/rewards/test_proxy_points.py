@@ -27,6 +27,7 @@ def batch() -> Batch:
     return Batch(logp_BT=torch.zeros_like(mask), mask_BT=mask, reward_BT=reward, **info)
 
 
+@pytest.mark.derived("shaping/proxy-points")
 def test_multipliers_begin_at_nothing_and_rise_below_the_point() -> None:
     # mean a = 2 below 2.5: mu_a = .5 (2.5 - 2) = .25; mean b = 1 above .8: mu_b = .5 (.8 - 1) = -.1
     it = find("proxy_points", "shaping").but(points={"a": 2.5, "b": 0.8}, lr=0.5).live()

@@ -25,6 +25,7 @@ def batch(members: bool = True) -> Batch:
     return Batch(logp_BT=torch.zeros_like(mask), mask_BT=mask, reward_BT=reward, **info)
 
 
+@pytest.mark.derived("shaping/robust-mix")
 @pytest.mark.parametrize(
     ("lam", "expected"),
     [

@@ -16,6 +16,7 @@ PROMPT = Prompt.text("p", "2+2?", "4")
 LONG, SHOUTS = ("long", lambda p, t: len(t) > 5), ("shouts", lambda p, t: t.isupper())
 
 
+@pytest.mark.derived("reward/rule-fraction")
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("ABCDEFG", 2 / 3), ("abc", 0.0), ("abcdefg", 1 / 3), ("<think>A</think>B", 2 / 3), ("<think>1</think>4", 2 / 3)],

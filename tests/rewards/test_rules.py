@@ -118,6 +118,7 @@ def test_is_number():
     assert is_number("1,000") and is_number("-3.5") and not is_number("Boeing747") and not is_number("3 apples")
 
 
+@pytest.mark.derived("reward/numeric")
 def test_numeric_tolerance_is_relative():
     # |1000.5 - 1000| = 0.5 <= 1e-3 * 1000 = 1;  |0.0015 - 0| = 0.0015 > 1e-3 * max(1, 0) = 0.001
     assert numeric(asked(1000), "1000.5", tolerance=1e-3) == 1.0
@@ -134,6 +135,7 @@ def test_a_gold_answer_that_cannot_be_compared_is_an_error_not_a_zero():
         exact_match(asked(None), "5")
 
 
+@pytest.mark.derived("reward/exact-match")
 def test_exact_match_case():
     assert exact_match(asked("Paris"), " PARIS. ") == 1.0
     assert exact_match.but(case=True)(asked("Paris"), "paris") == 0.0
@@ -161,6 +163,7 @@ def test_pick(text, want):
     assert pick(text) == want
 
 
+@pytest.mark.derived("reward/choice")
 def test_choice_gold_may_be_letter_index_or_text():
     options = ["one", "two", "three"]
     for gold in ("C", "(c)", 2, "three"):
@@ -170,6 +173,7 @@ def test_choice_gold_may_be_letter_index_or_text():
         choice(asked("seven", choices=options), "A")
 
 
+@pytest.mark.derived("reward/format")
 def test_format():
     assert think_format(asked(), "<think>a</think>b") == 1.0
     for bad in ("b", "<think>a</think>", "<think> </think>b", "x<think>a</think>b", "<think>a</think>b</think>c"):
@@ -178,6 +182,7 @@ def test_format():
     assert think_format.but(pattern=r"\d+")(asked(), "42 x") == 0.0
 
 
+@pytest.mark.derived("reward/length")
 def test_length_by_hand():
     # most=3, soft=4: five words are two over, 1 - 2/4 = 0.5; eight words are five over, below 0 is 0
     rule = length.but(most=3, soft=4)
@@ -191,6 +196,7 @@ def test_length_by_hand():
     assert length.but(target=3, soft=0, unit="characters")(asked(), "abc") == 1.0
 
 
+@pytest.mark.derived("reward/repetition")
 def test_repetition_by_hand():
     # "a b a b a": 3-grams aba bab aba, 2 of 3 distinct: 2/3 - 1 = -1/3
     assert repetition(asked(), "a b a b a") == pytest.approx(-1 / 3)
@@ -207,6 +213,7 @@ def test_a_pattern_that_backtracks_for_ever_is_stopped():
     assert time.monotonic() - began < 5.0
 
 
+@pytest.mark.derived("reward/countdown")
 def test_countdown_traps():
     prompt = asked("(2+2)*3", numbers=[2, 2, 3], target=12)
     assert countdown(prompt, "(2+2)*3") == 1.0
@@ -219,6 +226,7 @@ def test_countdown_traps():
     assert countdown.but(exactly=False)(asked("x", numbers=[4, 3, 9], target=12), "4*3") == 1.0
 
 
+@pytest.mark.derived("reward/knights-knaves")
 def test_knights_need_everybody_and_nobody_twice():
     prompt = asked("(1) Zoey is a knight\n(2) Ethan is a knave")
     assert knights_knaves(prompt, "Zoey: knight, Ethan: knave") == 1.0
@@ -239,6 +247,7 @@ def test_task_is_the_environments_grade():
         task(prompt, "x")
 
 
+@pytest.mark.derived("reward/math")
 def test_math_by_meaning():
     pytest.importorskip("math_verify")
     assert math(asked(r"\frac{1}{2}"), r"\boxed{0.5}") == 1.0

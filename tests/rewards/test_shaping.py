@@ -25,6 +25,7 @@ def batch() -> Batch:
     return Batch(logp_BT=torch.zeros_like(mask), mask_BT=mask, old_logp_BT=old, ref_logp_BT=ref, reward_BT=reward)
 
 
+@pytest.mark.derived("shaping/kl-in-reward")
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
@@ -46,6 +47,7 @@ def test_kl_in_reward_leaves_its_input_alone() -> None:
     torch.testing.assert_close(before["reward_BT"], batch()["reward_BT"], equal_nan=True)
 
 
+@pytest.mark.derived("shaping/adaptive-kl")
 def test_adaptive_kl_pays_the_present_price_then_moves_it() -> None:
     # KL of the two live answers: 1 - 2 = -1 and 3, mean 1. Target .5: error 1/.5 - 1 = 1, clipped to .2.
     # The price .1 becomes .1 (1 + .2 * 2 / 100) = .1004; this batch still pays .1.
@@ -55,6 +57,7 @@ def test_adaptive_kl_pays_the_present_price_then_moves_it() -> None:
     torch.testing.assert_close(part(batch())[:2], kl_in_reward(batch(), coef=0.1004)[:2])
 
 
+@pytest.mark.derived("shaping/adaptive-kl")
 @pytest.mark.parametrize(
     ("target", "factor"),
     [(1.0, 1.0), (0.9, 1 + (1 / 0.9 - 1) * 0.02), (2.0, 1 - 0.2 * 0.02), (1.1, 1 + (1 / 1.1 - 1) * 0.02)],

@@ -46,6 +46,7 @@ def close(got: torch.Tensor, expected: Sequence[float]) -> None:
 # ---- cosine length (Demystifying long CoT)
 
 
+@pytest.mark.derived("shaping/cosine-length")
 @pytest.mark.parametrize(
     ("length", "outcome", "worth"),
     [
@@ -100,6 +101,7 @@ def test_which_tokens_are_repeated() -> None:
     assert not repeated(batch, 5).any()
 
 
+@pytest.mark.derived("shaping/repeats")
 def test_repetition_pays_where_it_stands() -> None:
     # abcab: tokens 3 and 4 pay -.5 each. gamma 1: exactly there. gamma .8: G_4 = -.5, G_3 = -.9, G_2 = -.72,
     # G_1 = -.576, G_0 = -.4608; r = G_t - G_{t+1}; the outcome 1 on the last token
@@ -125,6 +127,7 @@ def test_tokens_of_others_are_no_repetition() -> None:
 # ---- LASER
 
 
+@pytest.mark.derived("shaping/laser")
 def test_laser_by_hand() -> None:
     # target 4, alpha .5: right and short 1 + .5; right at the target 1.5; right and long 1; wrong gets no bonus
     batch = answers([2, 4, 5, 2, 5], [1.0, 1.0, 1.0, 0.0, -0.5])
@@ -141,6 +144,7 @@ def levels() -> Batch:
     return answers(lengths, outcomes, [g for g in (4, 2, 9) for _ in range(6)], tokens)
 
 
+@pytest.mark.derived("shaping/laser-d")
 def test_laser_d_targets_by_hand() -> None:
     # G = 6: at least floor(4) = 4, floor(2) = 2, 1 are right. Easy: 4 share >= 1 needs 1/4 of 5 answers: 2 of them, L = 3.
     # Medium: 2 share >= 1 needs half of 3: 2 of them, L = 6. Hard: share >= 1: all of them, L = 7.
@@ -190,6 +194,7 @@ def test_laser_d_state_resumes() -> None:
 # ---- GRPO-lambda
 
 
+@pytest.mark.derived("shaping/grpo-lambda")
 def test_grpo_lambda_by_hand() -> None:
     # group 5: rate 2/3, right lengths 2, 6: mean 4, std 2, z = -1, 1; sigmoid(-1) = .268941, sigmoid(1) = .731059.
     # group 1: rate 1/3. top .5 of 2 groups is one: group 5 pays, group 1 keeps plain rewards.
@@ -219,6 +224,7 @@ def test_grpo_lambda_says_what_a_share_is() -> None:
 # ---- Open-RS
 
 
+@pytest.mark.derived("shaping/open-rs")
 def test_open_rs_by_hand() -> None:
     # longest 8: n = 4: c = +-(3/4 + 1/4 cos(pi/2)) = +-.75; n = 8: +-.5; n = 2: +-(.75 + .25 * .707107) = +-.926777
     # R = 2 c + 1 [form]; the components say right 1 1 0 0 1 and well-formed 1 0 1 0 1
@@ -245,6 +251,7 @@ def modes() -> Batch:
     return answers([4, 6, 6, 1, 1], [1.0, 0.0, 1.0, 1.0, 0.0])
 
 
+@pytest.mark.derived("shaping/autothink")
 def test_autothink_matrix() -> None:
     close(autothink(modes()).sum(-1), [1.0, 0.0, 1.0, 2.0, -1.0])
     batch = modes()
@@ -254,6 +261,7 @@ def test_autothink_matrix() -> None:
     close(autothink(batch, mode="thinks").sum(-1), [2.0, -1.0, 1.0, 1.0, 0.0])
 
 
+@pytest.mark.derived("shaping/autothink-balance")
 def test_autothink_balance_by_hand() -> None:
     # 3 of 5 thought: z - 1/2 = .1, d = 2 * .1 = .2. Thinking is over its share: right .8 * 1, wrong .8 * 0 - .2.
     close(autothink_balance(modes()).sum(-1), [0.8, -0.2, 0.8, 2.0, -1.0])
@@ -270,6 +278,7 @@ def test_autothink_balance_is_of_the_batch_not_of_the_group() -> None:
     close(autothink_balance(batch).sum(-1), [1.0, 0.0, 2.0, -1.0])
 
 
+@pytest.mark.derived("shaping/autothink-length")
 def test_autothink_length_by_hand() -> None:
     # right: 2 and 4, mean 3, unbiased std sqrt 2, y = -+.7071068; wrong: 2, 4, 6, mean 4, std 2, y = -1, 0, 1.
     # alpha .5: short 1 + e^.3535534 - 1, long 1 + e^-.3535534 - 1. beta .2: short 1 - e^.2 < 0, long 1 - e^-.2 > 0
@@ -280,6 +289,7 @@ def test_autothink_length_by_hand() -> None:
     close(autothink_length(answers([3, 3], [1, 0])).sum(-1), [1.0, 0.0])
 
 
+@pytest.mark.derived("reward/thinks")
 @pytest.mark.parametrize(
     ("text", "mode"),
     [

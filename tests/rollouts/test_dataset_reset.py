@@ -22,6 +22,7 @@ def asked(n: int = 200, **info) -> list[Prompt]:
     return [row(0, i, **info) for i in range(n)]
 
 
+@pytest.mark.derived("rollout/dataset-reset")
 def test_a_share_of_prompts_starts_at_every_place_of_the_demonstration() -> None:
     groups = dataset_reset(
         RolloutRequest({"policy": POLICY}, asked(400, demonstration="abcdab"), Sampling(), 0, 0), n=2, beta=0.5

@@ -13,6 +13,7 @@ from posttrain.rollouts.sample import sample
 from posttrain.rollouts.siri import limit, siri
 
 
+@pytest.mark.derived("rollout/siri")
 @pytest.mark.parametrize(
     ("step", "longest"),
     [

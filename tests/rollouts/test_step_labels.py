@@ -62,6 +62,7 @@ def continued(monkeypatch: pytest.MonkeyPatch, policy: Spelled, tails: list[str]
     monkeypatch.setattr("posttrain.rollouts.step_labels.resume", resume)
 
 
+@pytest.mark.derived("rollout/step-labels")
 def test_steps_are_worth_what_their_continuations_earn(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = Spelled("a. b. c", "a. x")
     continued(monkeypatch, policy, ["c", "c", "c", "x"])

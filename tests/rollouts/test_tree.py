@@ -63,6 +63,7 @@ def test_stems_of_unequal_length_and_ended_ones() -> None:
     assert room(p, stem(p, row(0)), Sampling(max_tokens=4)) == 4 and room(p, stem(p, row(0)), Sampling()) == 6
 
 
+@pytest.mark.derived("rollout/tree")
 def test_a_tree_shares_prefixes_where_it_says() -> None:
     p = policy()
     groups = tree(RolloutRequest({"policy": p}, [row(0), row(1)], Sampling(), 0, 0), n=8, fork=(2, 2))

@@ -29,6 +29,7 @@ def answer(T: int, reward: float, parent: int | None = None, fork: int = 0) -> R
     )
 
 
+@pytest.mark.derived("rollout/vine")
 def test_every_state_where_a_segment_begins_has_its_vines() -> None:
     p = TabularPolicy(1, 5, 3).randomise(1.0, "vine")
     (g,) = vine(RolloutRequest({"policy": p}, [row(0)], Sampling(), 0, 0), n=2, fork=(2, 3))
@@ -42,6 +43,7 @@ def test_every_state_where_a_segment_begins_has_its_vines() -> None:
         vine(RolloutRequest({"policy": p}, [row(0)], Sampling(), 0, 0), fork=(2, 0))
 
 
+@pytest.mark.derived("select/vine-values", "advantage/dense")
 def test_credit_of_a_segment_is_the_change_of_worth() -> None:
     # one answer of 3 letters, segments of 2, earned 1; V(0) = (0 + 1)/2, V(2) = (1 + 1 + 0)/3
     # first segment 2/3 - 1/2, last 1 - 2/3

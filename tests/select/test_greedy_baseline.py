@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from claims.worlds.tabular import TabularPolicy
 from posttrain.core.protocols import RolloutRequest
 from posttrain.core.sampling import Sampling
@@ -21,6 +23,7 @@ def with_greedy(id: str, rewards, greedy: int) -> Group:
     return made
 
 
+@pytest.mark.derived("select/greedy-baseline")
 def test_the_greedy_answer_is_the_bar_and_leaves() -> None:
     # 1 - .25 and 0 - .25; the failed one stays failed
     groups = [with_greedy("a", [1.0, 0.0, math.nan, 0.25], 3)]

@@ -32,6 +32,7 @@ def kept(name: str, *groups: Group) -> dict[str, list[int]]:
     return {g.prompt.id: [r.index for r in g.rollouts] for g in find(name, "select")(list(groups))}
 
 
+@pytest.mark.derived("select/zero-variance")
 def test_zero_variance() -> None:
     groups = [
         group("mixed", [0.0, 1.0, 0.0]),
@@ -44,6 +45,7 @@ def test_zero_variance() -> None:
     assert kept("zero_variance", *groups) == {"mixed": [0, 1, 2], "half": [0, 1, 2]}
 
 
+@pytest.mark.derived("select/overlong")
 def test_overlong_masks_by_default() -> None:
     before = group("a", [1.0, 0.0], cut=(1,))
     (after,) = find("overlong", "select")([before])
@@ -59,6 +61,7 @@ def test_overlong_can_drop() -> None:
     assert kept("overlong(how='drop')", *groups) == {"a": [0, 2]}
 
 
+@pytest.mark.derived("select/best-of")
 def test_best_of() -> None:
     groups = [
         group("a", [0.0, 3.0, 2.0]),
@@ -69,6 +72,7 @@ def test_best_of() -> None:
     assert kept("best_of", *groups) == {"a": [1], "tie": [0], "nan": [1]}
 
 
+@pytest.mark.derived("select/best-worst")
 def test_best_worst() -> None:
     groups = [
         group("a", [0.0, 3.0, -1.0, 2.0]),

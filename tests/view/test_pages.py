@@ -1,31 +1,67 @@
-"""METHODS.md and docs/stages say what the cards say; recorded results exist for every claim and belong to the code as it is."""
+"""METHODS.md, docs/stages and docs/systems say what the index says; recorded results belong to the code as it is."""
 
-import json
+from __future__ import annotations
+
+import re
 from pathlib import Path
 
 import pytest
 
 from claims.machinery.claim import claims, file_of
-from claims.machinery.evidence import RESULTS
-from claims.machinery.fingerprint import fingerprint
-from posttrain.view.methods_page import PAGE, page
-from posttrain.view.stage_pages import stage_pages
+from claims.machinery.evidence import attempts, attempts_file
+from claims.machinery.fingerprint import ROOT, fingerprint
+from posttrain.core.index import row
+from posttrain.view.methods_page import PAGE, every_page, left_over, page, systems
+from posttrain.view.system_pages import sections, system_page
 
 CLAIMS = {c.id: c for c in claims()}
 
 
-@pytest.mark.skipif(
-    not (PAGE.parent / "pyproject.toml").exists(), reason="pages live in the repository, not in the wheel"
-)
-def test_the_page_is_up_to_date():
-    assert PAGE.read_text() == page(), "run `make methods`"
-    for file, text in stage_pages().items():
-        assert file.exists() and file.read_text() == text, f"{file.name}: run `make methods`"
+def test_the_pages_are_up_to_date():
+    for file, text in every_page().items():
+        assert file.exists() and file.read_text() == text, f"{file.relative_to(ROOT)}: run `make pages`"
+    assert not left_over(), "run `make pages`"
+
+
+def test_methods_has_one_line_for_each_system_and_leads_to_its_page():
+    lines = [line for line in page().splitlines() if line.startswith("| [")]
+    links = [re.match(r"\| \[([^]]+)\]\(([^)]+)\)", line) for line in lines]
+    assert [m[1] for m in links if m] == [m[1] for m in dict.fromkeys(links) if m] and len(lines) == len(systems())
+    assert len({m[2] for m in links if m}) == len(lines)  # no two share a page
+    assert all((PAGE.parent / m[2]).is_file() for m in links if m)
+    assert {c for c in CLAIMS} <= {r["id"] for r in systems()}
+
+
+def test_what_a_systems_page_holds():
+    found = row("method", "lite-ppo")
+    assert found is not None
+    text = system_page(found)
+    for words in (
+        "# Lite PPO", "## Formula", "A_i = (R_i - mean_group R)", "posttrain run lite-ppo", "posttrain check lite-ppo",
+        "## What you should see", "| 1 (", "| 2 (", "**not shown**", "With a real model (SmolLM2",
+        "docs/stages/advantage.md#lite-ppo", "[arXiv:2508.08221](https://arxiv.org/abs/2508.08221)",
+    ):  # fmt: skip
+        assert words in text, words
+    assert "Departures" not in text
+
+
+def test_every_link_of_a_page_leads_somewhere():
+    for file, text in every_page().items():
+        for target in re.findall(r"\]\((?!http)([^)#]+)", text):
+            assert (file.parent / target).exists(), f"{file.name}: {target}"
+
+
+def test_departures_are_a_section_of_the_docstring():
+    doc = "Idea: x.\n\nL = 1\n\nDepartures from the paper: no critic.\n\nAnd no KL."
+    assert sections(doc) == ("L = 1", "no critic.\n\nAnd no KL.")
+    assert sections("Idea: x.") == ("", "") and sections("Idea.\n\nDepartures:\n- one") == ("", "- one")
+    found = row("method", "grpo")
+    assert found is not None and "## Departures from the paper\n\nno critic." in system_page(found | {"doc": doc})
 
 
 @pytest.mark.parametrize("id", CLAIMS)
 def test_every_claim_has_a_fresh_result(id):
-    made = json.loads((RESULTS / f"{id}.json").read_text())
+    made = attempts(CLAIMS[id])[-1]
     assert made["verdict"] in ("shown", "not shown")
     assert made["fingerprint"] == fingerprint(file_of(CLAIMS[id])), f"run `posttrain check {id}`"
     assert made["verdict"] == ("shown" if all(c["shown"] for c in made["checks"]) else "not shown")
@@ -33,4 +69,5 @@ def test_every_claim_has_a_fresh_result(id):
 
 
 def test_no_result_without_a_claim():
-    assert {p.stem for p in Path(RESULTS).glob("*.json")} <= set(CLAIMS)
+    held = {attempts_file(c) for c in CLAIMS.values()}
+    assert set((ROOT / "claims").rglob("*.jsonl")) == held and all(Path(f).is_file() for f in held)

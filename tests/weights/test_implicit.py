@@ -68,6 +68,7 @@ def test_the_outer_loop_turns_away_from_a_bad_heuristic() -> None:
     assert float(phi.norm()) == pytest.approx(1.0) and float(phi[1]) < 0.1 < float(phi[0])
 
 
+@pytest.mark.derived("shaping/blend")
 def test_blend_by_hand() -> None:
     # .5 + 2 r - 3 aux: r = 1, aux = 2 -> -3.5; r = 0, aux = -1 -> 3.5; the failed row stays failed
     mask = torch.tensor([[1.0, 1.0], [1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -57,6 +58,7 @@ def test_orthogonal_has_singular_values_about_one():
         assert (orthogonal(x) * (u @ v)).sum() > 0.9 * orthogonal(x).norm() * (u @ v).norm()
 
 
+@pytest.mark.derived("optimiser/muon")
 def test_muon_moves_matrices_and_leaves_vectors_to_adam():
     w, b = nn.Parameter(torch.zeros(4, 6)), nn.Parameter(torch.zeros(4))
     optimiser = muon([("layer.weight", w), ("layer.bias", b)], lr=0.1)

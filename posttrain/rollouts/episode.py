@@ -1,0 +1,138 @@
+"""Episodes: the policy acts, the environment answers, turn by turn, many at a time.
+
+All episodes take a turn together, so what is sampled when depends on turn counts alone and a run is a function of its seed; a
+tool that takes long is waited for by all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from posttrain.core import rng
+from posttrain.core.errors import UserError
+from posttrain.core.protocols import Episode, Policy, RolloutRequest, Step
+from posttrain.core.turn import Observation, Turn
+from posttrain.core.types import STOPS, End, Group, Message, Prompt, Rollout
+
+MAX_TURNS = 64
+
+
+@dataclass
+class Playing:
+    """An episode under way: whose move it is, what every role has done, what the next one sees."""
+
+    prompt: Prompt
+    index: int
+    episode: Episode
+    role: str
+    seen: Observation
+    turns: dict[str, list[Turn]] = field(default_factory=dict)
+    count: int = 0  # turns so far, of all roles
+    stop: str = ""
+    info: dict[str, object] = field(default_factory=dict)
+
+    def pending(self) -> list[Turn]:
+        """The mover's turns so far, and the one to be made."""
+        mine = self.turns.get(self.role, [])
+        return [*mine, Turn.empty(self.seen, continues=bool(mine))]
+
+
+def episodes(ask: RolloutRequest, n: int = 8, max_turns: int = MAX_TURNS) -> list[Group]:
+    """n episodes of each prompt, each a rollout of every role that moved in it."""
+    playing = [begin(ask, p, i) for p in ask.prompts for i in range(n)]
+    while going := [x for x in playing if not x.stop]:
+        for role in dict.fromkeys(x.role for x in going):
+            move(ask, policy_of(ask, role), [x for x in going if x.role == role])
+        asyncio.run(answer(ask, going, max_turns))
+    broken = [x for x in playing if x.stop == "broken"]
+    if len(broken) == len(playing) and ask.step == 0:
+        raise UserError(f"the environment failed in every episode: {broken[0].info['error']}")
+    made = [rollouts_of(x) for x in playing]
+    return [Group(p, [r for some in made[k * n : (k + 1) * n] for r in some]) for k, p in enumerate(ask.prompts)]
+
+
+def begin(ask: RolloutRequest, prompt: Prompt, index: int) -> Playing:
+    key = rng.key(ask.seed, ask.step, prompt.id, index, "episode")
+    episode = ask.env.open(prompt, key)
+    if episode is None:
+        raise UserError(f"{ask.env.name}.open gave no episode for the prompt {prompt.id!r}")
+    role = ask.env.first_role(prompt)
+    return Playing(prompt, index, episode, role, policy_of(ask, role).observe(prompt))
+
+
+def policy_of(ask: RolloutRequest, role: str) -> Policy:
+    """The policy that plays a role; where there is only one, it plays all."""
+    if role in ask.policies:
+        return ask.policies[role]
+    if len(ask.policies) > 1:
+        raise UserError(f"no policy plays the role {role!r}; there are: {', '.join(ask.policies)}")
+    return ask.policy
+
+
+def move(ask: RolloutRequest, policy: Policy, movers: list[Playing]) -> None:
+    """One turn of everybody who plays this role now; the first turn draws as a single answer would."""
+    keys = [[rng.key(ask.seed, ask.step, x.prompt.id, x.index, *([x.count] if x.count else []))] for x in movers]
+    version = ask.step if ask.version is None else ask.version
+    for x, (turn,) in zip(movers, policy.act([x.pending() for x in movers], keys, ask.sampling, version), strict=True):
+        x.turns.setdefault(x.role, []).append(turn)
+        x.count += 1
+
+
+async def answer(ask: RolloutRequest, going: Sequence[Playing], max_turns: int) -> None:
+    """What the environment says to every turn just made, at the same time; a failure ends its episode and is data."""
+    steps = await asyncio.gather(*(_step(x) for x in going))
+    for x, step in zip(going, steps, strict=True):
+        turn = x.turns[x.role][-1]
+        turn.reward = step.reward
+        for role, worth in step.rewards.items():
+            if role in x.turns:
+                last = x.turns[role][-1]
+                last.reward = (last.reward or 0.0) + worth
+        x.info |= step.info
+        if step.messages is None:
+            x.stop = step.stop
+        elif not turn.stopped:
+            x.stop = "length"
+        elif x.count >= max_turns:
+            x.stop = "max_turns"
+        else:
+            x.role, x.seen = step.role, observed(ask, x, step)
+        if x.stop:
+            x.episode.close()
+
+
+async def _step(x: Playing) -> Step:
+    try:
+        said = x.episode.step(x.turns[x.role][-1])
+        step = await said if inspect.isawaitable(said) else said
+        if not isinstance(step, Step):
+            raise TypeError(f"step() gave {type(step).__name__}, expected a Step")
+        return step
+    except UserError:
+        raise
+    except Exception as error:  # a broken environment is data: masked and counted
+        return Step(None, stop="broken", info={"error": f"{type(error).__name__}: {error}"})
+
+
+def observed(ask: RolloutRequest, x: Playing, step: Step) -> Observation:
+    """What the next mover sees: an observation as it is, or messages as that role's policy reads them."""
+    if isinstance(step.messages, Observation):
+        return step.messages
+    messages: list[Message] = list(step.messages or ())
+    policy, mine = policy_of(ask, step.role), x.turns.get(step.role, [])
+    return policy.extend(mine, messages) if mine else policy.observe(Prompt(x.prompt.id, tuple(messages)))
+
+
+def rollouts_of(x: Playing) -> list[Rollout]:
+    """A rollout of every role; what the episode paid is on its turns, so the outcome itself is 0 unless a reward says more."""
+    if x.stop not in STOPS:
+        raise UserError(f"an episode ended with {x.stop!r}; expected one of {', '.join(STOPS)}")
+    end = STOPS[x.stop]
+    worth = None if end is End.ENV_ERROR else 0.0
+    return [
+        Rollout(x.prompt, turns, end, x.stop, index=x.index, role=role, reward=worth, info=dict(x.info))
+        for role, turns in x.turns.items()
+    ]
