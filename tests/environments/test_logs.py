@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from posttrain.api import environment, run, scorer_of
+from posttrain.api import run_config
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.method import find_method
@@ -21,6 +21,7 @@ from posttrain.environments.mixed import Mixed
 from posttrain.environments.task import log_task, task
 from posttrain.rewards.runtime.spec import Given
 from posttrain.rollouts.logged import logged
+from posttrain.runs.build import environment, scorer_of
 from tests.models.tiny import policy as tiny_policy
 
 
@@ -71,7 +72,7 @@ def test_an_end_that_was_not_logged_is_no_action() -> None:
     groups = logged(
         RolloutRequest({"policy": policy}, [Prompt.text("p", "hi", answers=[whole, cut])], Sampling(), 0, 0)
     )
-    assert [len(r) for r in groups[0].rollouts] == [3, 2] and not groups[0].rollouts[1].stopped
+    assert [len(r) for r in groups[0].rollouts] == [3, 2] and groups[0].rollouts[1].truncated
     assert int(groups[0].rollouts[0].actions[-1]) == policy.tokenizer.eos_token_id
 
 
@@ -138,7 +139,7 @@ def test_ids_of_another_model_are_refused() -> None:
 def test_a_run_learns_from_a_file(tmp_path: Path) -> None:
     config = Config(task=written(tmp_path, rows()), steps=2, prompts=2, eval_problems=2, name="offline", lr=1e-3)
     method = find_method("copg").but(rollout="logged(n=2, logp=False)")
-    summary = run(config, tmp_path / "runs", method=method)
+    summary = run_config(config, tmp_path / "runs", method=method)
     assert summary["steps"] == 2 and summary["skipped_updates"] == 0
     again = log_task(str(tmp_path / "runs" / "offline"))  # and what it learned from is a log again
     assert again.given["answers"] == again.given["reward"] > 0

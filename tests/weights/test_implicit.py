@@ -87,4 +87,4 @@ def test_blend_by_hand() -> None:
     other.load_state_dict(part.state_dict())
     torch.testing.assert_close(other(batch), got, equal_nan=True)
     with pytest.raises(UserError, match="component"):
-        part(batch.but(**{}))
+        part(batch.but(**{"reward:aux_B": None}))
