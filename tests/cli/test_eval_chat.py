@@ -33,9 +33,10 @@ def test_eval_json_of_a_run(first_run: Said, runs: Path) -> None:
 
 def test_figures_count_right_answers_per_problem() -> None:
     """Two problems of two answers, 1 and 2 right: pass@1 = (1/2 + 1) / 2, pass@2 = 1. Part marks do not pass."""
-    made = [SimpleNamespace(reward=r, stopped=True) for r in (1.0, 0.5, 1.0, 1.0)]
+    made = [SimpleNamespace(reward=r, truncated=r == 0.5) for r in (1.0, 0.5, 1.0, 1.0)]
     score = SimpleNamespace(rollouts=made, accuracy=0.875, error=0.0, problems=2, tokens=3.0)
     found = figures(score, 2)
+    assert found["ended"] == 0.75
     assert found["pass_at_k"]["1"]["mean"] == 0.75 and found["pass_at_k"]["2"]["mean"] == 1.0
 
 
