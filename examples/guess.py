@@ -27,7 +27,7 @@ class Guess(pt.Environment):
         return Game(int(prompt.answer), self.tries)
 
 
-class Game:
+class Game(pt.Episode):
     """One game: the secret and the guesses that are left."""
 
     def __init__(self, secret: int, left: int) -> None:
@@ -43,9 +43,3 @@ class Game:
             return pt.Step(None, reward=0.0)
         hint = "Say a number." if not said else "higher" if int(said[-1]) < self.secret else "lower"
         return pt.Step([{"role": "user", "content": hint}], reward=0.0)
-
-    def fork(self) -> Game:
-        return Game(self.secret, self.left)
-
-    def close(self) -> None:
-        pass

@@ -28,12 +28,12 @@ def run_config(
     """Train as the settings say; returns the summary that is also written to runs/<name>/summary.json.
 
     method: one that has no name of its own, in place of the one that the settings name. given: objects in place of what the
-    settings name: policy, env, scorer.
+    settings name: policy, env, scorer, source (a class like LocalSource), others (policies by role).
     """
     method = method or find_method(config.method)
     if config.num_generations is not None and "n" in method.rollout.defaults():
         method = method.but(rollout=method.rollout.but(n=config.num_generations))
-    refuse(config, method)
+    refuse(config, method, given.get("policy"))  # before anything is loaded
     task = config.task.replace("/", "-").replace(" + ", "+")
     config = dataclasses.replace(config, name=config.name or f"{method.name}-{task}")
     env = given.get("env") or environment(config, method)
@@ -42,8 +42,9 @@ def run_config(
     if method.scores:
         policy = policy.as_reward_model()
     refuse(config, method, policy)
+    extra = {k: given[k] for k in ("source", "others") if k in given}
     with Run(Path(runs) / config.name, to_dict(config) | {"parts": method.describe()}, fresh=fresh) as store:
-        loop = build_loop(config, method, policy, Pieces(env, scorer, store, callbacks=callbacks))
+        loop = build_loop(config, method, policy, Pieces(env, scorer, store, callbacks=callbacks, **extra))
         loop.role = "reward_model" if method.scores else "policy"
         return _measured(loop, scorer)
 

@@ -6,6 +6,7 @@ Curriculum.propose -> prompts -> rollout part (Policy.act, Environment.open -> E
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
@@ -87,14 +88,20 @@ class Step:
     )  # told to the rollout: `states`, what was called, how long it took
 
 
-class Episode(Protocol):
+class Episode:
     """One episode of one prompt, used once. Its draws belong to its key, so (prompt, actions) replays any state."""
+
+    def start(self) -> Observation | None:
+        """What is seen first; None: the prompt, as the policy reads it."""
+        return None
 
     def step(self, turn: Turn) -> Step | Awaitable[Step]:
         """What follows a turn; it may be a coroutine: a tool, a server."""
+        raise UserError(f"{type(self).__name__} does not say what follows a turn; give it step(turn) -> Step")
 
     def fork(self) -> Episode:
-        """An independent episode in the same state: a copy where the environment can copy, else a replay."""
+        """An independent episode in the same state: a copy where it can be copied; else replay the actions."""
+        return copy.deepcopy(self)
 
     def close(self) -> None:
         """Let go of whatever it holds."""

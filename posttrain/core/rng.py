@@ -32,6 +32,13 @@ def uniform(keys: Tensor, position: Tensor | int) -> Tensor:
     return _shift(z, 40).to(torch.float32) * (1.0 / (1 << 24))
 
 
+def normal(keys: Tensor, position: Tensor | int, size: int) -> Tensor:
+    """`size` standard normals for each (key, position): Phi^-1 of as many uniforms, in float32."""
+    places = torch.as_tensor(position, device=keys.device).unsqueeze(-1) * size + torch.arange(size, device=keys.device)
+    u = uniform(keys.unsqueeze(-1), places) + 2.0**-25  # the middle of its 2^-24, so never 0
+    return torch.erfinv(2 * u - 1) * 2**0.5
+
+
 def _shift(z: Tensor, bits: int) -> Tensor:
     """Logical right shift: torch's >> keeps the sign, so the copied sign bits are masked off."""
     return (z >> bits) & ((1 << (64 - bits)) - 1)

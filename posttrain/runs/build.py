@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +32,7 @@ class Pieces:
     phase: str = "train"
     others: Mapping[str, Policy] = field(default_factory=dict)  # policies of roles besides the first
     callbacks: Sequence[Any] = ()
-    source: Any = None  # in place of one that samples here and now
+    source: Callable[..., Any] = LocalSource  # made as LocalSource is
     evaluated: bool = True
 
 
@@ -101,7 +101,7 @@ def build_loop(config: Config, method: Method, policy: Policy, pieces: Pieces) -
     policies = {"policy": policy, **pieces.others}
     env, scorer, curriculum = pieces.env, pieces.scorer, method.prompts.live()
     how = (config.sampling, config.prompts, config.seed)
-    source = pieces.source or LocalSource(policies, env, method.rollout, scorer, curriculum, how)
+    source = pieces.source(policies, env, method.rollout, scorer, curriculum, how)
     return Loop(
         config=config,
         method=method,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -95,11 +95,15 @@ def loop_of(policy: Any, method: Method, env: Any, config: Config, scorer: Any =
     """A loop around a policy that remembers in memory; without a scorer the answers must come with their worth."""
     settings = (config.seed, config.lr, config.warmup, config.max_norm, config.micro_tokens, decay)
     how = (config.sampling, config.prompts, config.seed)
+    policies: dict[str, Any] = dict(policy) if isinstance(policy, Mapping) else {"policy": policy}
     goals = method.objectives
     return Loop(
         config=config, method=method, env=env, run=InMemoryRun(),
-        learners={o.role: Learner(policy, method, *settings, objective=o if i else None) for i, o in enumerate(goals)},
-        source=LocalSource({"policy": policy}, env, method.rollout, scorer or Given(), method.prompts.live(), how),
+        learners={
+            o.role: Learner(policies.get(o.role, policies["policy"]), method, *settings, objective=o if i else None)
+            for i, o in enumerate(goals)
+        },
+        source=LocalSource(policies, env, method.rollout, scorer or Given(), method.prompts.live(), how),
         select=[p.live() for p in method.select], shaping=[p.live() for p in method.shaping],
     )  # fmt: skip
 
@@ -118,7 +122,8 @@ def fit(
     loop.monitors = [Guard(strict=True)]
     loop.callbacks = [After(after)] if after else []
     train(loop)
-    policy.critic = None
+    if not isinstance(policy, Mapping):
+        policy.critic = None
     rows: list[dict[str, float]] = loop.run.rows
     return rows
 
