@@ -108,6 +108,14 @@ def test_roles_learn_apart():
     }
 
 
+def test_pairs_within_a_role_go_with_it():
+    four = [
+        made(1, x, role=role) for x, role in ((1.0, "policy"), (2.0, "opponent"), (0.0, "policy"), (3.0, "opponent"))
+    ]
+    found = by_role([Group(PROMPT, four, ((0, 2), (3, 1), (3, 0)))])
+    assert found["policy"][0].pairs == ((0, 1),) and found["opponent"][0].pairs == ((1, 0),)
+
+
 def test_a_failed_reward_masks_its_row_and_earns_nothing():
     _, batch = assemble([Group(PROMPT, [made(2, float("nan")), made(2, 1.0)])])
     assert batch.mask_BT.tolist() == [[0.0, 0.0], [1.0, 1.0]]

@@ -33,6 +33,14 @@ def test_the_greedy_answer_is_the_bar_and_leaves() -> None:
     assert [r.reward for r in groups[0].rollouts[:2]] == [1.0, 0.0]  # what was earned is recorded as it was
 
 
+def test_what_turns_earned_is_counted_once() -> None:
+    # 0.5 on the way and 1 for the outcome, against 0.25: 1.25 in all
+    made = with_greedy("a", [1.0, 0.25], 1)
+    made.rollouts[0].turns[0].reward = 0.5
+    (kept,) = greedy_baseline([made])
+    assert kept.rollouts[0].total == 1.25
+
+
 def test_without_a_bar_there_is_nothing_to_compare_with() -> None:
     assert greedy_baseline([with_greedy("a", [1.0, math.nan], 1), group("b", [1.0, 0.0])]) == []
 
