@@ -161,7 +161,7 @@ def a_stream(device: str) -> Stream:
         mask_T = torch.ones(count, dtype=torch.bool)
         context, actions = torch.arange(prompt), torch.arange(count)
         rollouts.append(Rollout.single(Prompt.text("", ""), context, actions, torch.zeros(count), mask_T))
-    return Stream.of(Rows.of(rollouts, device))
+    return Stream.of(Rows.of([r.row for r in rollouts], device))
 
 
 def engine(device: str) -> Gaps:
