@@ -23,7 +23,7 @@ from posttrain.core.registry import policy_loss
 from posttrain.losses.aggregate import token_mean
 from posttrain.methods.grpo import grpo
 from posttrain.models.gaussian import GaussianPolicy, log_normal, mlp, padded
-from posttrain.rewards.runtime.spec import Given
+from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rollouts.replay import ReplaySource
 from posttrain.rollouts.sample import sample
 
@@ -119,7 +119,7 @@ def main(seed: int = 0, small: bool = False, runs: str = "runs") -> dict[str, fl
     before = returns(policy, env, sac)
     config = pt.Config(steps=1000 if small else 3000, prompts=1, lr=1e-3, warmup=0, max_norm=10.0, seed=seed, schedule="constant",
                        name=f"off-policy-{seed}", eval_problems=0, save_every=500, log_rollouts=0)  # fmt: skip
-    pt.run_config(config, runs, fresh=True, method=sac, policy=policy, env=env, scorer=Given(), source=ReplaySource)
+    pt.run_config(config, runs, fresh=True, method=sac, policy=policy, env=env, scorer=Prescored(), source=ReplaySource)
     return {"before": before, "after": returns(policy, env, sac)}
 
 

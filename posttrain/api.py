@@ -12,8 +12,9 @@ from posttrain.core.config import Config, from_dict, to_dict
 from posttrain.core.loop import Loop
 from posttrain.core.method import Method, find_method
 from posttrain.core.registry import find, fold, parse, parts
+from posttrain.environments.task import default_task
 from posttrain.evals.accuracy import Score
-from posttrain.rewards.runtime.score import Scorer
+from posttrain.rewards.runtime.score import RewardSum
 from posttrain.runs.build import Pieces, build_loop, environment, load_policy, measure, scorer_of
 from posttrain.runs.plans import run_plan
 from posttrain.runs.refuse import refuse
@@ -34,6 +35,7 @@ def run_config(
     if config.num_generations is not None and "n" in method.rollout.defaults():
         method = method.but(rollout=method.rollout.but(n=config.num_generations))
     refuse(config, method, given.get("policy"))  # before anything is loaded
+    config = dataclasses.replace(config, task=default_task(config.task, method.rollout.card.data))
     task = config.task.replace("/", "-").replace(" + ", "+")
     config = dataclasses.replace(config, name=config.name or f"{method.name}-{task}")
     env = given.get("env") or environment(config, method)
@@ -81,7 +83,7 @@ def run(
         plain["reward"] = reward
     elif reward is not None:
         name = getattr(reward, "__name__", "reward")
-        given["scorer"] = reward if hasattr(reward, "score") else Scorer([(name, reward, 1.0)])
+        given["scorer"] = reward if hasattr(reward, "score") else RewardSum([(name, reward, 1.0)])
         plain["reward"] = ""
     if isinstance(method, str):
         plain["method"] = method
@@ -125,6 +127,8 @@ def summarise(loop: Loop, before: Score, after: Score) -> dict[str, Any]:
         "steps": loop.config.steps,
         "tokens": int(sum(v for _, v in rows)),
         "eval_problems": before.problems,
+        "ungraded_before": before.failed,
+        "ungraded_after": after.failed,
         "skipped_updates": loop.learner.skipped,
         "steps_without_learning": silent,
         **({"stopped_early": loop.stopping} if loop.stopping else {}),

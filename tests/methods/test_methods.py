@@ -15,8 +15,8 @@ from posttrain.core.method import Method, find_method
 from posttrain.core.registry import parts
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
-from posttrain.rewards.runtime.score import Scorer
-from posttrain.rewards.runtime.spec import Given
+from posttrain.rewards.runtime.score import RewardSum
+from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.runs.build import Pieces, build_loop
 from posttrain.runs.run import Run
 from posttrain.train import train
@@ -51,7 +51,7 @@ def loop_of(method: Method, run: Run, reward: Any = share, **changes: Any) -> Lo
     policy = tiny_run.policy()
     if method.scores:
         policy = policy.as_reward_model()
-    scorer = Given() if method.rollout.name in WRITTEN else Scorer([("test", reward, 1.0)], timeout=60)
+    scorer = Prescored() if method.rollout.name in WRITTEN else RewardSum([("test", reward, 1.0)], timeout=60)
     config = tiny_run.config(**({"steps": 3, "warmup": 0} | changes))
     return build_loop(config, method, policy, Pieces(Pairs(), scorer, run))
 
