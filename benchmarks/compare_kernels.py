@@ -170,7 +170,7 @@ def packed_batch(device: str) -> PackedBatch:
         mask_T = torch.ones(count, dtype=torch.bool)
         context, actions = torch.arange(prompt), torch.arange(count)
         rollouts.append(Rollout.single(Prompt.text("", ""), context, actions, torch.zeros(count), mask_T))
-    return PackedBatch.of(Rows.of(rollouts, device))
+    return PackedBatch.of(Rows.of([r.row for r in rollouts], device))
 
 
 def engine(device: str) -> Gaps:

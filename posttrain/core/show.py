@@ -18,7 +18,9 @@ from posttrain.core.method import FIELD_STAGES, Method, find_method
 from posttrain.core.plan import Copy, Cycle, Do, Gate, Phase, Plan
 from posttrain.core.registry import _PARTS, STAGES, Card, Part, discover_new, find, fold, parse
 
-_PLUMBING = ("posttrain.core.types", "posttrain.core.errors", "posttrain.core.registry", "posttrain.core.sampling")
+_PLUMBING = tuple(
+    f"posttrain.core.{x}" for x in ("types", "turn", "batch", "protocols", "errors", "registry", "sampling")
+)
 _STAGE_WORDS = {
     "prompts": "which prompts",
     "rollout": "how answers are made",

@@ -7,11 +7,12 @@ from posttrain.core.method import method
 from posttrain.losses.preference.copg import copg as contrastive
 from posttrain.methods.dpo import dpo
 from posttrain.rollouts.sample import sample
+from posttrain.select.in_twos import in_twos
 
 copg = method(
     dpo.but(
         name="copg", title="CoPG", paper="arXiv:2406.19185", doc=__doc__,
-        rollout=sample.but(n=2), loss=contrastive, epochs=2, minibatches=2,
+        rollout=sample.but(n=2), select=(in_twos,), loss=contrastive, epochs=2, minibatches=2,
     ),
     __file__,
 )  # fmt: skip

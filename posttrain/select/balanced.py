@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 from posttrain.core.registry import select
 from posttrain.core.types import Group
 from posttrain.select.eligible import eligible, reward_of
@@ -13,5 +11,5 @@ def balanced(groups: list[Group], limit: float = 0.6) -> list[Group]:
 
     keep iff |mean_i R_i| <= limit over the others, R = 1, 0, -1;  a reference far too good or too bad compares nobody
     """
-    others = [replace(g, rollouts=[r for r in g.rollouts if not r.info.get("reference")]) for g in groups]
+    others = [g.only([i for i, r in enumerate(g.rollouts) if not r.info.get("reference")]) for g in groups]
     return [g for g in others if (n := len(eligible(g))) and abs(sum(map(reward_of, eligible(g)))) <= limit * n]

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 from posttrain.core.registry import select
 from posttrain.core.types import Group
-from posttrain.select.eligible import eligible, reward_of
+from posttrain.select.eligible import eligible, place, reward_of
 
 
 @select(paper="arXiv:2304.06767")
@@ -13,4 +11,4 @@ def best_of(groups: list[Group]) -> list[Group]:
 
     keep argmax_i R_i;  failed and silenced answers are never chosen, and groups of only such go
     """
-    return [replace(g, rollouts=[max(eligible(g), key=reward_of)]) for g in groups if eligible(g)]
+    return [g.only([place(g, max(eligible(g), key=reward_of))]) for g in groups if eligible(g)]

@@ -17,11 +17,11 @@ def greedy_baseline(groups: list[Group]) -> list[Group]:
     for group in groups:
         bars = [reward_of(r) for r in group.scored if r.info.get("greedy")]
         if bars:
-            out.append(
-                replace(group, rollouts=[_above(r, bars[0]) for r in group.rollouts if not r.info.get("greedy")])
-            )
+            kept = group.only([i for i, r in enumerate(group.rollouts) if not r.info.get("greedy")])
+            out.append(replace(kept, rollouts=[_above(r, bars[0]) for r in kept.rollouts]))
     return out
 
 
 def _above(rollout: Rollout, bar: float) -> Rollout:
-    return replace(rollout, reward=reward_of(rollout) - bar)  # nan - bar is nan: still failed
+    """What its turns earned stays with them; nan - bar is nan: still failed."""
+    return rollout if rollout.reward is None else replace(rollout, reward=rollout.reward - bar)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from posttrain.core.registry import select
 from posttrain.core.types import Group, Rollout
-from posttrain.select.eligible import eligible, reward_of
+from posttrain.select.eligible import eligible, place, reward_of
 
 
 @select(title="One of each (OREAL)", paper="arXiv:2502.06781", system="oreal")
@@ -22,7 +22,8 @@ def one_of_each(groups: list[Group], bar: float | None = None) -> list[Group]:
         middle = (max(rewards) + min(rewards)) / 2 if bar is None else bar
         sides = [[r for r in scored if (reward_of(r) > middle) == right] for right in (True, False)]
         if all(sides):
-            kept.append(replace(group, rollouts=[_told(side[0], scored) for side in sides]))
+            two = group.only([place(group, side[0]) for side in sides])
+            kept.append(replace(two, rollouts=[_told(r, scored) for r in two.rollouts]))
     return kept
 
 

@@ -18,13 +18,17 @@ def overlong(groups: list[Group], how: str = "mask") -> list[Group]:
     """
     if how not in ("mask", "drop"):
         raise unknown("way to treat overlong answers", how, ("mask", "drop"))
-    kept = [replace(g, rollouts=[_silent(r) for r in g.rollouts if not r.truncated or how == "mask"]) for g in groups]
+    if how == "mask":
+        kept = [replace(g, rollouts=[_silent(r) for r in g.rollouts]) for g in groups]
+    else:
+        kept = [g.only([i for i, r in enumerate(g.rollouts) if not r.truncated]) for g in groups]
     return [group for group in kept if group.rollouts]
 
 
 def _silent(rollout: Rollout) -> Rollout:
-    return (
-        rollout.but_turn(mask_T=torch.zeros_like(rollout.turns[-1].mask_T), streams_T=rollout.turns[-1].streams_T)
-        if rollout.truncated
-        else rollout
-    )
+    """Without a token in the loss of its last context."""
+    if not rollout.truncated:
+        return rollout
+    *earlier, last = rollout.contexts
+    silent = [replace(t, mask_T=torch.zeros_like(t.mask_T)) for t in last]
+    return replace(rollout, turns=[t for context in earlier for t in context] + silent)

@@ -17,7 +17,11 @@ def vine_values(groups: list[Group]) -> list[Group]:
     Every token's reward becomes its segment's A, for the advantage `dense` to read; the vines leave. An answer is failed
     where a state has no vine that could be scored.
     """
-    return [replace(g, rollouts=[_credited(g, i) for i, r in enumerate(g.rollouts) if not _is_vine(r)]) for g in groups]
+    out = []
+    for g in groups:
+        places = [i for i, r in enumerate(g.rollouts) if not _is_vine(r)]
+        out.append(replace(g.only(places), rollouts=[_credited(g, i) for i in places]))
+    return out
 
 
 def _is_vine(r: Rollout) -> bool:

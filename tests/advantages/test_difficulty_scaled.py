@@ -26,7 +26,7 @@ def batch(**info: list[float]) -> Batch:
     reward = torch.tensor([[1.0], [3.0], [0.0], [4.0], [math.nan]], dtype=torch.float64)
     found = {f"reward:{k}_B": torch.tensor(v, dtype=torch.float64) for k, v in info.items()}
     group = torch.tensor([0, 0, 1, 1, 0])
-    return Batch(torch.zeros_like(mask), mask, reward_BT=reward, group_B=group, **found)
+    return Batch(logp_BT=torch.zeros_like(mask), mask_BT=mask, reward_BT=reward, group_B=group, **found)
 
 
 def credit(got: torch.Tensor) -> list[float]:

@@ -18,7 +18,7 @@ def batch() -> Batch:
     """Two siblings: progress .3, -.1 and outcome 1; progress .4 and outcome 0; in front of the last a token of others."""
     rows = {"mask_BT": [[1, 1, 1, 0], [1, 0, 1, 0]], "reward_BT": [[0.3, -0.1, 1, 0], [0.4, 0, 0, 0]]}
     made = {k: torch.tensor(x, dtype=torch.float64) for k, x in rows.items()}
-    return Batch(torch.zeros(2, 4), **made, group_B=torch.tensor([0, 0]))
+    return Batch(logp_BT=torch.zeros(2, 4), **made, group_B=torch.tensor([0, 0]))
 
 
 @pytest.mark.derived("advantage/mrt")

@@ -49,9 +49,9 @@ def test_mistakes_are_told(changes: dict, message: str) -> None:
 
 
 def test_needs_are_those_of_its_parts() -> None:
-    assert grpo.needs == {"ref_logp"}
-    assert grpo.but(terms=()).needs == set()
-    assert grpo.but(terms=entropy, advantage="gae").needs == {"entropy_BT", "value_BT"}
+    assert grpo.reads == {"ref_logp_BT"}
+    assert grpo.but(terms=()).reads == set()
+    assert grpo.but(terms=entropy, advantage="gae").reads == {"entropy_BT", "old_value_BT"}
 
 
 def test_found_by_name_with_changes() -> None:

@@ -73,7 +73,12 @@ def test_pessimistic_cost_by_hand() -> None:
     part = find("pessimistic_cost(limit=1.0, delta=0.1, n=4, lr=0.5)", "shaping").live()
     mask = torch.tensor([[1.0], [1.0], [0.0]], dtype=torch.float64)
     info = {"reward:cost_B": torch.tensor([1.0, 3.0, math.nan])}
-    batch = Batch(torch.zeros_like(mask), mask, reward_BT=torch.tensor([[2.0], [4.0], [math.nan]]).double(), **info)
+    batch = Batch(
+        logp_BT=torch.zeros_like(mask),
+        mask_BT=mask,
+        reward_BT=torch.tensor([[2.0], [4.0], [math.nan]]).double(),
+        **info,
+    )
     assert part(batch)[:2, 0].tolist() == [2.0, 4.0]
     lam = 0.5 * (2 + 3.077684 + math.sqrt(2) * 1.637744 - 1)
     assert part.lam == pytest.approx(lam, abs=1e-5)

@@ -213,7 +213,7 @@ def test_corrections_table() -> None:
 @pytest.mark.parametrize("part", [decoupled_ppo, tis, mis, icepop])
 def test_where_sampler_and_trainer_agree_a_correction_is_ppo(part: Part) -> None:
     batch = random_batch()
-    same = batch.but(ref_logp_BT=batch.old_logp_BT)
+    same = batch.but(ref_logp_BT=batch["old_logp_BT"])
     torch.testing.assert_close(value_and_gradient(part, same), value_and_gradient(ppo, batch))
 
 
@@ -228,7 +228,9 @@ def test_corrections_learn(part: Part) -> None:
 
     def prepare(batch):
         noise_BT = 0.05 * torch.randn(batch.mask_BT.shape, generator=draw)
-        return batch.but(adv_BT=grpo(batch), ref_logp_BT=batch.old_logp_BT, old_logp_BT=batch.old_logp_BT + noise_BT)
+        return batch.but(
+            adv_BT=grpo(batch), ref_logp_BT=batch["old_logp_BT"], old_logp_BT=batch["old_logp_BT"] + noise_BT
+        )
 
     policy = train(prepare, lambda b: objective(b, Totals.of(b), part, token_mean)[0], steps=25, lr=4.0, epochs=4)
     assert policy.expected_reward() > 0.6
@@ -256,7 +258,7 @@ def test_marks_travel_with_their_rows() -> None:
     assert 0 < float(mark_BT.sum()) <= 4 and float((mark_BT * (batch.mask_BT == 0)).sum()) == 0.0
     batch = batch.but(adv_BT=adv_BT, mark_BT=mark_BT)
     index = torch.tensor([4, 1])
-    torch.testing.assert_close(batch.rows(index).mark_BT, mark_BT[index])
+    torch.testing.assert_close(batch.rows(index)["mark_BT"], mark_BT[index])
 
 
 # ---- terms

@@ -28,7 +28,9 @@ def test_outcomes_teach_the_sum_of_log_ratios() -> None:
     mask_BT = torch.tensor([[1.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
     reward_BT = torch.tensor([[0.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
     ref = torch.tensor(REF, dtype=torch.float64)
-    loss_BT = implicit_prm(Batch(logp, mask_BT, ref_logp_BT=ref, reward_BT=reward_BT), beta=0.5) * mask_BT
+    loss_BT = (
+        implicit_prm(Batch(logp_BT=logp, mask_BT=mask_BT, ref_logp_BT=ref, reward_BT=reward_BT), beta=0.5) * mask_BT
+    )
     expected = torch.tensor([[0.513015, 0.513015], [0.974077, 0.0]], dtype=torch.float64)
     torch.testing.assert_close(loss_BT.detach(), expected, atol=1e-6, rtol=0)
 
@@ -50,8 +52,8 @@ def test_token_rewards_are_log_ratios() -> None:
     outcome = FunctionScorer(lambda rs: torch.tensor([1.0, 0.0]))
     Implicit(outcome, prm, start, beta=2.0).score([Group(row(0), made)])
     # a: 2 log(.75 / .5) = 2 log 1.5; b: 2 log(.25 / .5) = -2 log 2; the first letter is as likely as it was
-    assert made[0].reward_T.tolist() == pytest.approx([0.0, 2 * math.log(1.5)], abs=1e-6)
-    assert made[1].reward_T.tolist() == pytest.approx([0.0, -2 * math.log(2)], abs=1e-6)
+    assert made[0].stream("reward").tolist() == pytest.approx([0.0, 2 * math.log(1.5)], abs=1e-6)
+    assert made[1].stream("reward").tolist() == pytest.approx([0.0, -2 * math.log(2)], abs=1e-6)
     assert [r.reward for r in made] == [1.0, 0.0] == [r.rewards["outcome"] for r in made]
 
 

@@ -79,7 +79,7 @@ def test_the_step_follows_the_sign() -> None:
     # two answers of one token, A = -1 and 1, on policy; the mean over 2 tokens: slopes -A/2 = .5 and -.5
     method = brpo()
     _, batch = assemble(balanced([scored("a", "bb", "ccc", at=1)]))
-    leaf = batch.old_logp_BT.clone().requires_grad_()
+    leaf = batch["old_logp_BT"].clone().requires_grad_()
     batch = batch.but(adv_BT=method.advantage(batch), logp_BT=leaf)
     loss, _ = objective(batch, Totals.of(batch), method.loss, method.aggregate, method.terms)
     loss.backward()

@@ -54,7 +54,7 @@ def test_the_scorer_fills_token_rewards_and_masks_failures() -> None:
         return 'Good "bc", poor "d": {"good": ["bc"], "poor": ["d"]}'
 
     report = Critiqued(critic, p.decode, scale=0.5).score([Group(row(0), answers)])
-    assert answers[0].reward == 0.0 and answers[0].reward_T.tolist() == [0.0, 0.5, 0.5, -0.5]
+    assert answers[0].reward == 0.0 and answers[0].stream("reward").tolist() == [0.0, 0.5, 0.5, -0.5]
     assert math.isnan(answers[1].reward) and report.masked == 1 and report.rewards[0].error == "RuntimeError: no idea"
     assert report.rewards[0].mean == pytest.approx(0.5)
 

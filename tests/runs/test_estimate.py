@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from posttrain.core.method import find_method
-from posttrain.core.types import Prompt
+from posttrain.core.types import Prompt, Rollout
 from posttrain.inference.pages import Pages
 from posttrain.inference.sampling import Sampling, generate
 from posttrain.models.decoder import Decoder
@@ -180,7 +180,9 @@ def test_a_step_of_the_built_in_model_on_this_cpu() -> None:
         groups = generate(policy.model, contexts, keys, how, [])
         prompts = [Prompt.text(str(i), "") for i in range(4)]
         made = [
-            policy._rollout(p, c, s, "", 0, 0) for p, c, g in zip(prompts, contexts, groups, strict=True) for s in g
+            Rollout.single(p, c, s.tokens, s.logp_T)
+            for p, c, g in zip(prompts, contexts, groups, strict=True)
+            for s in g
         ]
 
         def update() -> None:
