@@ -1,7 +1,7 @@
 """Which tests stand behind which part: writes posttrain/evidence.json.
 
-    python tests/scan_evidence.py            write it
-    python tests/scan_evidence.py --check    exit 1 if it is not up to date
+    python -m tests.scan_evidence            write it
+    python -m tests.scan_evidence --check    exit 1 if it is not up to date
 
 formula: a test of a stage (tests/losses and the like) that uses the part: imported, or asked for by name with `find` (if other parts
          have that name, under the part's own folder).
@@ -19,13 +19,26 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from posttrain.core.registry import Part, fold, parts
+from posttrain.core.registry import LOSSES, Part, fold, parts
 
 ROOT = Path(__file__).parent.parent
 TABLE = ROOT / "posttrain" / "evidence.json"
 GENERIC = ("test_laws", "test_partition", "test_imports")  # run over the whole registry: they name no part
-STAGES = ("advantages", "evals", "losses", "rewards", "rollouts", "weights")  # folders whose tests are of formulas
+STAGES = (
+    "advantages",
+    "evals",
+    "losses",
+    "rewards",
+    "rollouts",
+    "select",
+    "weights",
+)  # folders whose tests are of formulas
 WHOLE = ("method", "plan")  # a text "grpo" in a test of losses is the advantage, not the method
+FOLDERS = {  # where the tests of a stage are, also of parts that live with their system
+    "environment": "environments", "prompts": "prompts", "rollout": "rollouts", "reward": "rewards", "shaping": "rewards",
+    "keep": "select", "advantage": "advantages", "term": "losses", "aggregate": "losses", "optimiser": "weights",
+    "reference": "weights", "decoding": "decoding", "eval": "evals", "method": "methods", "plan": "methods",
+} | dict.fromkeys(LOSSES, "losses")  # fmt: skip
 
 
 @dataclass
@@ -50,11 +63,18 @@ def names_in(file: Path) -> dict[str, Names]:
         if test.name.startswith("test_"):
             nodes = [test, *(tables[n] for n in sorted(loads(test)) if n in tables)]
             out[test.name] = Names(
-                {alias[n] for node in nodes for n in loads(node) if n in alias},
+                {place for node in nodes for place in places(node, alias)},
                 {t for node in nodes for t in passed_to(node, finders)},
                 {t for node in nodes for t in texts(node)},
             )
     return out
+
+
+def places(node: ast.AST, alias: dict[str, str]) -> set[str]:
+    """What is used of the imports, with its module: `rules.regex` of an imported module, too."""
+    inner = [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)]
+    dotted = {f"{alias[n.value.id]}.{n.attr}" for n in inner if n.value.id in alias}  # type: ignore[attr-defined]
+    return dotted | {alias[n] for n in loads(node) if n in alias}
 
 
 def loads(node: ast.AST) -> set[str]:
@@ -85,8 +105,10 @@ def collected() -> list[str]:
 def supports(p: Part, names: Names, folder: str, learns: bool) -> bool:
     """Does a test that names these stand behind this part?"""
     module = p.card.file.removesuffix(".py").replace("/", ".")
-    near = module.split(".")[1] == folder
-    if {module, f"{module}.{p.card.name.replace('-', '_')}"} & names.imported:
+    near = FOLDERS[p.card.stage] == folder
+    own = p.card.name.replace("-", "_") if p.card.stage in WHOLE else p.fn.__name__
+    whole = set() if module.startswith("posttrain.systems.") else {module}  # a system's file holds several parts
+    if ({f"{module}.{own}"} | whole) & names.imported:
         return near or learns or folder in STAGES
     if p.card.stage in WHOLE:
         return near and p.name in (names.texts if learns else names.found)
@@ -109,7 +131,7 @@ def scan(ids: list[str]) -> dict[str, dict[str, list[str]]]:
     for id in ids:
         match = re.match(r"(tests/(\w+)/.+::\w+)\[([\w-]+)", id)
         for p in every if match else ():
-            if match and fold(match[3]) == p.name and (p.card.stage not in WHOLE or f"/{match[2]}/" in p.card.file):
+            if match and fold(match[3]) == p.name and (p.card.stage not in WHOLE or match[2] == FOLDERS[p.card.stage]):
                 found[f"{p.card.stage}/{p.name}"]["learns"].add(match[1])
     return {k: {level: telling(v, k) for level, v in sorted(found[k].items())} for k in sorted(found)}
 
@@ -124,7 +146,7 @@ def main() -> int:
     text = json.dumps(scan(collected()), indent=1) + "\n"
     if "--check" in sys.argv:
         if not TABLE.is_file() or TABLE.read_text() != text:
-            print("posttrain/evidence.json is not up to date; run python tests/scan_evidence.py", file=sys.stderr)
+            print("posttrain/evidence.json is not up to date; run python -m tests.scan_evidence", file=sys.stderr)
             return 1
         return 0
     TABLE.write_text(text)

@@ -140,7 +140,7 @@ def test_every_test_that_evidence_names_exists() -> None:
         for test in tests
         if f"def {test.partition('::')[2]}(" not in Path(root / test.partition("::")[0]).read_text()
     ]
-    assert not missing, "run python tests/scan_evidence.py"
+    assert not missing, "run python -m tests.scan_evidence"
 
 
 def test_a_method_has_formulas_when_all_its_parts_have() -> None:
