@@ -12,8 +12,8 @@ from posttrain.core.errors import UserError
 from posttrain.core.plan import Context, Phase, Plan, plan
 from posttrain.core.types import Prompt
 from posttrain.environments.task import task
+from posttrain.environments.worked import with_steps
 from posttrain.methods.ppo import ppo
-from posttrain.methods.reft import with_steps
 from posttrain.methods.sft import sft
 from posttrain.rewards.rules.adacot import adacot as penalty
 from posttrain.rewards.rules.task import task as own_grade

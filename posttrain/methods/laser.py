@@ -6,10 +6,10 @@ from typing import Any
 from posttrain.core.method import method
 from posttrain.losses.aggregate import token_mean
 from posttrain.methods.grpo import grpo
-from posttrain.rewards.shaping import laser_d as by_difficulty
 from posttrain.rewards.shaping.laser import laser as bonus
+from posttrain.rewards.shaping.laser_d import laser_d as by_difficulty
 
-adaptive: Any = by_difficulty.laser_d  # a class that a decorator made a Part
+adaptive: Any = by_difficulty  # a class that a decorator made a Part
 
 laser = method(
     grpo.but(

@@ -195,7 +195,7 @@ class Workflow:
 
     def conclude(self, context: Context) -> None:
         """Gold and proxy against KL as a picture; and in words, whether the proxy was pushed too far."""
-        from posttrain.view.curves import frontier
+        from posttrain.evals.pictures import frontier
 
         found = curves(context.notes["measured"])
         kinds = ("proxy",) if self.data else ("gold", "proxy")

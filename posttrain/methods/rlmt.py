@@ -7,10 +7,10 @@ from typing import Any
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
 from posttrain.core.plan import Context, Phase, Plan, plan
+from posttrain.environments.worked import Worked
 from posttrain.losses.regularisers.kl import kl
 from posttrain.methods.asked import asked_rewards, asked_task
 from posttrain.methods.grpo import grpo
-from posttrain.methods.reft import Worked
 from posttrain.methods.sft import sft
 from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.scorers.answer_only import AnswerOnly

@@ -5,8 +5,8 @@ from __future__ import annotations
 from posttrain.core.errors import UserError
 from posttrain.core.plan import Context, Copy, Phase, Plan, plan
 from posttrain.environments.task import task
+from posttrain.environments.worked import Worked
 from posttrain.methods.ppo import ppo
-from posttrain.methods.reft import Worked
 from posttrain.methods.sft import sft
 from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward

@@ -100,6 +100,6 @@ def test_show_json() -> None:
 
 def test_source_is_without_decorators() -> None:
     cispo = find("cispo", "policy_loss")
-    assert source(cispo.fn).startswith("def cispo(batch: Batch")
+    assert source(cispo.fn).startswith(f"def {cispo.fn.__name__}(batch: Batch")
     assert [h.__name__ for h in helpers(cispo.fn)] == ["reinforce"]
     assert parameters(cispo.but(high=2.0)) == "in force: high=2.0 (alone: 5.0)"

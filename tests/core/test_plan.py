@@ -103,3 +103,28 @@ def test_plans_are_found_by_name() -> None:
             find("toy_plan(round=1)", "plan")
     finally:
         del _PARTS["plan"]["toy-plan"]
+
+
+def test_a_plan_is_told_what_it_is() -> None:
+    """Name, title, paper and page from the decorator and the function; options as it was called, defaults included."""
+
+    @plan(paper="arXiv:1", title="Toy")
+    def told_plan(rounds: int = 2, how: str = "x") -> Plan:
+        """Toy: goes round."""
+        return Plan((Cycle((Do("a", nothing),), rounds),))
+
+    @plan(paper="arXiv:2")
+    def around(how: str = "y") -> Plan:
+        """Around: another plan under another name."""
+        return told_plan(1, how=how)
+
+    try:
+        made = told_plan(3)
+        assert (made.name, made.title, made.paper, made.doc) == ("told-plan", "Toy", "arXiv:1", "Toy: goes round.")
+        assert list(made.options.items()) == [("rounds", 3), ("how", "x")]
+        assert find("told_plan(how='z')", "plan")().options == {"rounds": 2, "how": "z"}
+        other = around()
+        assert (other.name, other.title, other.paper) == ("around", "Around", "arXiv:2")
+        assert other.options == {"how": "y"} and other.parts[0].times == 1
+    finally:
+        del _PARTS["plan"]["told-plan"], _PARTS["plan"]["around"]

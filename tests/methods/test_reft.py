@@ -17,8 +17,9 @@ from posttrain.core.registry import find
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
 from posttrain.environments.task import task
+from posttrain.environments.worked import Worked, with_steps
 from posttrain.methods.ppo import ppo
-from posttrain.methods.reft import Worked, reft, reinforced, with_steps
+from posttrain.methods.reft import reft, reinforced
 from posttrain.runs.run import Run
 
 
