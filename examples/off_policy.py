@@ -120,7 +120,16 @@ def main(seed: int = 0, small: bool = False, runs: str = "runs") -> dict[str, fl
     before = returns(policy, env, sac)
     config = pt.Config(steps=1000 if small else 2000, prompts=1, lr=3e-3, warmup=0, max_norm=10.0, seed=seed, schedule="constant",
                        name=f"off-policy-{seed}", eval_problems=0, save_every=500, log_rollouts=0)  # fmt: skip
-    pt.run_config(config, runs, fresh=True, method=sac, policy=policy, env=env, scorer=Prescored(), source=partial(ReplaySource, size=128))
+    pt.run_config(
+        config,
+        runs,
+        fresh=True,
+        method=sac,
+        policy=policy,
+        env=env,
+        scorer=Prescored(),
+        source=partial(ReplaySource, size=128),
+    )
     return {"before": before, "after": returns(policy, env, sac)}
 
 

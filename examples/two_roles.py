@@ -55,7 +55,9 @@ class Chooser(Actor, nn.Module):
 
     def forward(self, rows: Sequence[Any], needs: Iterable[str] = ("logp_BT",)) -> dict[str, Tensor]:
         turns = [r.row for r in rows]
-        logp_NK = (self.net(torch.cat([t.observation.streams["state"] for t in turns])) / self.temperature).log_softmax(-1)
+        logp_NK = (self.net(torch.cat([t.observation.streams["state"] for t in turns])) / self.temperature).log_softmax(
+            -1
+        )
         choice_N = torch.cat([t.actions for t in turns])
         return {"logp_BT": padded(logp_NK.gather(-1, choice_N.unsqueeze(-1)).squeeze(-1), [len(t) for t in turns])}
 
@@ -104,7 +106,9 @@ def objective(role: str) -> pt.Objective:
 def main(seed: int = 0, small: bool = False, proposer_learns: bool = True) -> dict[str, float]:
     """Train both; returns what the solver knows before and after."""
     policies = {"policy": Chooser(QUESTIONS, ANSWERS, seed), "proposer": Chooser(1, QUESTIONS, seed + 100)}
-    method = grpo.but(terms=(), rollout=grpo.rollout.but(n=16), others=(objective("proposer"),) if proposer_learns else ())
+    method = grpo.but(
+        terms=(), rollout=grpo.rollout.but(n=16), others=(objective("proposer"),) if proposer_learns else ()
+    )
     config = pt.Config(steps=40 if small else 60, prompts=4, lr=1e-2, warmup=0, seed=seed)
     before = known(policies["policy"])
     train(loop_of(policies, method, School(), config))

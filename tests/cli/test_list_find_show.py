@@ -6,7 +6,7 @@ import json
 
 from posttrain.core.evidence import LEVELS
 from posttrain.core.registry import find, parts
-from posttrain.core.show import helpers, page, parameters, source
+from posttrain.view.algorithm_page import helpers, page, parameters, source
 from tests.cli.conftest import call
 
 

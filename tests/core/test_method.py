@@ -8,9 +8,9 @@ from posttrain.advantages.rloo import rloo
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method, find_method, method
 from posttrain.core.registry import _PARTS, find
-from posttrain.losses.policy.cispo import cispo
 from posttrain.losses.regularisers.entropy import entropy
 from posttrain.methods.grpo import grpo
+from posttrain.systems.policy_gradient.cispo import clipped_weight as cispo
 
 
 def test_but_changes_one_stage_and_leaves_the_original() -> None:

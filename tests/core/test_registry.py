@@ -4,7 +4,7 @@ import pytest
 
 from posttrain.core.errors import UserError, nearest
 from posttrain.core.registry import _PARTS, LOSSES, STAGES, advantage, find, fold, parse, parts
-from posttrain.losses.policy.cispo import cispo
+from posttrain.systems.policy_gradient.cispo import clipped_weight as cispo
 
 
 def test_every_part_has_a_card_with_a_sentence_and_a_file():

@@ -19,8 +19,8 @@ from posttrain.core.types import Prompt
 from posttrain.environments.task import task
 from posttrain.environments.worked import Worked, with_steps
 from posttrain.methods.ppo import ppo
-from posttrain.methods.reft import reft, reinforced
 from posttrain.runs.run import Run
+from posttrain.systems.policy_gradient.reft import reft, reinforced
 
 
 def two_tokens() -> Batch:
