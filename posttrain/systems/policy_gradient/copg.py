@@ -37,7 +37,13 @@ def _better_first(group: Group, i: int) -> tuple[int, int]:
     return (i + 1, i) if known and reward_of(two) > reward_of(one) else (i, i + 1)
 
 
-@preference_loss(name="copg", title="CoPG", paper="arXiv:2406.19185", base="ipo", reads=("ref_logp_BT",))
+@preference_loss(
+    name="copg",
+    title="CoPG",
+    paper="arXiv:2406.19185",
+    base="ipo",
+    reads=("chosen_P", "ref_logp_BT", "rejected_P", "reward_BT"),
+)
 def contrastive_loss(batch: Batch, beta: float = 0.1) -> Tensor:
     """CoPG: two answers, each the other's baseline; right for answers from anywhere, with no importance weight.
 
