@@ -57,7 +57,7 @@ def main(args: argparse.Namespace) -> int:
     if not getattr(env, "graded", True):
         raise UserError(f"{env.name} has no gold answers, so nothing says which answers are right; use another --task")
     from posttrain.evals.accuracy import answers, graded, held_out
-    from posttrain.rewards.runtime.spec import task_scorer
+    from posttrain.rewards.scorers.spec import task_scorer
 
     made = answers(
         policy, env, held_out(env, args.problems, args.split), how, args.num_generations, rollout_of(args.rollout)

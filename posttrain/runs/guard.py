@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from posttrain.core.errors import UserError
+from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Origin, Rollout
-from posttrain.inference.sampling import Sampling
 
 LIMITS = {torch.float32: 1e-3, torch.float64: 1e-3}  # any other type: _COARSE
 _COARSE = 0.05

@@ -12,12 +12,12 @@ from posttrain.advantages.gae import gae
 from posttrain.advantages.grpo import grpo
 from posttrain.advantages.ones import ones
 from posttrain.advantages.outcome import outcome
-from posttrain.advantages.reinforce_pp import reinforce_pp
 from posttrain.advantages.rloo import rloo
 from posttrain.advantages.whiten import batch_whiten
 from posttrain.core import laws
 from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
+from posttrain.systems.policy_gradient.reinforce_pp import batch_relative as reinforce_pp
 
 NAN = math.nan
 

@@ -8,9 +8,6 @@ import pytest
 import torch
 
 from claims.worlds.tabular import TabularPolicy
-from posttrain.advantages.aepo import aepo
-from posttrain.advantages.lite_ppo import lite_ppo
-from posttrain.advantages.task_std import task_std
 from posttrain.core import laws
 from posttrain.core.assemble import assemble
 from posttrain.core.batch import Batch
@@ -18,8 +15,9 @@ from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt
 from posttrain.environments.task import task
-from posttrain.prompts.task_balanced import share, task_balanced
 from posttrain.runs.in_memory import Listed, row
+from posttrain.systems.policy_gradient.lite_ppo import group_mean_batch_std as lite_ppo
+from posttrain.systems.policy_gradient.qwenlong_l15 import aepo, share, task_balanced, task_std
 from tests.advantages.test_advantages import close, outcomes
 
 

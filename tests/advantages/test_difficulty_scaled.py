@@ -8,12 +8,11 @@ import pytest
 import torch
 
 from claims.worlds.tabular import TabularPolicy
-from posttrain.advantages.difficulty_scaled import difficulty_scaled
 from posttrain.advantages.grpo import grpo
 from posttrain.core.batch import Batch
 from posttrain.core.sampling import Sampling
-from posttrain.methods.dr_irl import dr_irl, irl_pairs
 from posttrain.runs.in_memory import row
+from posttrain.systems.reward_shaping_safety.dr_irl import difficulty_scaled, dr_irl, irl_pairs
 
 
 def sigmoid(x: float) -> float:

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from posttrain.advantages.grpo import grpo
-from posttrain.advantages.mrt import mrt
 from posttrain.core.batch import Batch
 from posttrain.core.types import Prompt, Rollout
-from posttrain.rollouts.mrt import forced, progress
+from posttrain.systems.efficient_reasoning.mrt import by_progress as mrt
+from posttrain.systems.efficient_reasoning.mrt import forced, progress
 
 
 def batch() -> Batch:

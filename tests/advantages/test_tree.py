@@ -12,12 +12,12 @@ from torch import Tensor
 from claims.worlds.exact import all_answers
 from claims.worlds.tabular import TabularPolicy
 from posttrain.advantages.dr_grpo import dr_grpo
-from posttrain.advantages.gigpo import gigpo
 from posttrain.advantages.tree import tree
-from posttrain.advantages.treepo import treepo
 from posttrain.advantages.turns import turns
 from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
+from posttrain.systems.agents_multiturn.gigpo import steps_and_episodes as gigpo
+from posttrain.systems.policy_gradient.treepo import against_ancestors as treepo
 
 
 def told(answers: list[str], rewards: list[float], group: list[int] | None = None) -> Batch:

@@ -181,7 +181,7 @@ def test_a_plan_and_its_options(tmp_path: Path) -> None:
         def work(context: object) -> None:
             seen.append((rounds, word))
 
-        return Plan("note-it-down", (Do("note", work),))
+        return Plan((Do("note", work),), "note-it-down")
 
     try:
         plan(title="Note")(note_it_down)

@@ -7,19 +7,19 @@ from dataclasses import replace
 import torch
 
 from claims.worlds.tabular import TabularPolicy
-from posttrain.advantages.gigpo import gigpo
 from posttrain.advantages.states import nodes
-from posttrain.advantages.treepo import treepo
 from posttrain.core.assemble import assemble
 from posttrain.core.config import Config
 from posttrain.core.protocols import RolloutRequest
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Branch, Group, Rollout
-from posttrain.methods.gigpo import gigpo as gigpo_method
-from posttrain.methods.treepo import treepo as treepo_method
-from posttrain.rollouts.anchored import anchored, last_steps
 from posttrain.rollouts.tree import tree
 from posttrain.runs.in_memory import FunctionScorer, fit, numbered, row
+from posttrain.systems.agents_multiturn.gigpo import anchored, last_steps
+from posttrain.systems.agents_multiturn.gigpo import gigpo as gigpo_method
+from posttrain.systems.agents_multiturn.gigpo import steps_and_episodes as gigpo
+from posttrain.systems.policy_gradient.treepo import against_ancestors as treepo
+from posttrain.systems.policy_gradient.treepo import treepo as treepo_method
 
 
 def said(text: str, reward: float, index: int, parent: int | None = None, fork: int = 0) -> Rollout:

@@ -12,9 +12,8 @@ from posttrain.core.errors import UserError
 from posttrain.core.plan import Context, Stopped
 from posttrain.core.registry import find
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.evals.safety_test import margin, safety_test, student_cdf, student_quantile
 from posttrain.rewards.runtime.scorer import ScoreReport
-from posttrain.rewards.scorers.costed import Costed
+from posttrain.systems.reward_shaping_safety.hc_rlhf import Costed, margin, safety_test, student_cdf, student_quantile
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from posttrain.core.protocols import RolloutRequest
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Origin, Prompt
 from posttrain.losses.policy.reinforce import reinforce
-from posttrain.losses.policy.topr import topr
-from posttrain.losses.preference.copg import copg
-from posttrain.losses.preference.ipo import ipo
 from posttrain.rollouts.logged import logged
+from posttrain.systems.policy_gradient.copg import contrastive_loss as copg
+from posttrain.systems.policy_gradient.topr import tapered_blame as topr
+from posttrain.systems.preference.ipo import ipo_loss as ipo
 from tests.advantages.test_advantages import close, outcomes
 from tests.losses.table import batch_of, inside, slopes, value_and_gradient
 

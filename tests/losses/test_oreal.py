@@ -7,11 +7,10 @@ import math
 import pytest
 import torch
 
-from posttrain.advantages.oreal import oreal
 from posttrain.core.batch import Batch
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.losses.regularisers.token_outcome import token_outcome, token_worth
-from posttrain.select.one_of_each import one_of_each
+from posttrain.systems.policy_gradient.oreal import one_of_each, token_outcome, token_worth
+from posttrain.systems.policy_gradient.oreal import token_weighted as oreal
 from tests.losses.table import slopes
 
 VALUE = [[9.0, 0.8, -0.4], [9.0, 1.5, 7.0], [9.0, 7.0, 7.0]]  # the first value of an answer has seen no token: not read

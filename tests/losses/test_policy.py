@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from posttrain.losses.aggregate import Totals, sequence_mean
-from posttrain.losses.policy.cispo import cispo
 from posttrain.losses.policy.dapo import dapo
-from posttrain.losses.policy.dual_clip import dual_clip
-from posttrain.losses.policy.gspo import gspo
 from posttrain.losses.policy.ppo import ppo
-from posttrain.losses.policy.raft import raft
 from posttrain.losses.policy.reinforce import reinforce
+from posttrain.systems.policy_gradient.cispo import clipped_weight as cispo
+from posttrain.systems.policy_gradient.dual_clip import twice_clipped as dual_clip
+from posttrain.systems.policy_gradient.gspo import sequence_clip as gspo
+from posttrain.systems.supervised_from_reward.raft import raft_loss as raft
 from tests.losses.table import at_ratio, batch_of, inside, slopes, value_and_gradient
 
 # (ratio, credit, loss, dloss/dlogp). Unclipped: loss = -r A and, since dr/dlogp = r, gradient = -r A. Clipped: the loss

@@ -7,25 +7,25 @@ import math
 import pytest
 import torch
 
-from posttrain.advantages.kl_cov import kl_cov as marks
 from posttrain.core.errors import UserError
 from posttrain.core.laws import example
 from posttrain.core.registry import Part
 from posttrain.losses.aggregate import Totals, sequence_mean, sequence_sum
 from posttrain.losses.objective import objective
 from posttrain.losses.policy.decoupled_ppo import decoupled_ppo
-from posttrain.losses.policy.dppo import dppo
-from posttrain.losses.policy.gmpo import gmpo
-from posttrain.losses.policy.gspo import gspo
-from posttrain.losses.policy.icepop import icepop
-from posttrain.losses.policy.kl_cov import kl_cov
-from posttrain.losses.policy.mis import mis
 from posttrain.losses.policy.ppo import ppo
-from posttrain.losses.policy.sapo import sapo
-from posttrain.losses.policy.tis import tis
-from posttrain.losses.regularisers.imitate_right import imitate_right
 from posttrain.losses.regularisers.kl import kl
-from posttrain.losses.regularisers.squared_log_ratio import squared_log_ratio
+from posttrain.systems.policy_gradient.clip_cov import mark_high_covariance as marks
+from posttrain.systems.policy_gradient.clip_cov import penalised_marks as kl_cov
+from posttrain.systems.policy_gradient.dppo import divergence_mask as dppo
+from posttrain.systems.policy_gradient.gmpo import geometric_mean as gmpo
+from posttrain.systems.policy_gradient.gspo import sequence_clip as gspo
+from posttrain.systems.policy_gradient.icepop import two_sided_mask as icepop
+from posttrain.systems.policy_gradient.kimi_k1_5 import squared_log_ratio
+from posttrain.systems.policy_gradient.mis import masked_answers as mis
+from posttrain.systems.policy_gradient.sapo import soft_gate as sapo
+from posttrain.systems.policy_gradient.tis import truncated_weight as tis
+from posttrain.systems.policy_gradient.vapo import imitate_right
 from tests.losses.table import at_ratio, batch_of, inside, slopes, value_and_gradient
 from tests.losses.test_policy import LOGP, OLD, ROW_ADV, TOKEN_ADV, clip, ppo_row, random_batch
 from tests.tabular import train

@@ -9,10 +9,10 @@ import torch
 
 from posttrain.core.errors import UserError
 from posttrain.losses.preference.dpo import dpo
-from posttrain.losses.preference.hinge import hinge
-from posttrain.losses.preference.ipo import ipo
 from posttrain.losses.preference.margin import margin
-from posttrain.losses.preference.robust_dpo import robust_dpo
+from posttrain.systems.preference.hinge import hinge_loss as hinge
+from posttrain.systems.preference.ipo import ipo_loss as ipo
+from posttrain.systems.preference.robust_dpo import robust_loss as robust_dpo
 from tests.losses.table import batch_of, inside, slopes, value_and_gradient
 
 # One pair. Chosen, two tokens: log-ratios .5 and .5, sum 1, mean .5. Rejected, one token: log-ratio -1.

@@ -11,10 +11,8 @@ from claims.worlds.tabular import TabularPolicy
 from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.core.types import Group
-from posttrain.losses.policy.implicit_prm import implicit_prm
-from posttrain.methods.prime import prime
-from posttrain.rewards.scorers.implicit import Implicit
 from posttrain.runs.in_memory import FunctionScorer, row
+from posttrain.systems.policy_gradient.prime import Implicit, implicit_prm, prime
 from tests.losses.table import slopes
 
 LOGP, REF = [[-1.0, -2.0], [-0.5, 9.0]], [[-1.5, -2.3], [-1.5, 4.0]]

@@ -11,10 +11,16 @@ from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt
-from posttrain.losses.policy.soft_q import soft_q
 from posttrain.models.prompt_writer import PromptWriter
-from posttrain.rewards.scorers.prompted import Prompted, gap, label_reader, piecewise, with_prompt
-from posttrain.rewards.shaping.zscore import zscore
+from posttrain.systems.policy_gradient.rlprompt import (
+    Prompted,
+    gap,
+    label_reader,
+    piecewise,
+    soft_q,
+    with_prompt,
+    zscore,
+)
 from tests.advantages.test_advantages import outcomes
 from tests.losses.table import batch_of, inside, slopes, value_and_gradient
 from tests.models.tiny import policy as tiny_policy

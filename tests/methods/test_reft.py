@@ -17,9 +17,10 @@ from posttrain.core.registry import find
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
 from posttrain.environments.task import task
+from posttrain.environments.worked import Worked, with_steps
 from posttrain.methods.ppo import ppo
-from posttrain.methods.reft import Worked, reft, reinforced, with_steps
 from posttrain.runs.run import Run
+from posttrain.systems.policy_gradient.reft import reft, reinforced
 
 
 def two_tokens() -> Batch:

@@ -16,8 +16,8 @@ from posttrain.core.plan import Context, Phase
 from posttrain.core.registry import find
 from posttrain.core.sampling import Sampling
 from posttrain.methods.ppo import ppo
-from posttrain.methods.salsa import salsa
 from posttrain.runs.in_memory import numbered
+from posttrain.systems.policy_gradient.salsa import salsa
 from posttrain.weights.soup import soup
 
 

@@ -14,10 +14,8 @@ from posttrain.core.registry import find
 from posttrain.core.types import Group, Prompt
 from posttrain.losses.aggregate import Totals
 from posttrain.losses.objective import objective
-from posttrain.methods.writing_zero import brpo
-from posttrain.rewards.scorers.bootstrapped import Bootstrapped
 from posttrain.rewards.scorers.pairwise import one_by_one
-from posttrain.select.balanced import balanced
+from posttrain.systems.policy_gradient.writing_zero import Bootstrapped, balanced, brpo
 from tests.rewards.test_pairwise import group
 
 

@@ -10,9 +10,15 @@ import torch
 from claims.worlds.tabular import TabularPolicy
 from posttrain.core.errors import UserError
 from posttrain.core.types import Group
-from posttrain.methods.text2grad import text2grad
-from posttrain.rewards.scorers.critique import Critiqued, find_quotes, mark_tokens, of_task, read_critique
 from posttrain.runs.in_memory import row
+from posttrain.systems.policy_gradient.text2grad import (
+    Critiqued,
+    find_quotes,
+    mark_tokens,
+    of_task,
+    read_critique,
+    text2grad,
+)
 
 
 def test_a_critique_is_read_from_the_json_in_it() -> None:

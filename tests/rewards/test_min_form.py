@@ -10,8 +10,8 @@ import torch
 from posttrain.advantages.pure import pure
 from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
-from posttrain.methods.pure import pure as plan
-from posttrain.rewards.shaping.min_form import min_form
+from posttrain.systems.policy_gradient.pure import min_form
+from posttrain.systems.policy_gradient.pure import pure as plan
 
 
 def steps(rewards: list[list[float]], lengths: list[int] | None = None, **info) -> Batch:

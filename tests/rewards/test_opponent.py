@@ -17,11 +17,10 @@ from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group
 from posttrain.losses.aggregate import Totals
 from posttrain.losses.objective import objective
-from posttrain.methods.nash_md import against_mixture
-from posttrain.methods.spo_minimaximalist import self_play
-from posttrain.rewards.scorers.opponent import Opponent
 from posttrain.rewards.scorers.pairwise import WinRate
 from posttrain.runs.in_memory import numbered
+from posttrain.systems.policy_gradient.nash_md import Opponent, against_mixture
+from posttrain.systems.policy_gradient.spo_minimaximalist import self_play
 
 
 def policy(*p: float) -> TabularPolicy:

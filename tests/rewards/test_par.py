@@ -15,9 +15,8 @@ from posttrain.core.plan import Copy, Phase
 from posttrain.core.registry import find
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group
-from posttrain.rewards.scorers.referenced import Referenced
-from posttrain.rewards.shaping.par import preference_as_reward
 from posttrain.runs.in_memory import FunctionScorer, numbered
+from posttrain.systems.reward_shaping_safety.par import Referenced, preference_as_reward
 from tests.losses.table import slopes
 
 NAN = math.nan

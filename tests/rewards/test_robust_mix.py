@@ -9,8 +9,13 @@ import torch
 
 from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
-from posttrain.rewards.scorers.brme import GaussianHeads, brme_loss, fit_heads, most_confident
-from posttrain.rewards.shaping.robust_mix import robust_mix
+from posttrain.systems.reward_shaping_safety.reward_robust_rlhf import (
+    GaussianHeads,
+    brme_loss,
+    fit_heads,
+    most_confident,
+    robust_mix,
+)
 from tests.losses.table import slopes
 
 NAN = math.nan

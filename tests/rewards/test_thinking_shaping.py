@@ -13,15 +13,15 @@ from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.core.types import Prompt
 from posttrain.rewards.rules.thinks import thinks
-from posttrain.rewards.shaping.autothink import autothink
-from posttrain.rewards.shaping.autothink_balance import autothink_balance
-from posttrain.rewards.shaping.autothink_length import autothink_length
 from posttrain.rewards.shaping.cosine_length import cosine_length
-from posttrain.rewards.shaping.grpo_lambda import best_groups, grpo_lambda
-from posttrain.rewards.shaping.laser import laser
-from posttrain.rewards.shaping.laser_d import laser_d
-from posttrain.rewards.shaping.open_rs import open_rs
 from posttrain.rewards.shaping.repeats import repeated, repeats
+from posttrain.systems.efficient_reasoning.autothink import autothink_balance, autothink_length
+from posttrain.systems.efficient_reasoning.autothink import naive_reward as autothink
+from posttrain.systems.efficient_reasoning.grpo_lambda import best_groups
+from posttrain.systems.efficient_reasoning.grpo_lambda import short_where_solved as grpo_lambda
+from posttrain.systems.efficient_reasoning.laser import by_difficulty as laser_d
+from posttrain.systems.efficient_reasoning.laser import length_bonus as laser
+from posttrain.systems.efficient_reasoning.open_rs import cosine_and_form as open_rs
 
 
 def answers(

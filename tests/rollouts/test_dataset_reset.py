@@ -12,8 +12,8 @@ from posttrain.core.protocols import RolloutRequest
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
 from posttrain.models.load import load_model
-from posttrain.rollouts.dataset_reset import dataset_reset
 from posttrain.runs.in_memory import row
+from posttrain.systems.policy_gradient.dr_po import dataset_reset
 
 POLICY = TabularPolicy(1, 6, 4).randomise(1.0, "reset test")
 

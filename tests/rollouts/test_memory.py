@@ -14,11 +14,11 @@ from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.loop import describe
 from posttrain.core.protocols import RolloutRequest
+from posttrain.core.sampling import Sampling
 from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.environments.task import task
 from posttrain.evals.accuracy import accuracy
-from posttrain.inference.sampling import Sampling
 from posttrain.methods.grpo import grpo
 from posttrain.rollouts.memory import memory, noted
 from posttrain.rollouts.sample import sample

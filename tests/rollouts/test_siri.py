@@ -10,7 +10,8 @@ from posttrain.core.method import find_method
 from posttrain.core.protocols import RolloutRequest
 from posttrain.core.sampling import Sampling
 from posttrain.rollouts.sample import sample
-from posttrain.rollouts.siri import limit, siri
+from posttrain.systems.efficient_reasoning.siri import length_cycles as siri
+from posttrain.systems.efficient_reasoning.siri import limit
 
 
 @pytest.mark.derived("rollout/siri")

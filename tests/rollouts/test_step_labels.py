@@ -14,12 +14,12 @@ from posttrain.core.protocols import RolloutRequest
 from posttrain.core.sampling import Sampling
 from posttrain.core.turn import Observation
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.methods.process_reward_model import process_reward_model
-from posttrain.methods.pure import pure
 from posttrain.models.load import load_model
 from posttrain.rewards.scorers.process_model import ProcessModel
 from posttrain.rollouts.step_labels import label_steps, step_ends, step_labels
 from posttrain.runs.in_memory import FunctionScorer, Listed, fit, row
+from posttrain.systems.policy_gradient.pure import pure
+from posttrain.systems.reward_model.process_reward_model import process_reward_model
 
 
 class Spelled:

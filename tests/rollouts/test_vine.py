@@ -14,10 +14,8 @@ from posttrain.core.errors import UserError
 from posttrain.core.protocols import RolloutRequest
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Branch, Group, Rollout
-from posttrain.methods.vineppo import vineppo
-from posttrain.rollouts.vine import vine
 from posttrain.runs.in_memory import FunctionScorer, fit, numbered, row
-from posttrain.select.vine_values import vine_values
+from posttrain.systems.policy_gradient.vineppo import vine, vine_values, vineppo
 
 
 def answer(T: int, reward: float, parent: int | None = None, fork: int = 0) -> Rollout:

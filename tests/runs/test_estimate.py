@@ -12,13 +12,14 @@ import pytest
 import torch
 
 from posttrain.core.method import find_method
+from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt, Rollout
 from posttrain.inference.pages import Pages
-from posttrain.inference.sampling import Sampling, generate
 from posttrain.models.decoder import Decoder
 from posttrain.models.load import load_model
 from posttrain.models.lora import add_lora
 from posttrain.models.packed import layers_to_recompute
+from posttrain.models.sampling import generate
 from posttrain.models.shape import DecoderConfig
 from posttrain.runs import estimate as e
 from posttrain.runs.calibrate import calibrate, shortest

@@ -15,9 +15,9 @@ from posttrain.core.config import to_dict
 from posttrain.core.errors import UserError
 from posttrain.core.loop import Loop
 from posttrain.core.protocols import RolloutRequest
+from posttrain.core.sampling import Sampling
 from posttrain.core.turn import Observation
 from posttrain.core.types import Group, Prompt
-from posttrain.inference.sampling import Sampling
 from posttrain.losses.aggregate import token_mean
 from posttrain.losses.supervised.sft import sft
 from posttrain.rollouts.written import demonstrations

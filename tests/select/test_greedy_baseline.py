@@ -11,9 +11,8 @@ from posttrain.core.protocols import RolloutRequest
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group
 from posttrain.rollouts.sample import sample
-from posttrain.rollouts.sample_and_greedy import sample_and_greedy
 from posttrain.runs.in_memory import numbered
-from posttrain.select.greedy_baseline import greedy_baseline
+from posttrain.systems.policy_gradient.remax import greedy_baseline, sample_and_greedy
 from tests.select.test_select import group
 
 

@@ -10,8 +10,7 @@ import torch
 from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.core.registry import find
-from posttrain.methods.barfi import outer_loop
-from posttrain.weights.implicit import implicit_gradient
+from posttrain.systems.reward_shaping_safety.barfi import implicit_gradient, outer_loop
 
 
 def test_quadratic_by_hand() -> None:
