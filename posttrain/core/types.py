@@ -114,9 +114,10 @@ class Rollout:
     @staticmethod
     def single(
         prompt: Prompt, context: Tensor | Observation, actions: Tensor, logp_T: Tensor, mask_T: Tensor | None = None,
-        text: str = "", reward: float | None = None, *, version: int = 0, stopped: bool = True, **rest: Any,
+        text: str = "", reward: float | None = None, **rest: Any,
     ) -> Rollout:  # fmt: skip
-        """An answer of one turn: `rest` are fields of the rollout itself (index, reward, origin, ...)."""
+        """An answer of one turn. rest: `version` of the weights, `stopped`, and fields of the rollout (index, origin, ...)."""
+        version, stopped = rest.pop("version", 0), rest.pop("stopped", True)
         seen = context if isinstance(context, Observation) else Observation(context)
         turn = Turn.of(seen, actions, logp_T, text, version)
         turn.mask_T = turn.mask_T if mask_T is None else mask_T

@@ -9,6 +9,7 @@ from posttrain.environments.task import task
 from posttrain.rewards.runtime.scorer import texts_of
 from posttrain.rewards.scorers.pairwise import Judge, by_score, is_judge, one_by_one
 from posttrain.rewards.scorers.spec import build_scorer, function_of
+from posttrain.runs import saved as saved  # so that a reward may name a run
 
 
 def asked_task(context: Context) -> Any:

@@ -19,6 +19,7 @@ from posttrain.models.lora import add_lora
 from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.scorers.spec import build_scorer, task_scorer
 from posttrain.rollouts.sources import LocalSource
+from posttrain.runs import saved as saved  # so that a reward may name a run
 from posttrain.runs.guard import Guard
 from posttrain.runs.silence import Silence
 from posttrain.weights.learner import Learner

@@ -34,11 +34,10 @@ RANK = {place: i for i, layer in enumerate(LAYERS) for place in layer}
 # (file, what it imports against the order) -> why
 EXCEPTIONS = {
     ("posttrain/core/registry.py", "posttrain"): "discovers the parts of every folder by its name",
-    ("posttrain/core/evidence.py", "claims"): "reads the verdicts of a checkout; without one there are none",
+    ("posttrain/view/index.py", "claims"): "writes the verdicts of a checkout into the index",
     ("posttrain/commands/check.py", "claims"): "repeats experiments, which only a checkout has",
     ("posttrain/models/language.py", "inference"): "a policy on a GPU makes its engine when it first samples",
     ("posttrain/commands/completion.py", "cli"): "writes down the commands, whose table is in cli.py",
-    ("posttrain/runs/compare.py", "api"): "loads policies with the functions that build a run",
 }
 
 # folders whose files are ideas of papers; environments are questions, not ideas

@@ -9,7 +9,7 @@ from posttrain.core.credit import component, on_last
 from posttrain.core.registry import shaping
 
 
-@shaping(title="Behaviour-alignment reward", paper="arXiv:2310.19007")
+@shaping(title="Behaviour-alignment reward", paper="arXiv:2310.19007", reads=("reward_BT",))
 class blend:
     """Behaviour-alignment reward (BARFI): a learned blend of the primary reward and a heuristic one.
 

@@ -47,7 +47,14 @@ def last_steps(r: Rollout, ends: list[int], level: str) -> list[str]:
 # ---- who gets the credit
 
 
-@advantage(name="gigpo", title="GiGPO", paper="arXiv:2505.10978", base="grpo", laws=("groups_are_separate",))
+@advantage(
+    name="gigpo",
+    title="GiGPO",
+    paper="arXiv:2505.10978",
+    base="grpo",
+    laws=("groups_are_separate",),
+    reads=("group_B", "reward_BT", "token_BT"),
+)
 def steps_and_episodes(
     batch: Batch,
     omega: float = 1.0,

@@ -69,8 +69,9 @@ def validate() -> list[str]:
     title="Selective loss masking",
     paper="arXiv:2505.11896",
     base="gae",
-    reads=("old_value_BT",),
     system="adacot",
+    reads=("old_value_BT", "reward_BT"),
+    provides=("return_BT",),
 )
 def without_the_decision(
     batch: Batch, at: int = 0, gamma: float = 1.0, lam: float = 0.95, whiten: bool = True

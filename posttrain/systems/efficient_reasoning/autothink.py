@@ -22,7 +22,7 @@ from posttrain.rewards.runtime.score import RewardSum
 THINK, DIRECT = (1.0, 0.0), (2.0, -1.0)  # what right and wrong earn
 
 
-@shaping(name="autothink", title="AutoThink", paper="arXiv:2505.10832")
+@shaping(name="autothink", title="AutoThink", paper="arXiv:2505.10832", reads=("reward_BT",))
 def naive_reward(batch: Batch, outcome: str = "reward", mode: str = "", direct: int = 1) -> Tensor:
     """AutoThink: answering without a thought is worth more when right and less when wrong.
 
@@ -42,7 +42,13 @@ def worth(batch: Batch, outcome: str, mode: str, direct: int) -> tuple[Tensor, T
     return worth_B.to(batch.mask_BT), right_B, thinks_B
 
 
-@shaping(title="AutoThink, stage 1: balance", paper="arXiv:2505.10832", base="autothink", system="autothink")
+@shaping(
+    title="AutoThink, stage 1: balance",
+    paper="arXiv:2505.10832",
+    base="autothink",
+    system="autothink",
+    reads=("reward_BT",),
+)
 def autothink_balance(
     batch: Batch, target: float = 0.5, strength: float = 2.0, outcome: str = "reward", mode: str = "", direct: int = 1,
 ) -> Tensor:  # fmt: skip
@@ -60,7 +66,13 @@ def autothink_balance(
     return on_last(torch.where(thinks_B == (over > 0), (1 - d) * worth_B + d * floor_B, worth_B), batch)
 
 
-@shaping(title="AutoThink, stage 3: length", paper="arXiv:2505.10832", base="autothink", system="autothink")
+@shaping(
+    title="AutoThink, stage 3: length",
+    paper="arXiv:2505.10832",
+    base="autothink",
+    system="autothink",
+    reads=("group_B", "reward_BT"),
+)
 def autothink_length(
     batch: Batch, alpha: float = 0.05, beta: float = 0.05, outcome: str = "reward", mode: str = "", direct: int = 1,
 ) -> Tensor:  # fmt: skip

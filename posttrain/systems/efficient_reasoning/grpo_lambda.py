@@ -17,7 +17,7 @@ from posttrain.core.registry import shaping
 from posttrain.methods.grpo import grpo
 
 
-@shaping(name="grpo_lambda", title="GRPO-lambda", paper="arXiv:2505.18086")
+@shaping(name="grpo_lambda", title="GRPO-lambda", paper="arXiv:2505.18086", reads=("group_B", "reward_BT"))
 def short_where_solved(batch: Batch, top: float = 0.2, alpha: float = 0.2, outcome: str = "reward") -> Tensor:
     """GRPO-lambda: right answers pay for their length only in the groups that the policy solves best.
 

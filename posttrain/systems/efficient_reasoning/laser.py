@@ -20,7 +20,7 @@ from posttrain.rewards.shaping.repeats import repeated
 # ---- what changes the rewards
 
 
-@shaping(name="laser", title="LASER", paper="arXiv:2505.15612")
+@shaping(name="laser", title="LASER", paper="arXiv:2505.15612", reads=("reward_BT",))
 def length_bonus(batch: Batch, target: float = 32.0, alpha: float = 0.5, outcome: str = "reward") -> Tensor:
     """LASER: a right answer within the target length earns a bonus; a longer one loses only that, it is not cut off.
 
@@ -31,7 +31,14 @@ def length_bonus(batch: Batch, target: float = 32.0, alpha: float = 0.5, outcome
     return on_last(batch.returns_B + alpha * bonus_B, batch)
 
 
-@shaping(name="laser_d", title="LASER-D, LASER-DE", paper="arXiv:2505.15612", base="laser", system="laser")
+@shaping(
+    name="laser_d",
+    title="LASER-D, LASER-DE",
+    paper="arXiv:2505.15612",
+    base="laser",
+    system="laser",
+    reads=("group_B", "reward_BT"),
+)
 class by_difficulty:
     """LASER-D: LASER with a target length for each difficulty, easy, medium and hard, that follows what the policy can do.
 

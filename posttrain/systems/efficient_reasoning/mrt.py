@@ -73,7 +73,12 @@ def forced(policy: Any, prompt: Prompt, heads: list[str]) -> list[float]:
 
 
 @advantage(
-    name="mrt", title="MRT", paper="arXiv:2503.07572", base="grpo", laws=("shift_invariant", "groups_are_separate")
+    name="mrt",
+    title="MRT",
+    paper="arXiv:2503.07572",
+    base="grpo",
+    laws=("shift_invariant", "groups_are_separate"),
+    reads=("group_B", "reward_BT"),
 )
 def by_progress(batch: Batch, alpha: float = 1.0) -> Tensor:
     """MRT: an answer's credit among its siblings, plus what each piece of its thought added to the chance of being right.

@@ -23,7 +23,7 @@ from posttrain.rewards.shaping.cosine_length import cosine_length
 from posttrain.rollouts.sample import sample
 
 
-@shaping(name="open_rs", title="Open-RS", paper="arXiv:2503.16219", base="cosine_length")
+@shaping(name="open_rs", title="Open-RS", paper="arXiv:2503.16219", base="cosine_length", reads=("reward_BT",))
 def cosine_and_form(
     batch: Batch, longest: int = 64, cosine: float = 2.0, form: float = 1.0, outcome: str = "reward", format: str = "",
 ) -> Tensor:  # fmt: skip

@@ -13,9 +13,12 @@ from posttrain.systems.policy_gradient.dapo import dapo
 
 
 @policy_loss(
-    name="cispo", paper="arXiv:2506.13585", base="reinforce",
+    name="cispo",
+    paper="arXiv:2506.13585",
+    base="reinforce",
     laws=("on_policy_is_reinforce", "zero_credit_no_gradient", "never_against_the_credit"),
-)  # fmt: skip
+    reads=("adv_BT", "old_logp_BT"),
+)
 def clipped_weight(batch: Batch, high: float = 5.0) -> Tensor:
     """CISPO: clip the importance weight, never the gradient of a token.
 

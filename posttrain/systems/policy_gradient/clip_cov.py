@@ -23,6 +23,7 @@ from posttrain.methods.grpo import grpo
     paper="arXiv:2505.22617",
     base="grpo",
     laws=("shift_invariant", "scale_invariant"),
+    reads=("group_B", "old_logp_BT", "reward_BT"),
 )
 def without_high_covariance(batch: Batch, ratio: float = 2e-4, low: float = 1.0, high: float = 5.0) -> Tensor:
     """Clip-Cov: GRPO's credit without the few tokens whose likelihood and credit rise together most: they eat the entropy.
@@ -53,7 +54,15 @@ def largest(x_BT: Tensor, among_BT: Tensor, count: float) -> Tensor:
     return among_BT & (x_BT >= found.topk(min(max(int(count), 1), found.numel())).values[-1])
 
 
-@advantage(name="kl_cov", title="KL-Cov", paper="arXiv:2505.22617", base="clip_cov", laws=("shift_invariant",))
+@advantage(
+    name="kl_cov",
+    title="KL-Cov",
+    paper="arXiv:2505.22617",
+    base="clip_cov",
+    laws=("shift_invariant",),
+    reads=("group_B", "old_logp_BT", "reward_BT"),
+    provides=("return_BT", "mark_BT"),
+)
 def mark_high_covariance(batch: Batch, ratio: float = 2e-3) -> tuple[Tensor, Tensor, Tensor]:
     """KL-Cov: GRPO's credit, and a mark on the few tokens whose likelihood and credit rise together most.
 
@@ -75,6 +84,7 @@ def mark_high_covariance(batch: Batch, ratio: float = 2e-3) -> tuple[Tensor, Ten
     paper="arXiv:2505.22617",
     base="ppo",
     laws=("on_policy_is_reinforce", "zero_credit_no_gradient"),
+    reads=("adv_BT", "old_logp_BT"),
 )
 def penalised_marks(batch: Batch, coef: float = 1.0) -> Tensor:
     """KL-Cov: no clip; the tokens that the advantage `kl_cov` marked pay for every step away from the sampler.

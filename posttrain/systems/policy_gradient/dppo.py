@@ -15,9 +15,13 @@ KINDS = ("tv", "kl")
 
 
 @policy_loss(
-    name="dppo", title="DPPO", paper="arXiv:2602.04879", base="ppo",
+    name="dppo",
+    title="DPPO",
+    paper="arXiv:2602.04879",
+    base="ppo",
     laws=("on_policy_is_reinforce", "zero_credit_no_gradient", "never_against_the_credit"),
-)  # fmt: skip
+    reads=("adv_BT", "old_logp_BT"),
+)
 def divergence_mask(batch: Batch, limit: float = 0.15, kind: str = "tv") -> Tensor:
     """DPPO: a token is left alone once the *distribution* has moved far enough its way, not its ratio: rare ones may grow.
 

@@ -13,9 +13,12 @@ from posttrain.methods.grpo import grpo
 
 
 @policy_loss(
-    name="dual_clip", paper="arXiv:1912.09729", base="ppo",
+    name="dual_clip",
+    paper="arXiv:1912.09729",
+    base="ppo",
     laws=("on_policy_is_reinforce", "zero_credit_no_gradient", "never_against_the_credit"),
-)  # fmt: skip
+    reads=("adv_BT", "old_logp_BT"),
+)
 def twice_clipped(batch: Batch, low: float = 0.2, high: float | None = None, c: float = 3.0) -> Tensor:
     """Dual-clip PPO: PPO whose loss for blame is bounded too, so that one stale token with a huge ratio cannot rule.
 

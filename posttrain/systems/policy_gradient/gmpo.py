@@ -12,9 +12,13 @@ from posttrain.methods.grpo import grpo
 
 
 @policy_loss(
-    name="gmpo", title="GMPO", paper="arXiv:2507.20673", base="gspo",
+    name="gmpo",
+    title="GMPO",
+    paper="arXiv:2507.20673",
+    base="gspo",
     laws=("on_policy_is_reinforce", "zero_credit_no_gradient", "never_against_the_credit"),
-)  # fmt: skip
+    reads=("adv_BT", "old_logp_BT"),
+)
 def geometric_mean(batch: Batch, low: float = 0.4, high: float = 0.4) -> Tensor:
     """GMPO: the geometric mean of an answer's ratios, each clipped by itself first, so that one outlier cannot rule.
 

@@ -13,7 +13,14 @@ from posttrain.losses.aggregate import token_mean
 from posttrain.methods.reinforce import reinforce
 
 
-@advantage(name="gpg", title="GPG", paper="arXiv:2504.02546", base="dr_grpo", laws=("shift_invariant", "sums_to_zero"))
+@advantage(
+    name="gpg",
+    title="GPG",
+    paper="arXiv:2504.02546",
+    base="dr_grpo",
+    laws=("shift_invariant", "sums_to_zero"),
+    reads=("group_B", "reward_BT"),
+)
 def rescaled_to_the_live(batch: Batch) -> Tensor:
     """GPG: centred rewards, made larger by the share of answers whose group taught nothing, so that steps keep their size.
 

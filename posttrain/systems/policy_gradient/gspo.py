@@ -13,9 +13,12 @@ from posttrain.methods.grpo import grpo
 
 
 @policy_loss(
-    name="gspo", paper="arXiv:2507.18071", base="ppo",
+    name="gspo",
+    paper="arXiv:2507.18071",
+    base="ppo",
     laws=("on_policy_is_reinforce", "zero_credit_no_gradient", "never_against_the_credit"),
-)  # fmt: skip
+    reads=("adv_BT", "old_logp_BT"),
+)
 def sequence_clip(batch: Batch, low: float = 3e-4, high: float = 4e-4) -> Tensor:
     """GSPO: an answer is rewarded as a whole, so it is one ratio of the whole answer that is clipped.
 

@@ -14,9 +14,13 @@ from posttrain.weights.reference import reset
 
 
 @policy_loss(
-    name="icepop", title="IcePop", paper="arXiv:2510.18855", base="mis", reads=("ref_logp_BT",),
+    name="icepop",
+    title="IcePop",
+    paper="arXiv:2510.18855",
+    base="mis",
     laws=("zero_credit_no_gradient", "never_against_the_credit"),
-)  # fmt: skip
+    reads=("adv_BT", "old_logp_BT", "ref_logp_BT"),
+)
 def two_sided_mask(
     batch: Batch, floor: float = 0.5, cap: float = 5.0, low: float = 0.2, high: float | None = None
 ) -> Tensor:  # fmt: skip

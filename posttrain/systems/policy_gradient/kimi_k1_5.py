@@ -14,9 +14,12 @@ from posttrain.weights.reference import reset
 
 
 @term(
-    title="Squared log-ratio (Kimi k1.5)", paper="arXiv:2501.12599", base="kl", reads=("ref_logp_BT",),
+    title="Squared log-ratio (Kimi k1.5)",
+    paper="arXiv:2501.12599",
+    base="kl",
     laws=("zero_at_the_reference",),
-)  # fmt: skip
+    reads=("ref_logp_BT",),
+)
 def squared_log_ratio(batch: Batch, tau: float = 0.1) -> Tensor:
     """Squared log-ratio (Kimi k1.5): stay near where the step began, measured on the whole answer, off policy too.
 

@@ -20,6 +20,7 @@ from posttrain.methods.grpo import grpo
     paper="arXiv:2508.08221",
     base="grpo",
     laws=("shift_invariant", "scale_invariant", "sums_to_zero"),
+    reads=("group_B", "reward_BT"),
 )
 def group_mean_batch_std(batch: Batch, centred: bool = False, eps: float = 1e-4) -> Tensor:
     """Lite PPO: compare with siblings, but measure in the spread of the whole batch, which no group of equals makes tiny.

@@ -19,6 +19,7 @@ from posttrain.methods.grpo import grpo
     paper="arXiv:2602.02710",
     base="grpo",
     laws=("scale_invariant", "sums_to_zero", "groups_are_separate"),
+    reads=("group_B", "reward_BT"),
 )
 def over_the_mean(batch: Batch, eps: float = 1e-6) -> Tensor:
     """MaxRL: maximise the log of the chance of success, so that a prompt counts the more the seldomer it is solved.

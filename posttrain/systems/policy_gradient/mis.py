@@ -17,9 +17,12 @@ from posttrain.weights.reference import reset
 
 
 @policy_loss(
-    name="mis", title="MIS", base="tis", reads=("ref_logp_BT",),
+    name="mis",
+    title="MIS",
+    base="tis",
     laws=("zero_credit_no_gradient", "never_against_the_credit"),
-)  # fmt: skip
+    reads=("adv_BT", "old_logp_BT", "ref_logp_BT"),
+)
 def masked_answers(
     batch: Batch, cap: float = 2.0, level: str = "sequence", low: float = 0.2, high: float | None = None
 ) -> Tensor:

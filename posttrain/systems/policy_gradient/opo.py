@@ -13,7 +13,12 @@ from posttrain.methods.reinforce import reinforce
 
 
 @advantage(
-    name="opo", title="OPO", paper="arXiv:2505.23585", base="dr_grpo", laws=("shift_invariant", "groups_are_separate")
+    name="opo",
+    title="OPO",
+    paper="arXiv:2505.23585",
+    base="dr_grpo",
+    laws=("shift_invariant", "groups_are_separate"),
+    reads=("group_B", "reward_BT"),
 )
 def length_weighted(batch: Batch) -> Tensor:
     """OPO: the baseline of least variance, if the gradient of an answer grows with its length: long answers count more.

@@ -64,8 +64,8 @@ def _told(rollout: Rollout, scored: list[Rollout]) -> Rollout:
     title="OREAL",
     paper="arXiv:2502.06781",
     base="rloo",
-    reads=("old_value_BT",),
     laws=("groups_are_separate",),
+    reads=("group_B", "old_value_BT", "reward_BT"),
 )
 def token_weighted(
     batch: Batch, negative: float = 0.5, bar: float = 0.5, weigh: bool = True, floor: float = 0.0
@@ -95,7 +95,9 @@ def token_weighted(
 # ---- what is added to the loss
 
 
-@term(title="Token-level reward model (OREAL)", paper="arXiv:2502.06781", system="oreal", reads=("value_BT",))
+@term(
+    title="Token-level reward model (OREAL)", paper="arXiv:2502.06781", system="oreal", reads=("reward_BT", "value_BT")
+)
 def token_outcome(batch: Batch, coef: float = 1.0, bar: float = 0.5) -> Tensor:
     """Token-level reward model (OREAL): the critic's head learns which tokens speak for a right answer, from outcomes alone.
 

@@ -17,9 +17,13 @@ from posttrain.methods.grpo import grpo
 
 
 @advantage(
-    name="pass_at_k_training", title="Pass@k training", paper="arXiv:2508.10751", base="grpo",
+    name="pass_at_k_training",
+    title="Pass@k training",
+    paper="arXiv:2508.10751",
+    base="grpo",
     laws=("shift_invariant", "scale_invariant", "sums_to_zero", "groups_are_separate"),
-)  # fmt: skip
+    reads=("group_B", "reward_BT"),
+)
 def best_of_k(batch: Batch, k: int = 4, eps: float = 1e-4) -> Tensor:
     """Pass@k training: credit is what an answer adds to the best of k, so that rare successes need not be repeated.
 

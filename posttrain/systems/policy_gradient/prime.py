@@ -49,7 +49,12 @@ class Implicit(BaseScorer):
 # ---- what is minimised
 
 
-@policy_loss(title="Implicit process reward (PRIME)", paper="arXiv:2502.01456", system="prime", reads=("ref_logp_BT",))
+@policy_loss(
+    title="Implicit process reward (PRIME)",
+    paper="arXiv:2502.01456",
+    system="prime",
+    reads=("ref_logp_BT", "reward_BT"),
+)
 def implicit_prm(batch: Batch, beta: float = 0.05, bar: float = 0.5) -> Tensor:
     """Implicit process reward (PRIME): a language model whose log-ratio to its start predicts the outcome.
 

@@ -25,7 +25,7 @@ from posttrain.rollouts.step_labels import label_steps
 from posttrain.systems.reward_model.process_reward_model import process_reward_model
 
 
-@shaping(title="Min-form credit (PURE)", paper="arXiv:2504.15275", system="pure")
+@shaping(title="Min-form credit (PURE)", paper="arXiv:2504.15275", system="pure", reads=("reward_BT",))
 def min_form(batch: Batch, temperature: float = 0.1, outcome: str = "") -> Tensor:
     """Min-form credit (PURE): a chain is worth its worst step, so that steps of filler add nothing.
 

@@ -108,9 +108,13 @@ def share(steps: int, n: int, k: int, K: int) -> int:
 
 
 @advantage(
-    title="Task-specific advantage", paper="arXiv:2512.12967", base="lite_ppo", system="qwenlong-l15",
+    title="Task-specific advantage",
+    paper="arXiv:2512.12967",
+    base="lite_ppo",
+    system="qwenlong-l15",
     laws=("shift_invariant", "scale_invariant", "sums_to_zero"),
-)  # fmt: skip
+    reads=("group_B", "reward_BT"),
+)
 def task_std(batch: Batch, eps: float = 1e-4) -> Tensor:
     """Task-specific advantage (QwenLong-L1.5): compare with siblings, measure in the spread of the task's rewards.
 
@@ -124,7 +128,13 @@ def task_std(batch: Batch, eps: float = 1e-4) -> Tensor:
     return spread(credit_B / (group_std(batch.returns_B, task_B, valid_B) + eps), batch)
 
 
-@advantage(title="AEPO", paper="arXiv:2512.12967", base="task_std", system="qwenlong-l15")
+@advantage(
+    title="AEPO",
+    paper="arXiv:2512.12967",
+    base="task_std",
+    system="qwenlong-l15",
+    reads=("group_B", "old_logp_BT", "reward_BT"),
+)
 class aepo:
     """AEPO (QwenLong-L1.5): blame is left out while the policy is too undecided, and comes back once it is too sure.
 

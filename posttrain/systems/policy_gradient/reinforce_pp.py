@@ -15,7 +15,10 @@ from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 
 
 @advantage(
-    name="reinforce_pp", paper="arXiv:2501.03262", laws=("shift_invariant", "scale_invariant", "tokens_sum_to_zero")
+    name="reinforce_pp",
+    paper="arXiv:2501.03262",
+    laws=("shift_invariant", "scale_invariant", "tokens_sum_to_zero"),
+    reads=("reward_BT",),
 )
 def batch_relative(batch: Batch) -> Tensor:
     """REINFORCE++: what was still to be earned after each token, whitened over all tokens of the batch, no groups.

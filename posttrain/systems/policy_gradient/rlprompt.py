@@ -94,7 +94,7 @@ def with_prompt(question: Prompt, text: str) -> Prompt:
 # ---- what changes the rewards
 
 
-@shaping(title="Input-specific z-score", paper="arXiv:2205.12548", system="rlprompt")
+@shaping(title="Input-specific z-score", paper="arXiv:2205.12548", system="rlprompt", reads=("group_B", "reward_BT"))
 def zscore(batch: Batch, scale: float = 1.0, eps: float = 1e-4) -> Tensor:
     """Input-specific z-score (RLPrompt): rewards in standard deviations of those of the same input, so none outshouts others.
 
@@ -107,7 +107,12 @@ def zscore(batch: Batch, scale: float = 1.0, eps: float = 1e-4) -> Tensor:
 # ---- what is minimised
 
 
-@policy_loss(title="Soft Q-learning", paper="arXiv:2106.07704", reads=("value_BT",), system="rlprompt")
+@policy_loss(
+    title="Soft Q-learning",
+    paper="arXiv:2106.07704",
+    system="rlprompt",
+    reads=("old_logp_BT", "old_value_BT", "reward_BT", "value_BT"),
+)
 def soft_q(batch: Batch, gamma: float = 1.0) -> Tensor:
     """Soft Q-learning (SQL, path consistency): logits are worths Q, and a path must earn what they promise.
 

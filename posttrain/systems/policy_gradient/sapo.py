@@ -12,9 +12,13 @@ from posttrain.methods.grpo import grpo
 
 
 @policy_loss(
-    name="sapo", title="SAPO", paper="arXiv:2511.20347", base="ppo",
+    name="sapo",
+    title="SAPO",
+    paper="arXiv:2511.20347",
+    base="ppo",
     laws=("on_policy_is_reinforce", "zero_credit_no_gradient", "never_against_the_credit"),
-)  # fmt: skip
+    reads=("adv_BT", "old_logp_BT"),
+)
 def soft_gate(batch: Batch, tau_right: float = 1.0, tau_wrong: float = 1.05) -> Tensor:
     """SAPO: a soft gate instead of a clip: the pull of a token fades smoothly as its ratio leaves 1, faster for blame.
 

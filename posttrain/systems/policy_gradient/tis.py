@@ -16,9 +16,12 @@ from posttrain.weights.reference import reset
 
 
 @policy_loss(
-    name="tis", title="TIS", base="decoupled_ppo", reads=("ref_logp_BT",),
+    name="tis",
+    title="TIS",
+    base="decoupled_ppo",
     laws=("zero_credit_no_gradient", "never_against_the_credit"),
-)  # fmt: skip
+    reads=("adv_BT", "old_logp_BT", "ref_logp_BT"),
+)
 def truncated_weight(
     batch: Batch, cap: float = 2.0, level: str = "token", low: float = 0.2, high: float | None = None
 ) -> Tensor:

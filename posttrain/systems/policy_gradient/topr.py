@@ -17,9 +17,13 @@ from posttrain.methods.reinforce import reinforce
 
 
 @policy_loss(
-    name="topr", title="TOPR", paper="arXiv:2503.14286", base="reinforce",
+    name="topr",
+    title="TOPR",
+    paper="arXiv:2503.14286",
+    base="reinforce",
     laws=("on_policy_is_reinforce", "zero_credit_no_gradient", "never_against_the_credit"),
-)  # fmt: skip
+    reads=("adv_BT", "old_logp_BT"),
+)
 def tapered_blame(
     batch: Batch, low_right: float = 1.0, high_right: float = 1.0, low_wrong: float = 0.0, high_wrong: float = 1.0
 ) -> Tensor:

@@ -20,6 +20,7 @@ from posttrain.systems.policy_gradient.dapo import dapo
     paper="arXiv:2508.17445",
     base="lite_ppo",
     laws=("shift_invariant", "scale_invariant"),
+    reads=("group_B", "reward_BT", "token_BT"),
 )
 def against_ancestors(batch: Batch, root_only: bool = False, whiten: bool = True, eps: float = 1e-4) -> Tensor:
     """TreePO: an answer is compared with all leaves under each of its ancestors, and the comparisons are averaged.

@@ -22,7 +22,13 @@ from posttrain.rollouts.sample import sample
 # ---- who gets the credit
 
 
-@advantage(title="Length-adaptive GAE (VAPO)", paper="arXiv:2504.05118", base="gae", reads=("old_value_BT",))
+@advantage(
+    title="Length-adaptive GAE (VAPO)",
+    paper="arXiv:2504.05118",
+    base="gae",
+    reads=("old_value_BT", "reward_BT"),
+    provides=("return_BT",),
+)
 def length_adaptive_gae(batch: Batch, alpha: float = 0.05, whiten: bool = True) -> tuple[Tensor, Tensor]:
     """Length-adaptive GAE (VAPO): the longer the answer, the further back the outcome's surprise is carried.
 
@@ -38,7 +44,7 @@ def length_adaptive_gae(batch: Batch, alpha: float = 0.05, whiten: bool = True) 
 # ---- what is added to the loss
 
 
-@term(title="Imitate right answers (VAPO)", paper="arXiv:2504.05118", base="sft")
+@term(title="Imitate right answers (VAPO)", paper="arXiv:2504.05118", base="sft", reads=("reward_BT",))
 def imitate_right(batch: Batch, coef: float = 0.1, bar: float = 0.0) -> Tensor:
     """Imitate right answers (VAPO's positive-example loss): likelihood of what earned more than bar, beside the RL loss.
 

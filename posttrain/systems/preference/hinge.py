@@ -12,9 +12,12 @@ from posttrain.methods.dpo import dpo
 
 
 @preference_loss(
-    name="hinge", paper="arXiv:2305.10425", base="dpo", reads=("ref_logp_BT",),
+    name="hinge",
+    paper="arXiv:2305.10425",
+    base="dpo",
     laws=("swap_flips_gradient_sign", "chosen_up_rejected_down"),
-)  # fmt: skip
+    reads=("chosen_P", "ref_logp_BT", "rejected_P"),
+)
 def hinge_loss(batch: Batch, beta: float = 0.1, length_normalised: bool = False) -> Tensor:
     """Hinge (SLiC): push the pair apart until the margin is safe, then leave it alone.
 

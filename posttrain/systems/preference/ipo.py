@@ -12,7 +12,11 @@ from posttrain.methods.dpo import dpo
 
 
 @preference_loss(
-    name="ipo", paper="arXiv:2310.12036", base="dpo", reads=("ref_logp_BT",), laws=("swap_flips_gradient_sign",)
+    name="ipo",
+    paper="arXiv:2310.12036",
+    base="dpo",
+    laws=("swap_flips_gradient_sign",),
+    reads=("chosen_P", "ref_logp_BT", "rejected_P"),
 )
 def ipo_loss(batch: Batch, beta: float = 0.1, length_normalised: bool = False) -> Tensor:
     """IPO: aim at a finite margin, so that a pair that is always won does not pull the policy away for ever.

@@ -14,9 +14,12 @@ from posttrain.methods.dpo import dpo
 
 
 @preference_loss(
-    name="robust_dpo", paper="arXiv:2403.00409", base="dpo", reads=("ref_logp_BT",),
+    name="robust_dpo",
+    paper="arXiv:2403.00409",
+    base="dpo",
     laws=("swap_flips_gradient_sign", "chosen_up_rejected_down"),
-)  # fmt: skip
+    reads=("chosen_P", "ref_logp_BT", "rejected_P"),
+)
 def robust_loss(batch: Batch, beta: float = 0.1, flip_rate: float = 0.1, length_normalised: bool = False) -> Tensor:
     """Robust DPO: when a known share of labels is flipped, undo it: on average this is DPO on the true labels.
 

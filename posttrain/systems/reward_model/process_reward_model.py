@@ -14,7 +14,7 @@ from posttrain.methods.reward_model import reward_model
 from posttrain.rollouts.step_labels import step_labels
 
 
-@supervised_loss(title="Step values (Math-Shepherd)", paper="arXiv:2312.08935", reads=("score_B",))
+@supervised_loss(title="Step values (Math-Shepherd)", paper="arXiv:2312.08935", reads=("reward_BT", "score_B"))
 def step_value(batch: Batch) -> Tensor:
     """Step values (Math-Shepherd): the score of an answer so far is the log-odds that it will end right.
 

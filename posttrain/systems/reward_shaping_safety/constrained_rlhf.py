@@ -16,7 +16,7 @@ from posttrain.methods.ppo import ppo
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 
 
-@shaping(title="Proxy points", paper="arXiv:2310.04373")
+@shaping(title="Proxy points", paper="arXiv:2310.04373", reads=("reward_BT",))
 class proxy_points:
     """Proxy points (constrained RLHF): weigh the components of the reward so that each settles at its proxy point.
 

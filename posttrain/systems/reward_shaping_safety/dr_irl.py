@@ -21,7 +21,14 @@ from posttrain.core.types import Prompt
 from posttrain.methods.grpo import grpo
 
 
-@advantage(title="GRPO-S (DR-IRL)", paper="arXiv:2503.18991", base="grpo", system="dr-irl", laws=("sums_to_zero",))
+@advantage(
+    title="GRPO-S (DR-IRL)",
+    paper="arXiv:2503.18991",
+    base="grpo",
+    system="dr-irl",
+    laws=("sums_to_zero",),
+    reads=("group_B", "reward_BT"),
+)
 def difficulty_scaled(batch: Batch, tau: float = 1.0, eps: float = 1e-4) -> Tensor:
     """GRPO-S (DR-IRL): GRPO's credit, more of it for prompts whose answers are unlike their demonstration.
 

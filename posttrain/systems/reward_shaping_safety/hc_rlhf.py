@@ -44,7 +44,7 @@ class Costed(BaseScorer):
 # ---- what changes the rewards
 
 
-@shaping(title="Pessimistic cost", paper="arXiv:2506.08266")
+@shaping(title="Pessimistic cost", paper="arXiv:2506.08266", reads=("reward_BT",))
 class pessimistic_cost:
     """Pessimistic cost (HC-RLHF, step 1): PPO-Lagrangian whose constraint is the bound of the safety test to come.
 

@@ -63,7 +63,7 @@ class Referenced(BaseScorer):
 # ---- what changes the rewards
 
 
-@shaping(title="PAR", paper="arXiv:2502.18770")
+@shaping(title="PAR", paper="arXiv:2502.18770", reads=("group_B", "reward_BT"))
 def preference_as_reward(batch: Batch, k: float = 1.0, against: str = "siblings") -> Tensor:
     """Preference as reward (PAR): how likely the reward model finds the answer better than a reference answer.
 

@@ -67,7 +67,7 @@ def fit_heads(
 # ---- what changes the rewards
 
 
-@shaping(title="Robust mix", paper="arXiv:2409.15360")
+@shaping(title="Robust mix", paper="arXiv:2409.15360", reads=("reward_BT",))
 def robust_mix(batch: Batch, lam: float = 0.6, prefix: str = "") -> Tensor:
     """Robust mix (reward-robust RLHF): the nominal reward, mixed with the worst that any reward model says.
 
