@@ -1,6 +1,6 @@
 """examples:
   posttrain chat --say "What is 12+7? Think first."
-  posttrain chat --run grpo-arithmetic
+  posttrain chat --model grpo-arithmetic
 In a conversation an empty line or /quit ends it, and /new forgets what was said.
 """
 

@@ -1,6 +1,6 @@
 """examples:
 posttrain eval --task arithmetic
-posttrain eval --run grpo-arithmetic --num-generations 8
+posttrain eval --model grpo-arithmetic --num-generations 8
 posttrain eval --model path/to/model --task gsm8k --data path/to/data --problems 500 --temperature 0
 """
 
@@ -135,7 +135,7 @@ def show(result: dict[str, Any], score: Any, args: argparse.Namespace) -> None:
     if score.told:
         console.print(score.told, style="yellow", markup=False)
     where = "" if args.runs == "runs" else f" --runs {shlex.quote(args.runs)}"
-    which = f"--run {shlex.quote(args.run)}{where}" if args.run else f"--model {shlex.quote(result['model'])}"
+    which = f"--model {shlex.quote(result['model'])}{where if args.run else ''}"
     steps = [(f"posttrain chat {which}", "talk to it")]
     if not args.run:
         steps.append((f"posttrain run grpo {which} --task {shlex.quote(result['task'])}", "make it better"))

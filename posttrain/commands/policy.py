@@ -1,4 +1,4 @@
-"""`--model M` or `--run NAME`: the policy that a command is about."""
+"""`--model M`: the policy that a command is about: a model, or what a run has made of one."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from typing import Any
 
 from posttrain.commands.parser import Parser
 from posttrain.core.config import Config, from_dict
-from posttrain.core.errors import UserError, unknown
+from posttrain.core.errors import UserError, nearest, unknown
 
 
 def policy_options(parser: Parser) -> None:
     group = parser.add_argument_group("which model")
-    group.add_argument("--model", metavar="MODEL", help="pocket, smollm2, a folder, or a hub id [pocket]")
-    group.add_argument("--run", metavar="NAME", help="a run: the weights of its newest checkpoint")
+    group.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="pocket, smollm2, a folder, a hub id, or a run by name: its newest checkpoint [pocket]",
+    )
     group.add_argument("--phase", metavar="NAME", help="of a run with several phases, the one that made the weights")
     group.add_argument("--runs", default="runs", metavar="DIR", help="where runs are kept [runs]")
     group.add_argument("--device", default="", metavar="TEXT", help="cuda where there is one, else cpu")
@@ -26,16 +29,28 @@ def policy_options(parser: Parser) -> None:
 
 def load(args: argparse.Namespace) -> tuple[Any, Config]:
     """The policy, and the settings it was trained with (defaults where it was not)."""
-    if args.model and args.run:
-        raise UserError("--model and --run were both given; a run has its own model, so give one of them")
+    args.run = args.model if args.model and is_run(args.model, args.runs) else None
     if args.run:
         return load_run(run_folder(args.run, args.runs), args.phase, args.device, args.dtype)
     if args.phase:
-        raise UserError("--phase is of a run; add --run NAME")
+        raise UserError("--phase is of a run; name one with --model NAME")
+    check_name_of_run(args.model or "", args.runs)
     from posttrain.runs.build import load_policy
 
     config = Config(model=args.model or "pocket", device=args.device, dtype=args.dtype or "")
     return load_policy(config), config
+
+
+def is_run(name: str, runs: str) -> bool:
+    """Whether a name is that of a run: under `runs`, or a path."""
+    return any((folder / "run.sqlite").exists() for folder in (Path(runs) / name, Path(name)))
+
+
+def check_name_of_run(name: str, runs: str) -> None:
+    """A name that is almost that of a run is refused with it, before anything is looked for elsewhere."""
+    there = [p.parent.name for p in Path(runs).glob("*/run.sqlite")]
+    if "/" not in name and name not in ("", "pocket", "smollm2") and not Path(name).exists() and nearest(name, there):
+        raise unknown("model or run", name, there)
 
 
 def run_folder(name: str, runs: str = "runs") -> Path:

@@ -1,6 +1,6 @@
 """examples:
   posttrain serve
-  posttrain serve --run grpo-arithmetic --port 8001
+  posttrain serve --model grpo-arithmetic --port 8001
   POSTTRAIN_API_KEY=secret posttrain serve --host 0.0.0.0
   curl -s localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\
     -d '{"messages": [{"role": "user", "content": "What is 12+7? Think first."}], "temperature": 0}'

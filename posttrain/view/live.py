@@ -92,13 +92,13 @@ class Watch:
         if loop.method.scores:
             folder = shlex.quote(f"{self.runs}/{loop.config.name}")
             return [(f"posttrain run grpo --reward {folder}{self.where}", "train a policy with this reward"), *out]
-        out.insert(0, (f"posttrain chat --run {which}", "talk to what it has become"))
+        out.insert(0, (f"posttrain chat --model {which}", "talk to what it has become"))
         if gold and loop.method.rollout.card.data != "pairs":
             task = shlex.quote(loop.config.task)
             way = at_test(loop.method, loop.env)
             read = f" --rollout {shlex.quote(str(way))}" if way else ""
             out.insert(
-                1, (f"posttrain eval --run {which} --task {task}{read} --num-generations 8", "accuracy and pass@k")
+                1, (f"posttrain eval --model {which} --task {task}{read} --num-generations 8", "accuracy and pass@k")
             )
         return [*out, (f"posttrain export {which} --to my-model", "a Hugging Face folder")]
 
@@ -117,7 +117,7 @@ class Watch:
                 self.console.print(f"  {key}  {short(value) if isinstance(value, float) else value}", markup=False)
         self.console.print(f"  all of it is in {self.runs}/{name}", markup=False)
         which = f"{shlex.quote(name)}{self.where}"
-        talk = (f"posttrain chat --run {which}", "talk to what it has become")
+        talk = (f"posttrain chat --model {which}", "talk to what it has become")
         next_steps(self.console, [talk, (f"posttrain export {which} --to my-model", "a Hugging Face folder")])
 
     def close(self) -> None:

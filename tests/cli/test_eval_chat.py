@@ -25,7 +25,7 @@ def test_eval_table() -> None:
 
 
 def test_eval_json_of_a_run(first_run: Said, runs: Path) -> None:
-    said = call("eval", "--run", "grpo-arithmetic", "--runs", str(runs), "--json", *FEW)
+    said = call("eval", "--model", "grpo-arithmetic", "--runs", str(runs), "--json", *FEW)
     found = json.loads(said.out)
     assert found["task"] == "arithmetic" and found["model"] == "grpo-arithmetic" and found["problems"] == 4
     summary = json.loads((runs / "grpo-arithmetic" / "summary.json").read_text())
@@ -85,7 +85,6 @@ def test_nothing_graded_at_all_is_an_error(parts_file: Path, tmp_path: Path) -> 
     [
         (["eval", "--num-generations", "4", "--temperature", "0"], "all 4 answers are the same"),
         (["eval", "--problems", "0"], "--problems is 0"),
-        (["eval", "--model", "pocket", "--run", "x"], "give one of them"),
         (["eval", "--phase", "sft"], "--phase is of a run"),
         (["eval", "--split", "tset"], "invalid choice: 'tset'"),
         (["eval", "--task", "gsm8k"], "POSTTRAIN_DATA"),
@@ -100,11 +99,11 @@ def test_mistakes(argv: list[str], sentence: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_run_that_is_not_there(first_run: Said, runs: Path, tmp_path: Path) -> None:
-    said = call("chat", "--run", "grpo-arithmetik", "--runs", str(runs), "--say", "hi")
+    said = call("chat", "--model", "grpo-arithmetik", "--runs", str(runs), "--say", "hi")
     assert said.code == 2 and "did you mean 'grpo-arithmetic'?" in said.err
-    said = call("chat", "--run", "x", "--runs", str(tmp_path), "--say", "hi")
-    assert said.code == 2 and "there are no runs" in said.err
-    said = call("chat", "--run", "grpo-arithmetic", "--runs", str(runs), "--phase", "sft", "--say", "hi")
+    said = call("chat", "--model", "x", "--runs", str(tmp_path), "--say", "hi")
+    assert said.code == 2 and "no model named" in said.err
+    said = call("chat", "--model", "grpo-arithmetic", "--runs", str(runs), "--phase", "sft", "--say", "hi")
     assert said.code == 2 and "no checkpoint of phase 'sft'" in said.err
 
 
@@ -118,7 +117,7 @@ def test_one_answer() -> None:
 def test_a_conversation(monkeypatch: pytest.MonkeyPatch, first_run: Said, runs: Path) -> None:
     lines = iter(["What is 2+3? Answer only.", "/new", "What is 1+1? Answer only.", ""])
     monkeypatch.setattr("builtins.input", lambda _: next(lines))
-    said = call("chat", "--run", "grpo-arithmetic", "--runs", str(runs), "--max-tokens", "16")
+    said = call("chat", "--model", "grpo-arithmetic", "--runs", str(runs), "--max-tokens", "16")
     assert said.code == 0 and said.out.count("grpo-arithmetic: ") == 2 and "next:" in said.out
 
 

@@ -26,14 +26,14 @@ def test_dpo(pairs: Path, tmp_path: Path) -> None:
     assert "held-out pairs" in said.out and "posttrain eval" not in said.out and "dpo-mine" in said.out
     assert "ranked right" in said.out and "mean margin" in said.out and "2 steps of 4 pairs" in said.out
     assert "accuracy" not in said.out and "finished answers" not in said.out and "problems" not in said.out
-    assert call("chat", "--run", "dpo-mine", "--runs", str(tmp_path), "--say", "hi", "--max-tokens", "4").code == 0
+    assert call("chat", "--model", "dpo-mine", "--runs", str(tmp_path), "--say", "hi", "--max-tokens", "4").code == 0
 
 
 def test_reward_model(pairs: Path, tmp_path: Path) -> None:
     said = call("run", "reward-model", *SMALL, "--task", str(pairs), "--runs", str(tmp_path), "--json")
     assert said.code == 0, said.err
     assert 0 <= json.loads(said.out)["accuracy_after"] <= 1
-    said = call("chat", "--run", "reward-model-mine", "--runs", str(tmp_path), "--say", "hi")
+    said = call("chat", "--model", "reward-model-mine", "--runs", str(tmp_path), "--say", "hi")
     assert said.code == 2 and "holds a reward model" in said.err
 
 

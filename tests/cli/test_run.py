@@ -22,7 +22,7 @@ def test_first_run(first_run: Said, runs: Path) -> None:
     assert first_run.code == 0
     for words in ("before training:", "step 1/2", "step 2/2", "accuracy", "before", "after", "reward", "next:"):
         assert words in first_run.out
-    assert f"posttrain chat --run grpo-arithmetic --runs {runs}" in first_run.out
+    assert f"posttrain chat --model grpo-arithmetic --runs {runs}" in first_run.out
     assert first_run.out.count("before ✗") + first_run.out.count("before ✓") == 3  # three problems, each twice
     summary = json.loads((runs / "grpo-arithmetic" / "summary.json").read_text())
     assert summary["method"] == "grpo" and summary["eval_problems"] == 4 and summary["steps"] == 2

@@ -197,7 +197,7 @@ def test_quiet_shows_only_the_end() -> None:
     watch.step(0, METRICS)
     assert text(c) == ""
     watch.end(loop(1), score([0], "a"), score([1], "b"), {"seconds": 1.0, "tokens": 5})
-    assert "posttrain chat --run n --runs elsewhere" in text(c)
+    assert "posttrain chat --model n --runs elsewhere" in text(c)
 
 
 def test_what_is_worth_typing_depends_on_what_was_trained() -> None:

@@ -1,0 +1,56 @@
+"""A run that learns nothing says so, on the screen, in the events and in the summary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import posttrain as pt
+from posttrain.runs.silence import Silence
+from tests.runs import tiny_run
+
+
+def run(tmp_path: Path, reward: Any, steps: int = 7) -> dict[str, Any]:
+    return pt.run(
+        model=tiny_run.policy(), env=tiny_run.Count(), reward=reward, steps=steps, prompts=2, runs=tmp_path, name="quiet",
+        eval_problems=2, sampling={"max_tokens": 6}, num_generations=4, method=pt.find_method("grpo").but(terms=()),
+    )  # fmt: skip
+
+
+def test_equal_rewards_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    summary = run(tmp_path, lambda prompt, text: 0.0)
+    assert summary["steps_without_learning"] == 7
+    told = capsys.readouterr().err
+    assert "nothing was learned for 5 steps" in told and "too hard" in told and told.count("warning") == 1
+
+
+def test_a_run_that_learns_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    summary = run(tmp_path, lambda prompt, text: float(sum(map(ord, text)) % 97))
+    assert summary["steps_without_learning"] == 0 and "nothing was learned" not in capsys.readouterr().err
+
+
+class Run:
+    def __init__(self) -> None:
+        self.events: list[tuple[Any, ...]] = []
+
+    def event(self, *args: Any) -> None:
+        self.events.append(args)
+
+
+class Loop:
+    phase = "train"
+
+    def __init__(self) -> None:
+        self.run = Run()
+
+
+def test_only_steps_on_end_count_and_the_count_survives_a_restart() -> None:
+    silence, loop = Silence(), Loop()
+    for step in range(20):
+        silence.check(step, [], {"groups_kept": 1.0, "grad_norm": 0.0 if step % 5 else 1.0}, loop)
+    assert loop.run.events == [] and silence.total == 16
+    again = Silence()
+    again.load_state_dict(silence.state_dict())
+    assert again.check(20, [], {"groups_kept": 0.0, "grad_norm": 0.0}, loop) and len(loop.run.events) == 1
