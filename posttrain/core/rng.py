@@ -36,6 +36,7 @@ def normal(keys: Tensor, position: Tensor | int, size: int) -> Tensor:
     """`size` standard normals for each (key, position): Phi^-1 of as many uniforms, in float32."""
     places = torch.as_tensor(position, device=keys.device).unsqueeze(-1) * size + torch.arange(size, device=keys.device)
     u = uniform(keys.unsqueeze(-1), places) + 2.0**-25  # the middle of its 2^-24, so never 0
+    u = u.clamp_max(1 - 2.0**-24)  # the last middle rounds up to 1, whose normal is infinite
     return torch.erfinv(2 * u - 1) * 2**0.5
 
 

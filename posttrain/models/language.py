@@ -81,7 +81,7 @@ class LanguagePolicy(Actor, nn.Module):
         T = len(ids)
         return Rollout.single(
             prompt,
-            self.encode(prompt),
+            self.observe(prompt),
             actions,
             torch.zeros(T),
             torch.ones(T, dtype=torch.bool),
@@ -206,7 +206,7 @@ class LanguagePolicy(Actor, nn.Module):
 
     def clone(self) -> LanguagePolicy:
         """An independent copy (tokenizer shared, critic left behind)."""
-        other = LanguagePolicy(copy.deepcopy(self.model), self.tokenizer, self.name, self.stops)
+        other = type(self)(copy.deepcopy(self.model), self.tokenizer, self.name, self.stops)
         other.score = copy.deepcopy(self.score)
         other.temperature, other.layout = self.temperature, self.layout
         return other

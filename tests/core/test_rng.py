@@ -113,3 +113,10 @@ def test_pick_when_the_sum_is_not_monotone(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(Tensor, "cumsum", lambda self, dim: cdf_BV.clone())
     for u, want in ((0.0, 0), (0.5000001, 2), (1 - 2**-24, 2)):
         assert rng.pick(logits_BV, torch.tensor([u])).tolist() == [want]
+
+
+def test_a_normal_is_finite_even_at_the_largest_uniform() -> None:
+    """Key 208044 draws 1 - 2^-24 at place 49: its middle, 1 - 2^-25, is no float32 and rounds to 1."""
+    assert float(rng.uniform(torch.tensor([208044]), 49)) == 1 - 2.0**-24
+    (largest,) = rng.normal(torch.tensor([208044]), 0, 64)[:, 49].tolist()
+    assert largest == pytest.approx(5.294704, abs=1e-4)  # the normal quantile of 1 - 2^-24
