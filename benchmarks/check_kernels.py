@@ -1,4 +1,4 @@
-"""The GPU engine against plain sampling in fp32: the same answers and log-probabilities, kernels against their twins.
+"""The GPU engine against plain sampling in fp32: the same answers and log-probabilities, kernels against their plain-torch versions.
 
 python -m benchmarks.check_kernels
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from benchmarks import twins
+from benchmarks import compare_kernels
 from posttrain.core import rng
 from posttrain.core.types import Prompt, Rollout
 from posttrain.inference.engine import Engine
@@ -41,12 +41,12 @@ def main() -> None:
             gap = max(float((a.logp_T - b.logp_T).abs().max()) for (a, b), s in zip(pairs, same, strict=True) if s)
             print(shape.model_type, how, f"{sum(same)} of {len(same)} equal, log-probability gap {gap:.1e}", flush=True)
     training()
-    for name, gap in twins.every("cuda").items():
+    for name, gap in compare_kernels.compare_all("cuda").items():
         print(f"{name:32} {gap:.1e}", flush=True)
 
 
 def training() -> None:
-    """The trainer's stream in bf16, and its kernels in fp32, against padded rows and plain torch in fp32."""
+    """The trainer's packed layout in bf16, and its kernels in fp32, against padded rows and plain torch in fp32."""
     shape = DecoderConfig(5000, 192, 320, 3, 6, 2, 32, qkv_bias=True, model_type="qwen2")
     torch.manual_seed(0)
     policy = LanguagePolicy(Decoder(shape).cuda(), None)
@@ -62,7 +62,7 @@ def training() -> None:
     grads, logps = {}, {}
     for name, dtype, layout in (
         ("fp32", torch.float32, "padded"),
-        ("stream", torch.bfloat16, "shared"),
+        ("packed", torch.bfloat16, "shared"),
         ("bf16", torch.bfloat16, "padded"),
     ):
         other = policy.clone().to(dtype)
@@ -71,7 +71,7 @@ def training() -> None:
         (out["logp_BT"].sum() + 0.1 * out["entropy_BT"].sum()).backward()
         logps[name] = out["logp_BT"].detach()
         grads[name] = torch.cat([x.grad.float().flatten() for x in other.parameters() if x.grad is not None])
-    for name in ("bf16", "stream"):
+    for name in ("bf16", "packed"):
         gap = (logps[name] - logps["fp32"]).abs().max()
         print(
             f"{name:8} logp {float(gap):.1e}  gradient {float((grads[name] - grads['fp32']).norm() / grads['fp32'].norm()):.1e} of its norm"

@@ -1,5 +1,5 @@
-"""Seconds from starting Python to the first token of a run, with an empty compile cache and with a full one: of kernels, and of
-Python's own bytecode, which an installation has and some containers have not.
+"""Seconds from starting Python to the first token of a run, with empty compile caches and with full ones: of kernels, and of
+Python's bytecode, which some containers lack.
 
 python -m benchmarks.first_token --out benchmarks/results/first_token.json
 """
@@ -29,7 +29,7 @@ from posttrain.inference.engine import Engine
 from posttrain.inference.sampling import Sampling
 engine = Engine(built("SmolLM2-135M"))
 contexts = prompts("SmolLM2-135M", 32)
-engine.open(256, 384, 256, [])
+engine.prepare(256, 384, 256, [])
 engine.generate(contexts, [[rng.key(p, i) for i in range(8)] for p in range(32)], Sampling(1), [])
 print(time.time(), imported)
 """

@@ -26,7 +26,7 @@ from posttrain.methods.grpo import grpo
 from posttrain.models.decoder import Decoder
 from posttrain.models.language import LanguagePolicy
 from posttrain.models.load import load_tokenizer
-from posttrain.rewards.runtime.score import Scorer
+from posttrain.rewards.runtime.score import RewardSum
 from posttrain.runs.in_memory import After, Listed, loop_of
 from posttrain.train import train
 
@@ -49,7 +49,7 @@ def steps_of(
     micro = 65536 if policy.device.type == "cuda" else 128  # as `--micro-tokens 128`: less memory, the same gradient
     config = Config(steps=steps, prompts=prompts, sampling=Sampling(tokens), lr=1e-6, warmup=0, micro_tokens=micro)
     method, ticks = grpo.but(terms=(), rollout=grpo.rollout.but(n=n)), [time.perf_counter()]
-    loop = loop_of(policy, method, env, config, Scorer([("worth", worth, 1.0)]))
+    loop = loop_of(policy, method, env, config, RewardSum([("worth", worth, 1.0)]))
     loop.callbacks = [After(lambda step: ticks.append(time.perf_counter()))]
     if profile:
         seen = cProfile.Profile()

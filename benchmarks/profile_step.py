@@ -23,7 +23,7 @@ from posttrain.models.decoder import Decoder
 
 
 def whole_call(engine: Engine, answers: int) -> None:
-    """Where the host spends a call of 8 answers a prompt (waiting for the device shows as .cpu)."""
+    """Where the host spends a call with 8 answers per prompt (waiting for the device shows as .cpu)."""
     contexts = [torch.randint(0, 1000, (PROMPT,)) for _ in range(answers // 8)]
     keys = [[rng.key(p, i) for i in range(8)] for p in range(len(contexts))]
     engine.generate(contexts, keys, Sampling(256), [])
@@ -42,32 +42,32 @@ def main() -> None:
     engine = Engine(model)
     whole_call(engine, args.answers)
     contexts = [torch.randint(0, 1000, (PROMPT,)) for _ in range(args.answers // 8)]
-    engine.open(args.answers, PROMPT + 256, 256, [])
+    engine.prepare(args.answers, PROMPT + 256, 256, [])
     engine.waiting.extend(
         Job(c, rng.key(p, i), Sampling(256), group=p) for p, c in enumerate(contexts) for i in range(8)
     )
     for _ in range(17):  # half of each answer
-        engine.turn()
+        engine.step()
     slots = engine.slots
     assert slots is not None
     engine._collect(engine.pending)  # type: ignore[arg-type]
     engine.pending, steps = None, 2 * STRIDE
-    engine._grow(2 * steps)
+    engine._extend_pages(2 * steps)
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
-    slots.run(engine.size, "plain", steps)
+    slots.decode(engine.batch_size, "plain", steps)
     end.record()
     torch.cuda.synchronize()
-    print(f"{start.elapsed_time(end) / steps:.3f} ms a step")
+    print(f"{start.elapsed_time(end) / steps:.3f} ms per step")
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
-        slots.run(engine.size, "plain", steps)
+        slots.decode(engine.batch_size, "plain", steps)
         torch.cuda.synchronize()
     total: dict[str, list[float]] = defaultdict(list)
     for event in seen.events():
         if event.device_type == DeviceType.CUDA:  # not the host's launches
             total[event.name[:90]].append(event.device_time)
     print(
-        f"{sum(len(v) for v in total.values()) / steps:.0f} kernels, {sum(map(sum, total.values())) / steps / 1000:.3f} ms busy a step"
+        f"{sum(len(v) for v in total.values()) / steps:.0f} kernels, {sum(map(sum, total.values())) / steps / 1000:.3f} ms busy per step"
     )
     for name, times in sorted(total.items(), key=lambda kv: -sum(kv[1]))[:11]:
         print(f"{sum(times) / steps:8.1f} us  {len(times) / steps:5.1f} x {sum(times) / len(times):6.2f} us  {name}")

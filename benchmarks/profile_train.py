@@ -57,7 +57,7 @@ def main() -> None:
             torch.cuda.synchronize()
         return time.perf_counter() - began
 
-    print("seconds an update (the first compiles):", *(f"{update(step):.3f}" for step in range(4)))
+    print("seconds per update (the first compiles):", *(f"{update(step):.3f}" for step in range(4)))
     with profile(activities=[ProfilerActivity.CUDA if gpu else ProfilerActivity.CPU]) as seen:
         update(4)
     total: dict[str, list[float]] = defaultdict(list)

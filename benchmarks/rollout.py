@@ -3,7 +3,7 @@
     python -m benchmarks.rollout --out benchmarks/results/rollout.json
 
 tokens/s is new tokens over the wall time of one call that returns token ids and log-probabilities on the host. The floor is
-the time to read the weights once and every slot's keys and values once a step at 4.3 TB/s.
+the time per step to read the weights once and every slot's keys and values once at 4.3 TB/s.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ BARS: dict[tuple[str, int], tuple[float, float | None]] = {
     ("SmolLM2-135M", 256): (200_000, 25_407), ("SmolLM2-135M", 1024): (400_000, 24_759),
     ("Qwen2.5-0.5B", 256): (0.5, 27_643), ("Qwen2.5-1.5B", 256): (0.5, 24_028), ("Qwen2.5-7B", 256): (0.5, None),
 }  # fmt: skip
-TIMES = {("SmolLM2-135M", 256): 8, ("Qwen2.5-0.5B", 256): 6, ("Qwen2.5-1.5B", 256): 4}  # as fast as vLLM, at least
+TIMES = {("SmolLM2-135M", 256): 8, ("Qwen2.5-0.5B", 256): 6, ("Qwen2.5-1.5B", 256): 4}  # times vLLM's speed, at least
 VLLM = "vLLM 0.24 with logprobs"
 PROMPT, NEW, BANDWIDTH = 128, 256, 4.3e12
 
 
 def floor(c: DecoderConfig, rows: int) -> float:
-    """Tokens/s if nothing but memory counted: weights once a step, and each row's keys and values so far."""
+    """Tokens/s if nothing but memory traffic counted: the weights once per step, and each row's keys and values so far."""
     per_layer = (
         c.hidden_size * c.head_dim * (2 * c.num_heads + 2 * c.num_kv_heads) + 3 * c.hidden_size * c.intermediate_size
     )
@@ -56,7 +56,7 @@ def floor(c: DecoderConfig, rows: int) -> float:
 
 
 def scaled(model: Decoder) -> Decoder:
-    """Weights small enough that the random model is undecided: log-probabilities worth comparing."""
+    """Weights small enough that the random model's distributions are broad: log-probabilities worth comparing."""
     for p in model.parameters():
         if p.dim() == 2:
             torch.nn.init.normal_(p, std=0.02)
@@ -72,7 +72,7 @@ def built(name: str) -> Decoder:
 def best_of(
     engine: Engine, contexts: list[torch.Tensor], n: int, limits: list[list[int]] | None = None, calls: int = 3
 ) -> tuple[float, Any]:
-    """Tokens/s of the best of so many calls (fresh random identities), and the last answers."""
+    """Tokens/s of the fastest of `calls` calls (each with new random identities), and the last answers."""
     most = max(max(row) for row in limits) if limits else NEW
     engine.generate(contexts, [[rng.key(-1, p, i) for i in range(n)] for p in range(len(contexts))], Sampling(most), [],
                     limits=[[min(32, x) for x in row] for row in limits] if limits else None)  # fmt: skip
@@ -92,7 +92,7 @@ def prompts(name: str, count: int, length: int = PROMPT) -> list[torch.Tensor]:
 
 
 def measure(name: str, rows: int) -> dict[str, Any]:
-    """Groups of 8 answers a prompt, as in a GRPO step; and every answer with a prompt of its own."""
+    """Groups of 8 answers per prompt, as in a GRPO step; and every answer with a prompt of its own."""
     model = built(name)
     engine, contexts = Engine(model), prompts(name, rows // 8)
     began = time.perf_counter()
@@ -106,7 +106,7 @@ def measure(name: str, rows: int) -> dict[str, Any]:
 
 def unequal(name: str, slots: int, answers: int) -> dict[str, Any]:
     """Answers of log-normal length (mean 256, at most 2,048) against answers of 256, in as many slots, as many tokens."""
-    engine, contexts = Engine(built(name), most=slots), prompts(name, answers // 8)
+    engine, contexts = Engine(built(name), max_slots=slots), prompts(name, answers // 8)
     generator = torch.Generator().manual_seed(0)
     drawn = torch.exp(torch.randn(len(contexts), 8, generator=generator) * 0.8)
     lengths = (drawn * 256 / drawn.mean()).round().clamp(1, 2048).long()
@@ -127,11 +127,11 @@ def shared_prefill(name: str) -> dict[str, float]:
     out = {}
     for n in (1, 16, 1, 16, 1, 16):
         keys = [[rng.key(p, i) for i in range(n)] for p in range(64)]
-        before = engine.read
+        before = engine.prefill_tokens
         torch.cuda.synchronize()
         began = time.perf_counter()
         engine.generate(contexts, keys, Sampling(1), [])
-        out[f"seconds_{n}"], out[f"read_{n}"] = time.perf_counter() - began, engine.read - before
+        out[f"seconds_{n}"], out[f"read_{n}"] = time.perf_counter() - began, engine.prefill_tokens - before
     return out
 
 
@@ -156,8 +156,8 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
 
     def note(name: str, value: float, unit: str, bar: str, met: bool, **more: Any) -> None:
-        nobody = {"peer": None, "peer_value": None, "ratio": None}
-        rows.append({"name": name, "value": value, "unit": unit, **nobody, "bar": bar, "met": met, **more, **about})
+        no_peer = {"peer": None, "peer_value": None, "ratio": None}
+        rows.append({"name": name, "value": value, "unit": unit, **no_peer, "bar": bar, "met": met, **more, **about})
         print(f"{name:44} {value:>10,.3g} {unit:9} bar {bar:28} met {met}  {more}", flush=True)
         if args.out:
             args.out.write_text(json.dumps(rows, indent=1) + "\n")

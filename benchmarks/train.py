@@ -2,7 +2,7 @@
 
     python -m benchmarks.train --out benchmarks/results/train.json
 
-Model FLOPs utilisation counts 6 a parameter and token and the attention of causal rows, no recomputation, against 790 TFLOP/s.
+Model FLOPs utilisation counts 6 FLOPs per parameter and token plus causal attention, no recomputation, against 790 TFLOP/s.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from posttrain.models.shape import DecoderConfig
 from posttrain.weights.learner import Learner
 
 PEAK = 790e12
-# (shape, rows, tokens a row) -> bar on the share of the peak
+# (shape, rows, tokens per row) -> bar on the share of the peak
 BARS = {("Qwen2.5-0.5B", 8, 2048): 0.30, ("Qwen2.5-1.5B", 8, 2048): 0.40, ("Qwen2.5-1.5B", 1, 32768): None,
         ("SmolLM2-135M", 64, 256): None}  # fmt: skip
 
 
 def flops(c: DecoderConfig, rows: int, length: int) -> float:
-    """Of one update: 6 a matrix element and token, 6 a head dimension, token and place before it (half of the length)."""
+    """Of one update: 6 per matrix element and token, 6 per head dimension, token and earlier position (half of the length)."""
     per_layer = (
         c.hidden_size * c.head_dim * (2 * c.num_heads + 2 * c.num_kv_heads) + 3 * c.hidden_size * c.intermediate_size
     )

@@ -21,7 +21,7 @@ from posttrain.losses.value.value_loss import value_loss
 from posttrain.methods.grpo import grpo
 from posttrain.methods.ppo import ppo
 from posttrain.models.gaussian import GaussianPolicy, see
-from posttrain.rewards.runtime.spec import Given
+from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.runs.in_memory import fit
 
 
@@ -77,7 +77,7 @@ METHODS = {
 
 def returns(policy: GaussianPolicy, env: Control, method: pt.Method, episodes: int = 20) -> float:
     """Mean return of held-out episodes, acting without noise."""
-    return mean_reward(policy, env, episodes, pt.Sampling(temperature=0.0), Given(), method.rollout).accuracy
+    return mean_reward(policy, env, episodes, pt.Sampling(temperature=0.0), Prescored(), method.rollout).accuracy
 
 
 def main(seed: int = 0, small: bool = False, name: str = "ppo") -> dict[str, float]:
@@ -88,7 +88,7 @@ def main(seed: int = 0, small: bool = False, name: str = "ppo") -> dict[str, flo
     steps = 25 if small else 60
     prompts = 16 if name == "ppo" else 4
     config = pt.Config(steps=steps, prompts=prompts, lr=3e-3, warmup=0, max_norm=0.5, seed=seed)
-    fit(policy, method, env, config, Given())
+    fit(policy, method, env, config, Prescored())
     return {"before": before, "after": returns(policy, env, method)}
 
 

@@ -12,8 +12,9 @@ from posttrain.core.config import Config, from_dict, to_dict
 from posttrain.core.loop import Loop
 from posttrain.core.method import Method, find_method
 from posttrain.core.registry import find, fold, parse, parts
+from posttrain.environments.task import default_task
 from posttrain.evals.accuracy import Score
-from posttrain.rewards.runtime.score import Scorer
+from posttrain.rewards.runtime.score import RewardSum
 from posttrain.runs.build import Pieces, build_loop, environment, load_policy, measure, scorer_of
 from posttrain.runs.plans import run_plan
 from posttrain.runs.refuse import refuse
@@ -28,12 +29,13 @@ def run_config(
     """Train as the settings say; returns the summary that is also written to runs/<name>/summary.json.
 
     method: one that has no name of its own, in place of the one that the settings name. given: objects in place of what the
-    settings name: policy, env, scorer.
+    settings name: policy, env, scorer, source (a class like LocalSource), others (policies by role).
     """
     method = method or find_method(config.method)
     if config.num_generations is not None and "n" in method.rollout.defaults():
         method = method.but(rollout=method.rollout.but(n=config.num_generations))
-    refuse(config, method)
+    refuse(config, method, given.get("policy"))  # before anything is loaded
+    config = dataclasses.replace(config, task=default_task(config.task, method.rollout.card.data))
     task = config.task.replace("/", "-").replace(" + ", "+")
     config = dataclasses.replace(config, name=config.name or f"{method.name}-{task}")
     env = given.get("env") or environment(config, method)
@@ -42,8 +44,9 @@ def run_config(
     if method.scores:
         policy = policy.as_reward_model()
     refuse(config, method, policy)
+    extra = {k: given[k] for k in ("source", "others") if k in given}
     with Run(Path(runs) / config.name, to_dict(config) | {"parts": method.describe()}, fresh=fresh) as store:
-        loop = build_loop(config, method, policy, Pieces(env, scorer, store, callbacks=callbacks))
+        loop = build_loop(config, method, policy, Pieces(env, scorer, store, callbacks=callbacks, **extra))
         loop.role = "reward_model" if method.scores else "policy"
         return _measured(loop, scorer)
 
@@ -80,7 +83,7 @@ def run(
         plain["reward"] = reward
     elif reward is not None:
         name = getattr(reward, "__name__", "reward")
-        given["scorer"] = reward if hasattr(reward, "score") else Scorer([(name, reward, 1.0)])
+        given["scorer"] = reward if hasattr(reward, "score") else RewardSum([(name, reward, 1.0)])
         plain["reward"] = ""
     if isinstance(method, str):
         plain["method"] = method
@@ -124,6 +127,8 @@ def summarise(loop: Loop, before: Score, after: Score) -> dict[str, Any]:
         "steps": loop.config.steps,
         "tokens": int(sum(v for _, v in rows)),
         "eval_problems": before.problems,
+        "ungraded_before": before.failed,
+        "ungraded_after": after.failed,
         "skipped_updates": loop.learner.skipped,
         "steps_without_learning": silent,
         **({"stopped_early": loop.stopping} if loop.stopping else {}),

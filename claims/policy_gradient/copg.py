@@ -26,7 +26,7 @@ from posttrain.losses.regularisers.kl import kl
 from posttrain.methods.copg import copg
 from posttrain.methods.reinforce import reinforce
 from posttrain.rollouts.logged import logged
-from posttrain.runs.in_memory import Listed, Worth, fit, repeated
+from posttrain.runs.in_memory import FunctionScorer, Listed, fit, repeated
 from posttrain.select.best_worst import best_worst
 
 P, V, PAIRS, STEPS, BETA = 4, 6, 240, 60, 0.5
@@ -68,7 +68,7 @@ def train(seed: int, method: Method, lr: float = 0.3) -> dict[str, float]:
     for name, log in logs.items():
         policy = ref.clone()
         config = Config(seed=seed, steps=STEPS // 4, prompts=PAIRS, lr=lr, warmup=0, max_norm=100.0)
-        fit(policy, method.but(epochs=1, minibatches=4), log, config, Worth(score), decay=STEPS // 4)
+        fit(policy, method.but(epochs=1, minibatches=4), log, config, FunctionScorer(score), decay=STEPS // 4)
         found_PV = answer_logp(policy)
         out[name] = float(0.5 * (found_PV.exp() - best_PV.exp()).abs().sum(-1).mean())
         gain, possible = (

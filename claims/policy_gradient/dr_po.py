@@ -15,7 +15,7 @@ from posttrain.core.config import Config
 from posttrain.core.types import Rollout
 from posttrain.methods.dr_po import dr_po
 from posttrain.rollouts.dataset_reset import dataset_reset
-from posttrain.runs.in_memory import Listed, Worth, fit, row
+from posttrain.runs.in_memory import FunctionScorer, Listed, fit, row
 
 P, T, V, STEPS, N, DEMOS, NOISE = 2, 10, 4, 40, 8, 8, 0.3
 
@@ -66,7 +66,7 @@ def train(seed: int, beta: float, lr: float = 0.3) -> dict[str, float]:
     method = dr_po.but(
         rollout=dataset_reset.but(n=N, beta=beta), advantage=rloo, shaping=(), terms=(), epochs=1, minibatches=1
     )
-    fit(policy, method, env, config, Worth(opened))
+    fit(policy, method, env, config, FunctionScorer(opened))
     return {"success": success(policy, key_PT)}
 
 

@@ -18,7 +18,7 @@ from posttrain.losses.aggregate import sequence_mean
 from posttrain.methods.dapo import dapo
 from posttrain.methods.lite_ppo import lite_ppo
 from posttrain.methods.sft import sft
-from posttrain.runs.in_memory import Listed, Worth, fit, row
+from posttrain.runs.in_memory import FunctionScorer, Listed, fit, row
 
 P, F, T, V, STEPS = 64, 32, 9, 6, 40
 END = V - 1
@@ -63,7 +63,7 @@ def train(seed: int, method: Method, lr: float = 0.1) -> dict[str, float]:
     w = world(seed)
     policy = w.start.clone()
     config = Config(seed=seed, steps=STEPS, prompts=P, lr=lr, warmup=0, max_norm=100.0)
-    fit(policy, method, w.asked, config, Worth(w.score))
+    fit(policy, method, w.asked, config, FunctionScorer(w.score))
     right_P = w.accuracy(policy)
     return {"accuracy": float(right_P.mean()), "long": float(right_P[w.length_P > LONG].mean())}
 

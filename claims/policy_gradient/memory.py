@@ -18,7 +18,7 @@ from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.methods.grpo import grpo
 from posttrain.rollouts.memory import memory
-from posttrain.runs.in_memory import Listed, Worth, fit
+from posttrain.runs.in_memory import FunctionScorer, Listed, fit
 
 K, NONE = 4, 4  # keys, and values of each; notes are a value or nothing
 PARTS, LONG, WINDOW, STEPS, DOCUMENTS = 20, 80, 2, 60, 256
@@ -101,7 +101,7 @@ def train(seed: int, rollout: Part, lr: float = 0.2, steps: int = STEPS) -> dict
     """60 steps of 8 answers to each of 8 documents, right or wrong."""
     policy = start(seed)
     config = Config(seed=seed, steps=steps, prompts=8, lr=lr, warmup=0, max_norm=100.0, sampling=Sampling(1))
-    scorer = Worth(lambda rollouts: torch.tensor([float(r.text == r.prompt.answer) for r in rollouts]))
+    scorer = FunctionScorer(lambda rollouts: torch.tensor([float(r.text == r.prompt.answer) for r in rollouts]))
     if steps:
         fit(policy, grpo.but(rollout=rollout, terms=()), documents(seed), config, scorer)
     return {"accuracy": right(policy, PARTS), "long": right(policy, LONG)}

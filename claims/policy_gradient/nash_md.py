@@ -19,7 +19,7 @@ from posttrain.core.types import Rollout
 from posttrain.methods.nash_md import against_mixture
 from posttrain.rewards.scorers.opponent import Opponent
 from posttrain.rewards.scorers.pairwise import WinRate
-from posttrain.runs.in_memory import Worth, fit, numbered
+from posttrain.runs.in_memory import FunctionScorer, fit, numbered
 
 P, STEPS, TAU = 3, 160, 0.1
 
@@ -61,7 +61,7 @@ def rlhf(seed: int, tau: float, lr: float = 0.05) -> dict[str, float]:
     def scores(rollouts: list[Rollout]) -> Tensor:
         return score_PN[torch.cat([r.context for r in rollouts]), torch.cat([r.actions for r in rollouts])]
 
-    return train(seed, against_mixture(tau).but(advantage=dr_grpo), ref.clone(), Worth(scores), lr)
+    return train(seed, against_mixture(tau).but(advantage=dr_grpo), ref.clone(), FunctionScorer(scores), lr)
 
 
 claim(

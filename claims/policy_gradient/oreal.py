@@ -16,7 +16,7 @@ from posttrain.core.config import Config
 from posttrain.core.method import Method
 from posttrain.core.types import Rollout
 from posttrain.methods.oreal import oreal
-from posttrain.runs.in_memory import Worth, fit, numbered
+from posttrain.runs.in_memory import FunctionScorer, fit, numbered
 from posttrain.select.zero_variance import zero_variance
 
 P, T, V, F, PLACES = 32, 24, 3, 2, 2  # two of 24 letters decide, others in each prompt; prompts share two features
@@ -93,7 +93,7 @@ def train(seed: int, method: Method, lr: float, warmup: int = 0) -> dict[str, fl
             auc.append(found(policy.critic, place_PT, key_PT))
 
     config = Config(seed=seed, steps=STEPS, prompts=P, lr=lr, warmup=0, max_norm=100.0)
-    fit(policy, method, numbered(P), config, Worth(graded), look)
+    fit(policy, method, numbered(P), config, FunctionScorer(graded), look)
     return {"accuracy": accuracy(policy, place_PT, key_PT), "auc": auc[-1]}
 
 

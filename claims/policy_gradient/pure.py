@@ -15,7 +15,7 @@ from posttrain.core.registry import Part
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Rollout
 from posttrain.methods.pure import min_form_rl
-from posttrain.rewards.runtime.score import ScoreReport
+from posttrain.rewards.runtime.scorer import ScoreReport
 from posttrain.rewards.shaping.min_form import min_form
 from posttrain.rollouts.sample import sample
 from posttrain.runs.in_memory import fit, numbered, row

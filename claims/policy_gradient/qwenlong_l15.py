@@ -18,7 +18,7 @@ from posttrain.core.registry import Part
 from posttrain.core.types import Rollout
 from posttrain.methods.qwenlong_l15 import qwenlong_l15
 from posttrain.methods.sft import sft
-from posttrain.runs.in_memory import Listed, Worth, fit, row
+from posttrain.runs.in_memory import FunctionScorer, Listed, fit, row
 
 P, F, T, V, STEPS, LESSONS = 24, 12, 3, 6, 60, 30
 SCALE = {"exact": 1.0, "judged": 0.05}  # what a right answer earns in each task
@@ -76,7 +76,7 @@ def train(seed: int, advantage: Part, lr: float = 0.1) -> dict[str, float]:
     policy, seen = w.start.clone(), []
     method = qwenlong_l15.but(advantage=advantage, minibatches=2, epochs=2)
     config = Config(seed=seed, steps=STEPS, prompts=12, lr=lr, warmup=0, max_norm=100.0)
-    fit(policy, method, w.asked, config, Worth(w.score), lambda step: seen.append(w.entropy(policy)))
+    fit(policy, method, w.asked, config, FunctionScorer(w.score), lambda step: seen.append(w.entropy(policy)))
     right_P = w.right(policy)
     small_P = w.scale_P < 1
     return {

@@ -24,7 +24,7 @@ from posttrain.methods.reft import reinforced
 from posttrain.methods.sft import sft
 from posttrain.rewards.rules.partial_credit import partial_credit
 from posttrain.rollouts.sample import sample
-from posttrain.runs.in_memory import Listed, Worth, fit
+from posttrain.runs.in_memory import FunctionScorer, Listed, fit
 
 M, UM, V = 7, 7, 8  # numbers 0 to 6, added modulo 7; the eighth letter is no number
 TRAIN, TERSE = 220, 0.7  # questions of 343; share of people who do not write down the step
@@ -136,7 +136,7 @@ def by_reward(
         numbers.extend(number_of(r) != "um" for r in rollouts)
         return torch.tensor(scores(rollouts, credit))
 
-    fit(policy, method, w.train, w.settings(steps, lr, ASKED), Worth(watched))
+    fit(policy, method, w.train, w.settings(steps, lr, ASKED), FunctionScorer(watched))
     early = numbers[: EARLY * ASKED * G]
     return w.measured(policy) | {"early": sum(early) / len(early)}
 

@@ -20,7 +20,7 @@ from posttrain.methods.ppo import ppo
 from posttrain.methods.sft import sft
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 from posttrain.rollouts.sample import sample
-from posttrain.runs.in_memory import Listed, Worth, fit, numbered, row
+from posttrain.runs.in_memory import FunctionScorer, Listed, fit, numbered, row
 from posttrain.weights.reference import fixed
 from posttrain.weights.soup import soup
 
@@ -83,7 +83,7 @@ def train(seed: int, near: str, beta: float = BETA, lr: float = 0.1) -> dict[str
     policy = w.first.clone()
     method = ppo.but(rollout=sample.but(n=16), shaping=kl_in_reward.but(coef=beta), reference=reference)
     config = Config(seed=seed, steps=STEPS, prompts=P, lr=lr, warmup=0, max_norm=100.0)
-    fit(policy, method, numbered(P), config, Worth(w.score))
+    fit(policy, method, numbered(P), config, FunctionScorer(w.score))
     anchor: Any = reference.live()  # type: ignore[attr-defined]
     anchor.start(w.first)
     return {"reward": w.earned(policy), "anchor": w.earned(anchor.policy), "first": w.earned(w.first)}

@@ -18,7 +18,7 @@ from posttrain.methods.sft import sft
 from posttrain.rewards.scorers.reward_model import RewardModel
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 from posttrain.rollouts.sample import sample
-from posttrain.runs.in_memory import Worth, fit
+from posttrain.runs.in_memory import FunctionScorer, fit
 
 PAIRS = 800
 BETA, STEPS = 0.3, 100
@@ -61,7 +61,7 @@ def reinforced(seed: int, beta: float, rouge: bool = False) -> dict[str, float]:
     world, start, model = prepared(seed)
     policy = start.clone()
     method = ppo.but(rollout=sample.but(n=2), minibatches=1, shaping=kl_in_reward.but(coef=beta))
-    scorer: Any = Worth(world.overlap) if rouge else model
+    scorer: Any = FunctionScorer(world.overlap) if rouge else model
     fit(policy, method, world.train(), settings(seed, STEPS), scorer)
     return measured(seed, policy)
 

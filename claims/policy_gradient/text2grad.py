@@ -14,7 +14,7 @@ from posttrain.core import rng
 from posttrain.core.config import Config
 from posttrain.core.types import Prompt, Rollout
 from posttrain.methods.text2grad import token_ppo
-from posttrain.rewards.runtime.score import RewardReport
+from posttrain.rewards.runtime.scorer import Verdict
 from posttrain.rewards.scorers.critique import Critiqued
 from posttrain.rollouts.sample import sample
 from posttrain.runs.in_memory import fit, numbered
@@ -60,12 +60,10 @@ class World:
 class AsScore(Critiqued):
     """The same critique as one number for the answer."""
 
-    def judge(self, r: Rollout, report: RewardReport) -> None:
-        super().judge(r, report)
-        dense_T = r.stream("reward")
-        assert dense_T is not None
-        r.reward = float(dense_T.sum())
-        r.set_stream("reward", None)
+    def one(self, r: Rollout) -> Verdict:
+        said = super().one(r)
+        assert said.reward_T is not None
+        return Verdict(float(said.reward_T.sum()), said.parts)
 
 
 world = lru_cache(maxsize=1)(World)

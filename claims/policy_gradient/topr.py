@@ -22,7 +22,7 @@ from posttrain.losses.policy.reinforce import reinforce
 from posttrain.losses.policy.topr import topr as tapered
 from posttrain.methods.topr import topr
 from posttrain.rollouts.logged import logged
-from posttrain.runs.in_memory import Listed, Worth, fit, numbered
+from posttrain.runs.in_memory import FunctionScorer, Listed, fit, numbered
 
 P, T, V, ANSWERS, STEPS, RIGHT = 12, 3, 5, 64, 80, 0.15
 
@@ -53,7 +53,7 @@ def train(seed: int, loss: Part, c: float = 0.5, lr: float = 0.3) -> dict[str, f
 
     method = topr.but(loss=loss, advantage=baseline.but(c=c), rollout=logged.but(n=8), epochs=1, minibatches=1)
     config = Config(seed=seed, steps=STEPS, prompts=P, lr=lr, warmup=0, max_norm=100.0)
-    fit(policy, method, log, config, Worth(graded), look)
+    fit(policy, method, log, config, FunctionScorer(graded), look)
     return {"accuracy": accuracy[-1], "fall": max(accuracy) - accuracy[-1], "buried": buried(policy, mu, right_PN)}
 
 

@@ -20,7 +20,7 @@ from posttrain.core.types import Rollout
 from posttrain.methods.treepo import treepo
 from posttrain.rollouts.sample import sample
 from posttrain.rollouts.tree import tree
-from posttrain.runs.in_memory import Worth, fit, numbered, repeated
+from posttrain.runs.in_memory import FunctionScorer, fit, numbered, repeated
 
 P, T, L, V, N, TOKENS = 16, 16, 2, 6, 16, 32768  # answers of 8 segments of 2 letters; sampled tokens in all
 CRITICAL, NOISE = 7, 0.3  # the second letter of the fourth segment decides; in 30% of answers a coin does
@@ -59,7 +59,7 @@ def train(seed: int, rollout: Part, advantage: Part, lr: float) -> dict[str, flo
     )
     config = Config(seed=seed, steps=TOKENS // (cost * P), prompts=P, lr=lr, warmup=0, max_norm=100.0)
     method = treepo.but(rollout=rollout, advantage=advantage, select=(), minibatches=1)
-    fit(policy, method, numbered(P), config, Worth(partial(graded, seed, key_P)))
+    fit(policy, method, numbered(P), config, FunctionScorer(partial(graded, seed, key_P)))
     signal = signal_to_noise(seed, rollout, advantage)
     share = cost / (N * T)
     return {
@@ -74,7 +74,7 @@ def signal_to_noise(seed: int, rollout: Part, advantage: Part) -> float:
     """|E g| / sqrt(E |g - E g|^2) of one group's gradient along the true one, over 6 groups of each prompt."""
     policy, key_P = world(seed)
     groups = rollout(RolloutRequest({"policy": policy}, repeated(P, 6).prompts, Sampling(), seed, -1))
-    Worth(partial(graded, seed, key_P)).score(groups)
+    FunctionScorer(partial(graded, seed, key_P)).score(groups)
     rollouts, batch = assemble(groups)
     row_B = torch.cat([r.context for r in rollouts])
     p_PTV = policy.table.detach()[:, :, 0].softmax(-1)

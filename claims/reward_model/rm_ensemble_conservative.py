@@ -25,7 +25,7 @@ from posttrain.rewards.scorers.ensemble import combine, statistics
 from posttrain.rewards.scorers.reward_model import RewardModel
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 from posttrain.rollouts.sample import sample
-from posttrain.runs.in_memory import Worth, fit, numbered, row
+from posttrain.runs.in_memory import FunctionScorer, fit, numbered, row
 
 RARE, LR, BAD = 3.0, 0.07, 1.0  # how rare babble is, PPO learning rate, what a letter of babble costs
 P, T, SENSE, BABBLE = 4, 8, 12, 6  # prompts, letters of an answer, letters that mean something, letters that do not
@@ -108,7 +108,7 @@ def by_ppo(seed: int, w: World, reward: Reward, kl: float) -> list[Point]:
 
     method = ppo.but(rollout=sample.but(n=16), shaping=kl_in_reward.but(coef=kl))
     config = Config(seed=seed, steps=STEPS, prompts=P, lr=LR, warmup=0, max_norm=100.0)
-    rows = fit(w.base.clone(), method, numbered(P), config, Worth(proxy))
+    rows = fit(w.base.clone(), method, numbered(P), config, FunctionScorer(proxy))
     steps = [Point(T * r["kl"], r["reward"], gold) for r, gold in zip(rows, golds, strict=True)]
     windows = [steps[i : i + WINDOW] for i in range(0, STEPS, WINDOW)]
     return [Point(*(fmean(getattr(p, x) for p in some) for x in ("kl", "proxy", "gold"))) for some in windows]

@@ -17,7 +17,7 @@ from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt, Rollout
 from posttrain.methods.autorule import autorule
 from posttrain.rewards.rules.rule_fraction import rule_fraction
-from posttrain.rewards.runtime.score import Scorer
+from posttrain.rewards.runtime.score import RewardSum
 from posttrain.rewards.scorers.rule_extraction import Checker, checked, extract_rules, listed
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 from posttrain.runs.in_memory import fit, repeated
@@ -84,7 +84,7 @@ def train(seed: int, rules: float, model: float) -> dict[str, float]:
             worths[step + 1] = fmean(w.worth(r.text) for r in made)
 
     weighed = (("rules", rule_fraction.but(rules=w.checks), rules), ("model", w.score, model))
-    scorer = Scorer([x for x in weighed if x[2]], workers=1)
+    scorer = RewardSum([x for x in weighed if x[2]], workers=1)
     config = Config(seed=seed, steps=LATE, prompts=COPIES, lr=0.1, warmup=0, max_norm=100.0)
     method = autorule.but(shaping=kl_in_reward.but(coef=0.005))
     fit(policy, method.but(rollout=method.rollout.but(n=16)), repeated(1, COPIES), config, scorer, after)

@@ -13,7 +13,7 @@ from posttrain.core import rng
 from posttrain.core.config import Config
 from posttrain.core.types import Group
 from posttrain.methods.barfi import barfi, outer_loop
-from posttrain.rewards.runtime.score import ScoreReport
+from posttrain.rewards.runtime.scorer import ScoreReport
 from posttrain.rewards.shaping.blend import blend
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 from posttrain.rollouts.sample import sample

@@ -16,7 +16,7 @@ from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Rollout
 from posttrain.methods.constrained_rlhf import constrained_rlhf
 from posttrain.methods.ppo import ppo
-from posttrain.rewards.runtime.score import ScoreReport
+from posttrain.rewards.runtime.scorer import ScoreReport
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 from posttrain.rewards.shaping.proxy_points import proxy_points
 from posttrain.rollouts.sample import sample

@@ -14,7 +14,7 @@ from posttrain.core import rng
 from posttrain.core.config import Config
 from posttrain.core.types import Group
 from posttrain.methods.debate_reward import debate_reward, mixed
-from posttrain.rewards.runtime.score import ScoreReport
+from posttrain.rewards.runtime.scorer import ScoreReport
 from posttrain.rewards.scorers.debate import Debate, greedy, minimax
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 from posttrain.rollouts.sample import sample

@@ -15,7 +15,7 @@ from posttrain.core.types import Group, Rollout
 from posttrain.methods.dr_irl import dr_irl, irl_pairs
 from posttrain.methods.grpo import grpo
 from posttrain.methods.reward_model import reward_model
-from posttrain.rewards.runtime.score import ScoreReport
+from posttrain.rewards.runtime.scorer import ScoreReport
 from posttrain.rewards.scorers.reward_model import RewardModel
 from posttrain.runs.in_memory import Listed, fit, row
 

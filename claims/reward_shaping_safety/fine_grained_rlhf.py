@@ -13,6 +13,7 @@ from posttrain.core.config import Config
 from posttrain.core.credit import Span
 from posttrain.core.types import Prompt, Rollout
 from posttrain.methods.fine_grained_rlhf import dense_ppo
+from posttrain.rewards.runtime.scorer import Verdict
 from posttrain.rewards.scorers.fine_grained import FineGrained, SegmentModel
 from posttrain.rollouts.sample import sample
 from posttrain.runs.in_memory import fit, numbered
@@ -59,15 +60,12 @@ class Placed(FineGrained):
         super().__init__(models, decode)
         self.where = where
 
-    def judge(self, r: Rollout, reports: dict) -> None:  # type: ignore[type-arg]
-        super().judge(r, reports)
-        dense_T = r.stream("reward")
-        assert dense_T is not None
+    def one(self, r: Rollout) -> Verdict:
+        said = super().one(r)
+        assert said.reward_T is not None
         if self.where == "end":
-            r.reward = float(dense_T.sum())
-            r.set_stream("reward", None)
-        elif self.where == "late":
-            r.set_stream("reward", dense_T.roll(2))
+            return Verdict(float(said.reward_T.sum()), said.parts)
+        return Verdict(said.reward, said.parts, said.reward_T.roll(2)) if self.where == "late" else said
 
 
 world = lru_cache(maxsize=1)(World)

@@ -14,7 +14,7 @@ from posttrain.core.config import Config
 from posttrain.core.types import Group
 from posttrain.evals.safety_test import safety_test
 from posttrain.methods.rloo import rloo
-from posttrain.rewards.runtime.score import ScoreReport
+from posttrain.rewards.runtime.scorer import ScoreReport
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 from posttrain.rewards.shaping.pessimistic_cost import pessimistic_cost
 from posttrain.rollouts.sample import sample

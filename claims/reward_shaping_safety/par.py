@@ -17,7 +17,7 @@ from posttrain.methods.ppo import ppo
 from posttrain.rewards.scorers.referenced import Referenced
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 from posttrain.rollouts.sample import sample
-from posttrain.runs.in_memory import Worth, fit, numbered
+from posttrain.runs.in_memory import FunctionScorer, fit, numbered
 
 STEPS = 40
 
@@ -27,7 +27,7 @@ def world(seed: int) -> Exploit:
     return Exploit(seed, shift=4.0)
 
 
-def train(seed: int, method: Method, scorer: Worth | Referenced) -> dict[str, float]:
+def train(seed: int, method: Method, scorer: FunctionScorer | Referenced) -> dict[str, float]:
     """40 steps of PPO, 16 answers to each of 8 prompts; gold is exact."""
     w = world(seed)
     policy, golds = w.start.clone(), []
@@ -38,7 +38,7 @@ def train(seed: int, method: Method, scorer: Worth | Referenced) -> dict[str, fl
 
 
 def raw(seed: int, beta: float = 2.0) -> dict[str, float]:
-    return train(seed, ppo.but(shaping=kl_in_reward.but(coef=beta)), Worth(world(seed).proxy))
+    return train(seed, ppo.but(shaping=kl_in_reward.but(coef=beta)), FunctionScorer(world(seed).proxy))
 
 
 def uncentred(seed: int, beta: float = 0.01) -> dict[str, float]:
@@ -47,12 +47,12 @@ def uncentred(seed: int, beta: float = 0.01) -> dict[str, float]:
     def squashed(rollouts: list[Rollout]) -> torch.Tensor:
         return torch.sigmoid(world(seed).proxy(rollouts))
 
-    return train(seed, ppo.but(shaping=kl_in_reward.but(coef=beta)), Worth(squashed))
+    return train(seed, ppo.but(shaping=kl_in_reward.but(coef=beta)), FunctionScorer(squashed))
 
 
 def centred(seed: int, m: int, beta: float = 0.005) -> dict[str, float]:
     w = world(seed)
-    return train(seed, shaped(beta=beta), Referenced(Worth(w.proxy), w.start, Sampling(), m, seed))
+    return train(seed, shaped(beta=beta), Referenced(FunctionScorer(w.proxy), w.start, Sampling(), m, seed))
 
 
 claim(

@@ -14,7 +14,7 @@ from posttrain.core.config import Config
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Rollout
 from posttrain.methods.reward_robust_rlhf import reward_robust_rlhf
-from posttrain.rewards.runtime.score import ScoreReport
+from posttrain.rewards.runtime.scorer import ScoreReport
 from posttrain.rewards.scorers.brme import GaussianHeads, fit_heads, most_confident
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 from posttrain.rewards.shaping.robust_mix import robust_mix

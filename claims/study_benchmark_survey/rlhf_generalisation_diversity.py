@@ -92,7 +92,7 @@ def settings(seed: int, prompts: int, lr: float) -> Config:
 
 
 def measured(seed: int, answers: list[list[list[Rollout]]]) -> dict[str, float]:
-    """Worth on seen, one and more unseen pairs of traits, in sd of a supervised answer; diversity over SFT's."""
+    """FunctionScorer on seen, one and more unseen pairs of traits, in sd of a supervised answer; diversity over SFT's."""
     w, kept = world(seed), {}
     near, middle, far = (float(w.worth([r for made in some for r in made]).mean()) / w.unit for some in answers)
     for name, how in (("per_input_kept", per_input), ("across_input_kept", across_input)):

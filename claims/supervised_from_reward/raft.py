@@ -14,7 +14,7 @@ from posttrain.core.config import Config
 from posttrain.core.types import Rollout
 from posttrain.methods.raft import raft
 from posttrain.rollouts.sample import sample
-from posttrain.runs.in_memory import Worth, fit, repeated
+from posttrain.runs.in_memory import FunctionScorer, fit, repeated
 
 P, T, V = 2, 5, 6
 ROUNDS, KEPT, PASSES = 3, 256, 40
@@ -56,7 +56,7 @@ def rounds(seed: int, k: int, beta: float = 0.0) -> dict[str, float]:
     look(-1)
     config = Config(seed=seed, steps=ROUNDS, prompts=KEPT, lr=0.1, warmup=0, max_norm=100.0)
     method = raft.but(rollout=sample.but(n=k), epochs=PASSES)
-    fit(policy, method, repeated(P, KEPT // P), config, Worth(ranked_by), look)
+    fit(policy, method, repeated(P, KEPT // P), config, FunctionScorer(ranked_by), look)
     aim = best_of_k(ref, worth_N, k)
     return {
         "reward": rewards[-1],

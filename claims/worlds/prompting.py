@@ -21,10 +21,10 @@ LABELS = [str(k) for k in range(K)]
 class Writer(TabularPolicy):
     """V = log sum exp of the logits is its own critic; every input has the same row, so it is not seen."""
 
-    def forward(self, rollouts: Sequence[Turn | Rollout], needs: Iterable[str] = ("logp_BT",)) -> dict[str, Tensor]:
-        out = super().forward(rollouts, set(needs) - {"value_BT"})
+    def forward(self, rows: Sequence[Turn | Rollout], needs: Iterable[str] = ("logp_BT",)) -> dict[str, Tensor]:
+        out = super().forward(rows, set(needs) - {"value_BT"})
         if "value_BT" in needs:
-            row_B, letters_BT = torch.cat([r.context for r in rollouts]), torch.stack([r.actions for r in rollouts])
+            row_B, letters_BT = torch.cat([r.context for r in rows]), torch.stack([r.actions for r in rows])
             out["value_BT"] = torch.logsumexp(self._look_up(self.table, row_B, letters_BT), -1)
         return out
 

@@ -14,7 +14,7 @@ from posttrain.core import rng
 from posttrain.core.config import Config
 from posttrain.core.method import Method
 from posttrain.core.types import Rollout
-from posttrain.runs.in_memory import Worth, fit, numbered
+from posttrain.runs.in_memory import FunctionScorer, fit, numbered
 
 P, T, V = 8, 2, 8
 
@@ -56,7 +56,7 @@ def learn(world: Sums, method: Method, seed: int, steps: int, lr: float) -> dict
         accuracy.append(float(expected(policy, world.right_PN).mean()))
 
     config = Config(seed=seed, steps=steps, prompts=P, lr=lr, warmup=0, max_norm=100.0)
-    fit(policy, method, numbered(P), config, Worth(graded), look)
+    fit(policy, method, numbered(P), config, FunctionScorer(graded), look)
     return {
         "accuracy": accuracy[-1],
         "later_gain": accuracy[-1] - accuracy[steps // 2],

@@ -20,7 +20,7 @@ from posttrain.core.config import Config
 from posttrain.core.method import Method
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import End, Prompt, Rollout
-from posttrain.runs.in_memory import Listed, Worth, fit, row
+from posttrain.runs.in_memory import FunctionScorer, Listed, fit, row
 
 
 class Thinker(TabularPolicy):
@@ -99,7 +99,7 @@ class Thinking:
             seed=self.seed + 1000 * how.get("part", 0), steps=steps, prompts=asked.size, lr=lr, warmup=0, max_norm=100.0,
             sampling=Sampling(max_tokens=how.get("longest", self.T)),
         )  # fmt: skip
-        return fit(policy, method, asked, config, Worth(how.get("worth", self.right)), how.get("after"))
+        return fit(policy, method, asked, config, FunctionScorer(how.get("worth", self.right)), how.get("after"))
 
     @torch.no_grad()
     def exact(self, policy: Thinker, longest: int | None = None) -> dict[str, Tensor]:

@@ -48,17 +48,20 @@ def main(args: argparse.Namespace) -> int:
 
 
 def reward_of(spec: str, env: Any, timeout: float) -> Any:
-    """One reward as the part it is; a sum as a function of (prompt, text)."""
-    from posttrain.core.registry import find
-    from posttrain.rewards.runtime.spec import build_scorer, named, split_sum
+    """One reward as the part it is; a sum, or a scorer of texts, as a function of (prompt, text)."""
+    from posttrain.rewards.runtime.scorer import texts_of
+    from posttrain.rewards.runtime.spec import build_scorer, named, summands
 
-    if len(split_sum(spec)) == 1 and "*" not in spec.partition("(")[0]:
-        return named(spec, env)[1] if ".py:" in spec else find(spec, "reward")
-    scorer = build_scorer(spec, env, timeout)
+    found = summands(spec)
+    one = named(found[0][1], env)[1] if len(found) == 1 and found[0][0] == 1.0 else None
+    if callable(one):
+        return one
+    scorer = build_scorer(spec, env, timeout) if one is None else one
 
     def weighted(prompt: Any, text: str) -> float:
-        return scorer.texts([prompt], [text])[0][0]
+        return texts_of(scorer, [prompt], [text])[0]
 
+    texts_of(scorer, [], [])  # one that needs more than a text is refused here, not answer by answer
     return weighted
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 from typing import Any
 
 from posttrain.commands.parser import Parser, number, whole
@@ -55,9 +56,15 @@ def main(args: argparse.Namespace) -> int:
     env = task_of(args, config)
     if not getattr(env, "graded", True):
         raise UserError(f"{env.name} has no gold answers, so nothing says which answers are right; use another --task")
-    from posttrain.evals.accuracy import accuracy
+    from posttrain.evals.accuracy import answers, graded, held_out
+    from posttrain.rewards.runtime.spec import task_scorer
 
-    score = accuracy(policy, env, args.problems, how, args.num_generations, args.split, rollout_of(args.rollout))
+    made = answers(
+        policy, env, held_out(env, args.problems, args.split), how, args.num_generations, rollout_of(args.rollout)
+    )
+    score = graded(made, task_scorer(env, config.reward_timeout), "accuracy")
+    if score.rollouts and score.failed == len(score.rollouts):
+        raise UserError(f"not one of {score.failed} answers could be graded: {score.why}")
     result = figures(score, args.num_generations) | {
         "task": args.task or config.task,
         "model": args.run or config.model,
@@ -92,16 +99,18 @@ def task_of(args: argparse.Namespace, config: Any) -> Any:
 
 
 def figures(score: Any, n: int) -> dict[str, Any]:
-    """Accuracy, and pass@k for k = 1, 2, 4 ... n: an answer passes with full marks."""
+    """Accuracy, and pass@k for k = 1, 2, 4 ... n: an answer passes with full marks; pass@k leaves a problem out unless all
+    of its answers could be graded."""
     from posttrain.evals.pass_at_k import ladder, mean_pass_at_k
 
     rows = [score.rollouts[i : i + n] for i in range(0, len(score.rollouts), n)]
+    rows = [row for row in rows if not any(math.isnan(r.reward or 0.0) for r in row)]
     right = [sum((r.reward or 0.0) >= 1.0 for r in row) for row in rows]
-    passed = {k: mean_pass_at_k(n, right, k) for k in ladder(n)}
+    passed = {k: mean_pass_at_k(n, right, k) for k in ladder(n) if right}
     return {
         "accuracy": score.accuracy, "error": score.error, "problems": score.problems, "n": n,
         "pass_at_k": {str(k): {"mean": m, "error": e} for k, (m, e) in passed.items()},
-        "tokens_an_answer": score.tokens, "ended": sum((not r.truncated) for r in score.rollouts) / len(score.rollouts),
+        "failed": score.failed, "why": score.why, "tokens_an_answer": score.tokens, "ended": sum(not r.truncated for r in score.rollouts) / len(score.rollouts),
     }  # fmt: skip
 
 
@@ -120,9 +129,11 @@ def show(result: dict[str, Any], score: Any, args: argparse.Namespace) -> None:
     table.add_row("accuracy", percent(result["accuracy"]), f"{100 * result['error']:.1f}")
     for k, p in result["pass_at_k"].items() if result["n"] > 1 else ():
         table.add_row(f"pass@{k}", percent(p["mean"]), f"{100 * p['error']:.1f}")
-    table.add_row("tokens an answer", f"{result['tokens_an_answer']:.1f}", "")
-    table.add_row("answers that end", percent(result["ended"]), "")
+    table.add_row("tokens per answer", f"{result['tokens_an_answer']:.1f}", "")
+    table.add_row("finished answers", percent(result["ended"]), "")
     console.print(table)
+    if score.told:
+        console.print(score.told, style="yellow", markup=False)
     where = "" if args.runs == "runs" else f" --runs {shlex.quote(args.runs)}"
     which = f"--run {shlex.quote(args.run)}{where}" if args.run else f"--model {shlex.quote(result['model'])}"
     steps = [(f"posttrain chat {which}", "talk to it")]

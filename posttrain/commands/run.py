@@ -3,6 +3,7 @@
   posttrain run grpo --loss "cispo(high=4)" --terms none --name cispo
   posttrain run grpo --task my.jsonl --model path/to/model --reward "numeric + 0.2*format"
   posttrain run grpo --task prompts.jsonl --reward mine.py:polite    prompts without answers, a reward of yours
+  posttrain run reward-model && posttrain run grpo --reward runs/reward-model-school_pairs    a learned reward
   posttrain run "rlhf-workflow(rounds=2)"        a plan; or --plan.rounds 2
 The same command goes on where an interrupted run stopped.
 """
@@ -84,12 +85,17 @@ def run_method(args: argparse.Namespace, config: Config, watch: Any) -> dict[str
 
     from posttrain.api import run_config
     from posttrain.core.method import find_method
+    from posttrain.environments.task import default_task, pair_task
     from posttrain.runs.run import check_name
 
     if args.plan:
         raise UserError(f"{args.target} is a method, and --plan.{next(iter(args.plan))} is for plans")
     changes = part_changes(args)
     method = find_method(args.target).but(**changes)
+    named = config.task if "task" in given(args) else ""
+    config = dataclasses.replace(config, task=default_task(config.task, method.rollout.name))
+    if named and named != config.task:
+        pair_task(named)  # says that it holds no pairs: only a task that nobody named is replaced
     name = check_name(config.name) if config.name else run_name(method, list(changes), config)
     config = dataclasses.replace(config, method=args.target, name=name)
     watch.hello(config)

@@ -40,11 +40,11 @@ def main(args: argparse.Namespace) -> int:
     for name, least in (("port", 0), ("slots", 0), ("queue", 1), ("max_tokens", 1)):
         if getattr(args, name) < least:
             raise UserError(f"--{name.replace('_', '-')} is {getattr(args, name)}; it must be at least {least}")
-    from posttrain.serving.server import Server, guarded
+    from posttrain.serving.server import Server, require_key
     from posttrain.serving.service import Service
 
     key = args.api_key if args.api_key is not None else os.environ.get(VARIABLE, "")
-    guarded(args.host, key)  # before the model is loaded
+    require_key(args.host, key)  # before the model is loaded
     policy, config = load(args)
     name = args.name or args.run or config.model
     service = Service(policy, name, args.slots, args.queue, args.max_tokens)
@@ -58,7 +58,7 @@ def main(args: argparse.Namespace) -> int:
 def listen(server: Any) -> int:
     """Until Ctrl-C or a friendly kill; what is still being answered then is told so."""
     queue = server.service.queue
-    where = f"{queue.maker.name} engine on {server.service.policy.device.type}"
+    where = f"{queue.backend.name} engine on {server.service.policy.device.type}"
     print(f"{server.service.name} ({where}) at {server.url}/v1; Ctrl-C ends it", file=sys.stderr, flush=True)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

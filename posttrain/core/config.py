@@ -34,7 +34,9 @@ class Config:
     dtype: str = ""  # bfloat16 (with float32 masters) on a GPU, else float32
     lora: int = 0  # rank of adapters to train instead of the weights; 0: the weights
     bits: int = 0  # 4: the weights packed into four bits beside the adapters (QLoRA); 0: as they are
-    reward: str = ""  # by name, or mine.py:function, or a sum: "numeric + 0.2*format"; empty: the task grades itself
+    reward: str = (
+        ""  # a name, mine.py:function, runs/NAME, or a sum "numeric + 0.2*format"; empty: the task's own grade
+    )
     reward_timeout: float = 10.0
     eval_every: int = 0  # steps between evaluations; 0: before and after only
     eval_problems: int = 200

@@ -10,15 +10,18 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import posttrain
 from posttrain.core import index
 from posttrain.core.errors import UserError, nearest, unknown
+
+C = TypeVar("C", bound=type)
 
 # stage name -> what it is called in an error; the order is the order of the loop
 STAGES = {
@@ -26,6 +29,7 @@ STAGES = {
     "prompts": "prompt sampler",
     "rollout": "rollout",
     "reward": "reward",
+    "scorer": "scorer",
     "shaping": "reward shaping",
     "select": "selection",
     "advantage": "advantage",
@@ -146,6 +150,19 @@ def stage(name: str) -> Callable[..., Any]:
         return register
 
     return decorator
+
+
+def scorer(*, title: str = "", paper: str = "") -> Callable[[C], C]:
+    """Register a class as a scorer: `WinRate` is found as win-rate. The class stays a class, since plans build it."""
+
+    def register(cls: C) -> C:
+        doc = inspect.cleandoc(cls.__doc__ or "")
+        name = fold(re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__))
+        file = _relative(inspect.getsourcefile(cls))
+        _add(Part(cls, Card(name, "scorer", title or doc.split(":")[0], paper, file=file, doc=doc)))
+        return cls
+
+    return register
 
 
 def _relative(file: str | None) -> str:

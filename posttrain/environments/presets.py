@@ -92,6 +92,7 @@ QUESTIONS: dict[str, Preset] = {
     ),
     "alpaca": Preset("llamafactory_demo/sft_alpaca.jsonl.gz", "", Layout(shape=_alpaca, reward="exact_match")),
 }
+SHIPPED = {"school_pairs": Path(__file__).parent / "pairs" / "school_pairs.jsonl"}  # made by examples/make_pairs.py
 PAIRS: dict[str, Preset] = {
     "hh_rlhf": Preset("hh_rlhf/harmless_train_first_turn_5k.jsonl.gz", "hh_rlhf/harmless_base_test.jsonl.gz"),
     "hh_helpful": Preset("hh_rlhf/helpful_test_human.jsonl.gz"),
@@ -141,9 +142,11 @@ def _at_level(name: str, preset: Preset, level: int) -> Any:
 
 
 def pair_set(name: str, folder: str | Path | None = None, seed: int = 0) -> PreferenceData:
-    """A data set of preference pairs by name."""
+    """A data set of preference pairs by name; those that ship need no folder."""
+    if name in SHIPPED:
+        return preferences(SHIPPED[name], seed=seed, name=name)
     if name not in PAIRS:
-        raise unknown("data set of preference pairs", name, PAIRS)
+        raise unknown("data set of preference pairs", name, [*SHIPPED, *PAIRS])
     preset = PAIRS[name]
     return preferences(_files(preset, folder), layout=preset.layout, seed=seed, skip_bad=preset.skip_bad, name=name)
 

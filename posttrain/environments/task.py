@@ -4,6 +4,7 @@
     reasoning-gym/chain_sum, rg/...       every data set of reasoning-gym
     documents                             facts in parts, questions that follow relations
     gsm8k, data/gsm8k                     public data sets under the data folder
+    school_pairs, hh_rlhf                 preference pairs, for methods that learn from them (`pair_task`)
     path/to/file.jsonl, path/to/folder    your own data
     "my.jsonl(question='problem')"        any of them with options
     mine.py:Guess                         an environment of your own
@@ -30,10 +31,11 @@ from posttrain.environments.language.listed import from_pairs
 from posttrain.environments.logs import LOG_NAMES, LogData, logs
 from posttrain.environments.mixed import Mixed
 from posttrain.environments.preferences import preferences
-from posttrain.environments.presets import PAIRS, QUESTIONS, pair_set, question_set
+from posttrain.environments.presets import PAIRS, QUESTIONS, SHIPPED, pair_set, question_set
 from posttrain.environments.rows import FORMATS
 from posttrain.environments.school import TASKS, school
 
+DEFAULT, DEFAULT_PAIRS = "arithmetic", "school_pairs"  # what is learned from when no task is named
 _GYM = ("reasoning-gym", "reasoning_gym", "rg")
 
 
@@ -65,6 +67,10 @@ def task(spec: str, **options: Any) -> Environment:
         if "data" in taken:
             taken["folder"] = taken.pop("data")
         return question_set(_known(spec, name or spec, QUESTIONS), **taken)
+    if spec.replace("-", "_") in (*SHIPPED, *PAIRS):
+        raise UserError(
+            f"{spec} holds preference pairs, which dpo and reward-model learn from; name a task with questions"
+        )
     raise unknown("task", spec, names())
 
 
@@ -88,8 +94,13 @@ def mixture(spec: str, options: dict[str, Any]) -> Mixed:
     return Mixed({name: task(name, **options) for name in names})
 
 
+def default_task(named: str, rollout: str) -> str:
+    """The task of the settings; where that is the default and the method learns from pairs, the pairs that ship."""
+    return DEFAULT_PAIRS if rollout == "pairs" and named == DEFAULT else named
+
+
 def pair_task(spec: str, data: str | Path | None = None) -> Environment:
-    """Preference pairs by name (hh_rlhf) or file, as an Environment whose prompts carry both answers."""
+    """Preference pairs by name (school_pairs, hh_rlhf) or file, as an Environment whose prompts carry both answers."""
     name, options = parse(spec) if spec.strip().endswith(")") else (spec.strip(), {})
     if looks_like_file(name):
         closed = ("test", "seed", "skip_bad", *NAMES)
@@ -98,8 +109,8 @@ def pair_task(spec: str, data: str | Path | None = None) -> Environment:
         found = preferences(name, layout=layout, **taken)
     else:
         plain = name.removeprefix("data/").replace("-", "_")
-        if plain not in PAIRS:
-            known = ", ".join(PAIRS)
+        if plain not in (*SHIPPED, *PAIRS):
+            known = ", ".join([*SHIPPED, *PAIRS])
             raise UserError(f"{name!r} is no set of preference pairs; use {known}, or a file with chosen and rejected")
         found = pair_set(plain, data)
     if not found.size("train"):

@@ -1,4 +1,7 @@
-"""Accuracy on held-out problems: the task's own grader on answers drawn as in training; or a reward where it has none."""
+"""Accuracy on held-out problems: answers drawn as in training, graded by the scorer of training.
+
+A grade that fails is left out and counted, as in training: it is never worth 0, and it does not end the run.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from posttrain.core.registry import Part
 from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.environments.base import size_of
 from posttrain.inference.sampling import Sampling
+from posttrain.rewards.runtime.scorer import Scorer
+from posttrain.rewards.runtime.spec import task_scorer
 
 EVAL_SEED = 20_000  # apart from every training seed; the same problems and draws before and after
 
@@ -19,7 +24,8 @@ EVAL_SEED = 20_000  # apart from every training seed; the same problems and draw
 class Score:
     """Mean grade over problems, its standard error, and the answers behind it.
 
-    name is what the grade is: "accuracy", or "reward" where a task cannot grade and the run's reward stands in.
+    name is what the grade is: "accuracy", or "reward" where a task cannot grade and the run's reward stands in. of is
+    what was graded: "problems", "prompts" without a right answer, or "pairs" to be ranked.
     """
 
     accuracy: float
@@ -28,6 +34,15 @@ class Score:
     tokens: float
     rollouts: list[Rollout]
     name: str = "accuracy"
+    failed: int = 0  # answers that could not be graded: left out of the mean
+    why: str = ""  # the first of those failures
+    of: str = "problems"
+    margin: float = math.nan  # of pairs: how far the preferred answer is ahead, on average
+
+    @property
+    def told(self) -> str:
+        """How many answers could not be graded, and why; empty where all could."""
+        return f"{self.failed} of {len(self.rollouts)} could not be graded: {self.why}" if self.failed else ""
 
 
 def accuracy(
@@ -35,34 +50,35 @@ def accuracy(
 ) -> Score:  # fmt: skip
     """n answers to each of the first `problems` held-out problems; temperature 0 in `how` makes it greedy. With a rollout
     that is how the policy answers (`at_test`), they are made by it."""
-    prompts = held_out(env, problems, split)
+    return graded(answers(policy, env, held_out(env, problems, split), how, n, rollout), task_scorer(env), "accuracy")
+
+
+def answers(
+    policy: Any, env: Any, prompts: list[Prompt], how: Sampling, n: int = 1, rollout: Part | None = None
+) -> list[Group]:  # fmt: skip
+    """n answers to each prompt, the same ones whenever the policy is the same; by the rollout that is how the policy answers,
+    else sampled. A mapping of policies plays roles."""
     if rollout is None:
         made = policy.sample(prompts, n, how, EVAL_SEED, 0)
-    else:
-        made = [
-            g.rollouts for g in rollout.but(n=n)(RolloutRequest({"policy": policy}, prompts, how, EVAL_SEED, 0, env))
-        ]
-    for rollouts in made:
-        for r in rollouts:
-            r.reward = float(env.grade(r.prompt, r.text))
-    return score_of(made, "accuracy")
-
-
-def mean_reward(policy: Any, env: Any, problems: int, how: Sampling, scorer: Any, rollout: Part | None = None) -> Score:
-    """The same by a scorer: for prompts without gold answers, and for episodes that pay their turns. What could not be scored
-    is left out, not worth 0."""
-    groups = made_by(rollout, policy, env, held_out(env, problems, "test"), how, 1)
-    scorer.score(groups)
-    return score_of([g.rollouts for g in groups], "reward")
-
-
-def made_by(rollout: Part | None, policy: Any, env: Any, prompts: list[Prompt], how: Sampling, n: int) -> list[Group]:
-    """n answers to each prompt, by the rollout that is how the policy answers, else sampled."""
-    if rollout is None:
-        made = policy.sample(prompts, n, how, EVAL_SEED, 0)
-        return [Group(p, rollouts) for p, rollouts in zip(prompts, made, strict=True)]
+        return [Group(p, some) for p, some in zip(prompts, made, strict=True)]
     policies = policy if isinstance(policy, dict) else {"policy": policy}
     return list(rollout.but(n=n)(RolloutRequest(policies, prompts, how, EVAL_SEED, 0, env)))
+
+
+def graded(groups: list[Group], scorer: Scorer, name: str) -> Score:
+    """The answers as the scorer grades them; what failed is counted."""
+    report = scorer.score(groups)
+    found = score_of([g.rollouts for g in groups], name)
+    found.failed, found.why = report.masked, report.why
+    return found
+
+
+def mean_reward(
+    policy: Any, env: Any, problems: int, how: Sampling, scorer: Any, rollout: Part | None = None
+) -> Score:  # fmt: skip
+    """The same by a scorer: for prompts without gold answers, and for episodes that pay their turns. What could not be scored
+    is left out, not worth 0."""
+    return graded(answers(policy, env, held_out(env, problems, "test"), how, 1, rollout), scorer, "reward")
 
 
 def held_out(env: Any, problems: int, split: str) -> list[Prompt]:
@@ -79,4 +95,5 @@ def score_of(made: list[list[Rollout]], name: str) -> Score:
     var = sum((m - mean) ** 2 for m in means) / max(len(means) - 1, 1)
     flat = [r for rollouts in made for r in rollouts]
     tokens = sum(len(r) for r in flat) / max(len(flat), 1)
-    return Score(mean, math.sqrt(var / max(len(means), 1)), len(made), tokens, flat, name)
+    of = "problems" if name == "accuracy" else "prompts"
+    return Score(mean, math.sqrt(var / max(len(means), 1)), len(made), tokens, flat, name, of=of)

@@ -1,27 +1,27 @@
-"""How waiting jobs get pages and have their contexts read: once for all answers of a group, some groups ahead of their turn."""
+"""Admission: waiting jobs get slots and pages, and their contexts are prefilled, once per group, some groups ahead of time."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from posttrain.inference.jobs import Job, Seats
+from posttrain.inference.jobs import Job, SlotTable
 from posttrain.inference.pages import OutOfPages
 from posttrain.inference.slots import Slots
-from posttrain.inference.transfer import sent
+from posttrain.inference.transfer import to_device
 
-PREFILL = 8_192  # padded tokens read at a time
-AHEAD = 32_768  # tokens of contexts that are read before their turn
-PIECE = 4_096  # tokens of one text read at a time
+MAX_BATCH_TOKENS = 8_192  # padded tokens per prefill batch
+MAX_AHEAD_TOKENS = 32_768  # tokens of contexts that are prefilled before a slot is free for them
+CHUNK_TOKENS = 4_096  # tokens of one sequence per prefill batch: longer ones are prefilled in chunks
 
 
 @dataclass
-class Text:
-    """What is to be read into pages, after the places that are there already."""
+class PrefillTask:
+    """A sequence to prefill into pages, after the `past` positions that they hold already."""
 
     tokens: Tensor
     pages: list[int]
@@ -29,131 +29,135 @@ class Text:
 
 
 class Admission:
-    """Pages for jobs. `heads` are pages of contexts whose group has answers waiting."""
+    """Assigns slots and pages to jobs. `prefixes` holds the context's pages of each group that still has jobs waiting."""
 
-    def __init__(self, slots: Slots, seats: Seats, remember: bool) -> None:
-        self.slots, self.seats, self.remember = slots, seats, remember
-        self.heads: dict[int, list[int]] = {}
-        self.admitted = self.read = 0
+    def __init__(self, slots: Slots, table: SlotTable, prefix_cache: bool) -> None:
+        self.slots, self.table, self.prefix_cache = slots, table, prefix_cache
+        self.prefixes: dict[int, list[int]] = {}
+        self.admitted = self.prefill_tokens = 0
 
     def admit(self, waiting: deque[Job], steps: int) -> list[int]:
-        """Seat jobs while there are slots and pages, and read what nobody has read before; returns the seats taken."""
+        """Admit jobs while there are slots and pages, and prefill what no page holds yet; returns the slots assigned."""
         new: list[int] = []
         copies: list[tuple[int, int]] = []
-        free, pool = self.seats.free(), self.slots.pages
-        ahead = not self.slots.fixed and not self.remember
-        if ahead and waiting[0].group not in self.heads and len(pool.free) > len(free) * self.slots.table.shape[1]:
-            self._read(self._ahead(waiting, AHEAD))  # there is plenty: the device reads while the host seats
-        texts: list[Text] = []
-        for seat in free:
+        free, pool = self.table.free(), self.slots.pages
+        ahead = not self.slots.one_page_each and not self.prefix_cache
+        enough = len(free) * self.slots.block_table.shape[1]
+        if ahead and waiting[0].group not in self.prefixes and len(pool.free) > enough:
+            self._prefill(self._ahead(waiting, MAX_AHEAD_TOKENS))  # the device prefills while the host assigns slots
+        tasks: list[PrefillTask] = []
+        for slot in free:
             if not waiting:
                 break
             try:
-                text, source = self._pages(waiting[0], seat, steps)
+                task, source = self._assign_pages(waiting[0], slot, steps)
             except OutOfPages:
                 break
             job = waiting.popleft()
             self.admitted += 1
             job.order = self.admitted
-            if text is not None:
-                texts.append(text)
+            if task is not None:
+                tasks.append(task)
             if source:
                 copies.append((source, job.pages[0]))
-            self.seats.sit(seat, job)
-            new.append(seat)
+            self.table.assign(slot, job)
+            new.append(slot)
         if not new:
             return new
-        self.seats.settle(new, pool.size)
-        if texts and ahead:
-            texts += self._ahead(waiting, AHEAD - sum(len(t.tokens) for t in texts))
-        self._read(texts)
+        self.table.fill(new, pool.size)
+        if tasks and ahead:
+            tasks += self._ahead(waiting, MAX_AHEAD_TOKENS - sum(len(t.tokens) for t in tasks))
+        self._prefill(tasks)
         if copies:
-            source, target = sent(copies, self.slots.device).T
-            self.slots.pages.copy(source, target)
-        self.drop({job.group for job in waiting})
+            source_N, target_N = to_device(copies, self.slots.device).T
+            self.slots.pages.copy(source_N, target_N)
+        self.release_prefixes(keep={job.group for job in waiting})
         return new
 
-    def drop(self, wanted: set[int]) -> None:
-        """Let go of the contexts of other groups."""
-        for group in self.heads.keys() - wanted:
-            self.slots.pages.drop(self.heads.pop(group))
+    def release_prefixes(self, keep: set[int]) -> None:
+        """Release the context pages of all other groups."""
+        for group in self.prefixes.keys() - keep:
+            self.slots.pages.release(self.prefixes.pop(group))
 
-    def _pages(self, job: Job, seat: int, steps: int) -> tuple[Text | None, int]:
-        """Give a job its pages; returns what is to be read into them, and the page to copy its only one from (or 0)."""
+    def _assign_pages(self, job: Job, slot: int, steps: int) -> tuple[PrefillTask | None, int]:
+        """Give a job its pages; returns what to prefill into them, and the page to copy its only one from (or 0)."""
         pool = self.slots.pages
-        text = job.text[:-1]
-        if self.slots.fixed:
-            job.pages, sibling = [seat + 1], self._sibling(job)
-            if sibling is not None or not len(text):
-                return None, sibling.pages[0] if sibling is not None and len(text) else 0
-            return Text(text, job.pages), 0
-        if job.group >= 0 and job.fresh and len(text) and not self.remember:
-            return self._with_head(job, text, pool.needed(steps + 1)), 0
-        found, need = pool.find(text) if self.remember else [], pool.needed(len(text) + steps + 1)
+        tokens = job.sequence[:-1]
+        if self.slots.one_page_each:
+            job.pages, sibling = [slot + 1], self._sibling(job)
+            if sibling is not None or not len(tokens):
+                return None, sibling.pages[0] if sibling is not None and len(tokens) else 0
+            return PrefillTask(tokens, job.pages), 0
+        if job.group >= 0 and job.is_new and len(tokens) and not self.prefix_cache:
+            return self._with_shared_prefix(job, tokens, pool.needed(steps + 1)), 0
+        found = pool.find_prefix(tokens, job.identity) if self.prefix_cache else []
+        need = pool.needed(len(tokens) + steps + 1)
         try:
-            job.head, job.pages = 0, found + pool.take(need - len(found))
+            job.prefix_len, job.pages = 0, found + pool.allocate(need - len(found))
         except OutOfPages:
-            pool.drop(found)
+            pool.release(found)
             raise
-        if self.remember:
-            pool.note(text, job.pages)  # a sibling may have them at once: they are read before anybody looks
+        if self.prefix_cache:  # a sibling may share them at once: they are prefilled before any step reads them
+            pool.cache_prefix(tokens, job.pages, job.identity)
         past = len(found) * pool.size
-        return (Text(text, job.pages, past) if past < len(text) else None), 0
+        return (PrefillTask(tokens, job.pages, past) if past < len(tokens) else None), 0
 
-    def _with_head(self, job: Job, text: Tensor, own: int) -> Text | None:
-        """The group's context, read by whoever comes first, and pages of the job's own after it."""
-        pool, head = self.slots.pages, self.heads.get(job.group)
-        pages = pool.take(own + (pool.needed(len(text)) if head is None else 0))
-        if head is not None:
-            job.pages = pool.share(list(head)) + pages
+    def _with_shared_prefix(self, job: Job, tokens: Tensor, own: int) -> PrefillTask | None:
+        """The pages of the group's context, prefilled for the first job that comes, and after them pages of the job's own."""
+        pool, prefix = self.slots.pages, self.prefixes.get(job.group)
+        pages = pool.allocate(own + (pool.needed(len(tokens)) if prefix is None else 0))
+        if prefix is not None:
+            job.pages = pool.share(list(prefix)) + pages
         else:
             job.pages = pages
-            self.heads[job.group] = pool.share(pages[: pool.needed(len(text))])
-        job.head = len(text)
-        return Text(text, job.pages) if head is None else None
+            self.prefixes[job.group] = pool.share(pages[: pool.needed(len(tokens))])
+        job.prefix_len = len(tokens)
+        return PrefillTask(tokens, job.pages) if prefix is None else None
 
     def _sibling(self, job: Job) -> Job | None:
-        """The first seated job with the same context: it has read it, or will before anything is copied."""
-        same = [j for j in self.seats.jobs if j is not None and j.group == job.group >= 0] if job.fresh else []
+        """The first admitted job of the same group: its context is prefilled, or will be before anything is copied."""
+        same = [j for j in self.table.jobs if j is not None and j.group == job.group >= 0] if job.is_new else []
         return min(same, key=lambda j: j.order) if same else None
 
-    def _ahead(self, waiting: Sequence[Job], budget: int) -> list[Text]:
-        """Contexts of the next groups: reading many texts costs little more than reading one."""
-        texts = []
+    def _ahead(self, waiting: Iterable[Job], budget: int) -> list[PrefillTask]:
+        """Contexts of the next groups: prefilling many sequences costs little more than prefilling one."""
+        tasks = []
         for job in waiting:
-            text = job.context[:-1]
-            if job.group < 0 or not job.fresh or not len(text) or job.group in self.heads:
+            tokens = job.context[:-1]
+            if job.group < 0 or not job.is_new or not len(tokens) or job.group in self.prefixes:
                 continue
-            budget -= len(text)
+            budget -= len(tokens)
             if budget < 0:
                 break
             try:
-                self.heads[job.group] = self.slots.pages.take(self.slots.pages.needed(len(text)))
+                self.prefixes[job.group] = self.slots.pages.allocate(self.slots.pages.needed(len(tokens)))
             except OutOfPages:
                 break
-            texts.append(Text(text, self.heads[job.group]))
-        return texts
+            tasks.append(PrefillTask(tokens, self.prefixes[job.group]))
+        return tasks
 
-    def _read(self, texts: list[Text]) -> None:
-        """Texts of like length together, long ones in pieces; those with a past (earlier pieces, known pages) apart from fresh ones."""
+    def _prefill(self, tasks: list[PrefillTask]) -> None:
+        """Batches of sequences of similar length, long ones in chunks; those with a past (earlier chunks, cached pages) apart from
+        those without."""
         s = self.slots
-        todo = sorted(texts, key=lambda t: (t.past > 0, len(t.tokens) - t.past))
+        todo = sorted(tasks, key=lambda t: (t.past > 0, len(t.tokens) - t.past))
         while todo:
-            batch: list[Text] = []
+            batch: list[PrefillTask] = []
             longest = 0
             while todo:
-                longest = max(longest, min(len(todo[0].tokens) - todo[0].past, PIECE))
-                if batch and ((len(batch) + 1) * longest > PREFILL or (todo[0].past > 0) != (batch[0].past > 0)):
+                longest = max(longest, min(len(todo[0].tokens) - todo[0].past, CHUNK_TOKENS))
+                full = (len(batch) + 1) * longest > MAX_BATCH_TOKENS
+                if batch and (full or (todo[0].past > 0) != (batch[0].past > 0)):
                     break
                 batch.append(todo.pop(0))
-            counts = [min(len(t.tokens) - t.past, PIECE) for t in batch]
+            counts = [min(len(t.tokens) - t.past, CHUNK_TOKENS) for t in batch]
             tokens = torch.zeros(len(batch), max(counts), dtype=torch.long)
-            table = torch.zeros(len(batch), s.table.shape[1], dtype=torch.int32)
+            table = torch.zeros(len(batch), s.block_table.shape[1], dtype=torch.int32)
             for row, (t, n) in enumerate(zip(batch, counts, strict=True)):
                 tokens.numpy()[row, :n] = t.tokens.numpy()[t.past : t.past + n]
                 table.numpy()[row, : len(t.pages)] = t.pages
-            s.reader.read(tokens, [t.past for t in batch], counts, table)
-            self.read += sum(counts)
+            s.prefill.run(tokens, [t.past for t in batch], counts, table)
+            self.prefill_tokens += sum(counts)
             for t, n in zip(batch, counts, strict=True):
                 t.past += n
             todo = [t for t in batch if t.past < len(t.tokens)] + todo

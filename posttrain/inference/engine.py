@@ -1,9 +1,9 @@
-"""The rollout engine: slots refilled as answers end, prompts read once for all their answers, memory in pages.
+"""The rollout engine: continuous batching over slots, one prefill per prompt for all its answers, a paged KV cache.
 
-A turn admits waiting jobs, sees that every running one has room, starts a few steps, and collects what had ended when the
-last turn's steps were over: on a GPU the host works while the device runs. When pages run out the youngest job gives its
-own back and waits; it goes on later as if nothing had happened, because every draw belongs to (key, position). Without a
-GPU the same code runs step by step.
+Each `step` admits waiting jobs, gives every running one pages to grow into, launches a few decode steps, and collects what had
+finished when the previous step's launches were done: on a GPU the host works while the device runs. When pages run out the
+youngest job is preempted; it continues later with the same tokens, because every draw depends on (key, position) alone.
+Without a GPU the same code runs one decode step at a time.
 """
 
 from __future__ import annotations
@@ -17,64 +17,74 @@ import torch
 from torch import Tensor
 
 from posttrain.core.errors import UserError
+from posttrain.core.sampling import Sampling
 from posttrain.inference.admission import Admission
 from posttrain.inference.fused import Fused
-from posttrain.inference.jobs import Job, Seats
+from posttrain.inference.jobs import Job, SlotTable
 from posttrain.inference.pages import PAGE, OutOfPages, Pages
-from posttrain.inference.sampling import Sample, Sampling
-from posttrain.inference.slots import STOPS, Slots
-from posttrain.inference.snapshot import Look
+from posttrain.inference.pick import choose_sampling_mode
+from posttrain.inference.sampling import Sample
+from posttrain.inference.slots import MAX_STOP_IDS, Slots
+from posttrain.inference.snapshot import Snapshot
 from posttrain.models.decoder import Decoder
 
-STRIDE = 8  # steps between two looks of the host
+STRIDE = 8  # decode steps between two snapshots
 SHARE = 0.5  # of the free memory, at most, for keys and values: the trainer needs the rest
 
 
 class Engine:
     """Rollouts from a decoder. Memory and captured graphs are kept between calls; weights are read live.
 
-    `most` answers run at a time; `room` is the number of pages where the caller knows better than the card's free memory;
-    `remember` keeps the pages of ended answers, so that a text that begins like one is not read again; `stride` is the number
-    of steps between two looks, with the host one look behind where it is more than 1.
+    max_slots: sequences that run at a time (0: 1,024 on a GPU, 256 elsewhere)
+    num_pages: size of the KV cache in pages (0: as many as the slots need and the free memory holds)
+    prefix_cache: keep the pages of finished sequences, so that a later one with the same prefix need not prefill it
+    stride: decode steps between two snapshots (0: 8 on a GPU, 1 elsewhere); above 1 the host is one snapshot behind
     """
 
-    def __init__(self, model: Decoder, most: int = 0, room: int = 0, remember: bool = False, stride: int = 0) -> None:
-        self.model, self.room, self.remember = model, room, remember
+    def __init__(
+        self, model: Decoder, max_slots: int = 0, num_pages: int = 0, prefix_cache: bool = False, stride: int = 0
+    ) -> None:
+        self.model, self.num_pages, self.prefix_cache = model, num_pages, prefix_cache
         self.cuda = model.lm_head.weight.is_cuda
         self.stride = stride or (STRIDE if self.cuda else 1)
-        self.most = most or (1024 if self.cuda else 256)
+        self.max_slots = max_slots or (1024 if self.cuda else 256)
         self.slots: Slots | None = None
         self.waiting: deque[Job] = deque()
-        self.seats = Seats(0)
-        self.size = 0  # slots that are stepped
-        self.way = ""  # of choosing tokens, as long as the same jobs run
-        self.pending: Look | None = None  # of the steps that may still be running
-        self.preempted = self.read = 0
+        self.table = SlotTable(0)
+        self.batch_size = 0  # slots that a decode step computes
+        self.sampling_mode = ""  # of the jobs that run now; "" after any was admitted or released
+        self.pending: Snapshot | None = None  # of decode steps that may still be running
+        self.preempted = self.prefill_tokens = 0  # since the engine was made
 
     # ---- a whole call
 
     @torch.no_grad()
     def generate(
         self, contexts: Sequence[Tensor], keys: Sequence[Sequence[int]], how: Sampling, stop_ids: Sequence[int],
-        completes: Callable[[Tensor], int] | None = None, limits: Sequence[Sequence[int]] | None = None,
+        identities: Sequence[bytes] | None = None, find_stop: Callable[[Tensor], int] | None = None,
+        limits: Sequence[Sequence[int]] | None = None,
     ) -> list[list[Sample]]:  # fmt: skip
-        """For each context, one answer a key; the same answers as `engines.sampling.generate`."""
-        groups = []
-        for g, (context, row) in enumerate(zip(contexts, keys, strict=True)):
+        """For each context, one answer per key; the same answers as `inference.sampling.generate`.
+
+        `identities` names what was observed besides each context's tokens (images, sound): contexts with equal tokens and
+        different identities share neither pages nor prefill. `limits` are token limits of single answers.
+        """
+        groups, observed = [], [b""] * len(contexts) if identities is None else identities
+        for g, (context, row, identity) in enumerate(zip(contexts, keys, observed, strict=True)):
             most = [how.max_tokens] * len(row) if limits is None else limits[g]
             hows = [how if n == how.max_tokens else replace(how, max_tokens=n) for n in most]
-            tail = int(context[-1])
-            groups.append([Job(context, key, h, completes, g, tail) for key, h in zip(row, hows, strict=True)])
+            last = int(context[-1])
+            groups.append([Job(context, k, h, find_stop, g, last, identity) for k, h in zip(row, hows, strict=True)])
         jobs = [job for group in groups for job in group]
         if not jobs:
             return [[] for _ in groups]
-        self.open(len(jobs), max(len(j.context) + j.how.max_tokens for j in jobs), how.max_tokens, stop_ids)
+        self.prepare(len(jobs), max(len(j.context) + j.how.max_tokens for j in jobs), how.max_tokens, stop_ids)
         try:
             self.waiting.extend(jobs)
             while self.busy:
-                self.turn()
+                self.step()
         except BaseException:
-            self._there().pages.forget()  # some of what is known may not have been read
+            self._ready().pages.clear_cache()  # some of the cached pages may not have been prefilled
             raise
         finally:
             self.clear()
@@ -82,219 +92,206 @@ class Engine:
 
     # ---- piece by piece: for servers, agents and trees
 
-    def open(self, jobs: int, length: int, width: int, stop_ids: Sequence[int]) -> None:
-        """Have slots for this many answers of this length at a time, and the live weights."""
-        if len(stop_ids) > STOPS:
-            raise UserError(f"{len(stop_ids)} stop tokens; at most {STOPS} are supported")
-        count, length = self._bucket(min(jobs, self.most)), -(-(length + 1) // PAGE) * PAGE
+    def prepare(self, jobs: int, length: int, width: int, stop_ids: Sequence[int]) -> None:
+        """Have slots for this many sequences of `length` positions and `width` new tokens, and the live weights."""
+        if len(stop_ids) > MAX_STOP_IDS:
+            raise UserError(f"{len(stop_ids)} stop tokens; at most {MAX_STOP_IDS} are supported")
+        count, length = self._bucket(min(jobs, self.max_slots)), -(-(length + 1) // PAGE) * PAGE
         s = self.slots
         if s is None or s.length < length or s.width < width or s.count < count:  # it only ever grows
             old = (s.count, s.length, s.width) if s else (0, 0, 0)
-            s = self.slots = None  # its memory goes before the new one is measured
-            vars(self).pop("admission", None)  # and whoever holds it
-            s = self.slots = self._make(max(count, old[0]), max(length, old[1]), max(width, old[2]))
-            self.seats = Seats(s.count)
-            self.admission = Admission(s, self.seats, self.remember)
+            s = self.slots = None  # free the old memory before the new is measured,
+            vars(self).pop("admission", None)  # and the reference that admission holds
+            s = self.slots = self._allocate(max(count, old[0]), max(length, old[1]), max(width, old[2]))
+            self.table = SlotTable(s.count)
+            self.admission = Admission(s, self.table, self.prefix_cache)
         elif s.fused.refresh():
-            s.pages.forget()
-        s.stops.fill_(-1)
-        s.stops[: len(stop_ids)] = torch.tensor(list(stop_ids), dtype=torch.long)
-        self.size = 0
+            s.pages.clear_cache()
+        s.stop_ids.fill_(-1)
+        s.stop_ids[: len(stop_ids)] = torch.tensor(list(stop_ids), dtype=torch.long)
+        self.batch_size = 0
 
-    def _make(self, count: int, length: int, width: int) -> Slots:
-        size = PAGE if self.cuda or self.room else length
+    def _allocate(self, count: int, length: int, width: int) -> Slots:
+        size = PAGE if self.cuda or self.num_pages else length
         wanted = 1 + count * (-(-length // size) + (size < length))
-        if self.cuda and not self.room:
+        if self.cuda and not self.num_pages:
             torch.cuda.empty_cache()
-            wanted = min(wanted, max(2, int(SHARE * torch.cuda.mem_get_info()[0] / Pages.bytes_each(self.model, size))))
-        pages = Pages(self.model, self.room or wanted, size)
+            free = SHARE * torch.cuda.mem_get_info()[0]
+            wanted = min(wanted, max(2, int(free / Pages.bytes_per_page(self.model, size))))
+        pages = Pages(self.model, self.num_pages or wanted, size)
         return Slots(Fused(self.model, length), pages, count, length, width)
 
     def _bucket(self, n: int) -> int:
-        """The number of slots to step for n jobs: few different ones where each is a captured graph."""
+        """The batch size for n jobs: few different ones where each is a captured graph."""
         return max(16, 1 << (n - 1).bit_length()) if self.cuda else n
 
     @property
     def busy(self) -> bool:
-        return bool(self.waiting) or bool(self.seats.taken.any())
+        return bool(self.waiting) or bool(self.table.occupied.any())
 
     @torch.no_grad()
-    def turn(self) -> list[Job]:
-        """Admit, make room, start a few steps, collect from the ones before; returns the jobs that have ended."""
+    def step(self) -> list[Job]:
+        """Admit, allocate pages, launch a few decode steps, collect from the previous ones; returns the jobs that have finished."""
         behind = self.stride > 1
-        if self.waiting and not self.seats.taken.all():
+        if self.waiting and not self.table.occupied.all():
             self._admit(2 * self.stride)
-        if self.pending is not None and (self._all_end() or self._fewer()):
+        if self.pending is not None and (self._all_finish() or self._should_compact()):
             last, self.pending = self.pending, None
             return self._collect(last)
-        ended = self._grow((1 + behind) * self.stride)
-        self._gather()
+        finished = self._extend_pages((1 + behind) * self.stride)
+        self._compact()
         before, self.pending = self.pending, None
-        if self.seats.taken.any():
-            s = self._there()
-            s.run(self.size, self.way or self._ways(), self.stride)
-            self.pending = Look(s.books)
+        if self.table.occupied.any():
+            s = self._ready()
+            s.decode(self.batch_size, self.sampling_mode or self._choose_mode(), self.stride)
+            self.pending = Snapshot(s.state)
         if not behind:
             before, self.pending = self.pending, None
-        return ended + (self._collect(before) if before is not None else [])
+        return finished + (self._collect(before) if before is not None else [])
 
-    def _all_end(self) -> bool:
-        """Whether every job will have come to its limit when the running steps are over: no need to start more."""
-        left = self.seats.most - 1 - self.seats.places
-        return not self.waiting and bool((left[self.seats.taken] <= self.stride).all())
+    def _all_finish(self) -> bool:
+        """Whether every job will have reached its limit when the running steps are done: no need to launch more."""
+        left = self.table.max_len - 1 - self.table.cache_len
+        return not self.waiting and bool((left[self.table.occupied] <= self.stride).all())
 
-    def _fewer(self) -> bool:
-        """Whether so few jobs are left that they should be moved together, which needs the device to stand still."""
-        running = int(self.seats.taken.sum())
-        return not self.waiting and running > 0 and self._bucket(running) <= self.size // 2
+    def _should_compact(self) -> bool:
+        """Whether so few jobs are left that they should be moved into fewer slots, which needs the device to be idle."""
+        running = int(self.table.occupied.sum())
+        return not self.waiting and running > 0 and self._bucket(running) <= self.batch_size // 2
 
-    def _ways(self) -> str:
-        """How the next tokens are chosen: plainly, the likeliest, or with cuts, whichever serves every job that runs."""
-        hows = {self.seats.job(i).how for i in self.seats.running()}
-        if all(h.temperature == 0 for h in hows):
-            self.way = "greedy"
-        else:
-            plain = all(h.temperature and not h.top_k and h.top_p == 1 and not h.min_p for h in hows)
-            self.way = "plain" if plain else "cut"
-        self.way += " raw" if any(h.raw_logp for h in hows) else ""
-        return self.way
+    def _choose_mode(self) -> str:
+        self.sampling_mode = choose_sampling_mode({self.table.job(i).how for i in self.table.running()})
+        return self.sampling_mode
 
     def clear(self) -> None:
-        """Forget every job: nothing of an interrupted call is left behind."""
+        """Drop every job: nothing of an interrupted call is left behind."""
         self.pending = None
         self.waiting.clear()
-        self._leave(self.seats.running())
-        self.admission.drop(set())
-        self._there().books.alive.zero_()
-        self._there().books.filled.zero_()
+        self._release(self.table.running())
+        self.admission.release_prefixes(keep=set())
+        self._ready().state.alive.zero_()
+        self._ready().state.cache_len.zero_()
 
-    def _there(self) -> Slots:
-        assert self.slots is not None, "open() comes first"
+    def _ready(self) -> Slots:
+        assert self.slots is not None, "call prepare() first"
         return self.slots
 
-    # ---- seats
+    # ---- slots
 
     def _admit(self, steps: int) -> None:
-        s = self._there()
+        s = self._ready()
         new = self.admission.admit(self.waiting, steps)
-        if not new and not self.seats.taken.any() and self.admission.heads:
-            self.admission.drop(set())  # contexts kept for those who wait are in the way of the first of them
+        if not new and not self.table.occupied.any() and self.admission.prefixes:
+            self.admission.release_prefixes(keep=set())  # contexts prefilled ahead hold pages that the first job needs
             new = self.admission.admit(self.waiting, steps)
-        if not new and not self.seats.taken.any():
+        if not new and not self.table.occupied.any():
             raise UserError(
-                f"an answer of up to {s.length} tokens does not fit into the {s.pages.count * s.pages.size:,} places that "
+                f"an answer of up to {s.length} tokens does not fit into the {s.pages.count * s.pages.size:,} positions that "
                 "the device has room for; use a shorter max_tokens, a smaller model or bfloat16"
             )
         if new:
-            self.size = max(self.size, self._bucket(max(new) + 1))
-            self.seats.since[new] = Look.count + 1
-            self.read, self.way = self.admission.read, ""
-            s.seat(new, [self.seats.job(seat) for seat in new])
+            self.batch_size = max(self.batch_size, self._bucket(max(new) + 1))
+            self.table.since[new] = Snapshot.count + 1
+            self.prefill_tokens, self.sampling_mode = self.admission.prefill_tokens, ""
+            s.assign(new, [self.table.job(slot) for slot in new])
 
-    def _leave(self, seats: list[int]) -> None:
-        s = self._there()
-        for seat in seats:
-            job = self.seats.job(seat)
-            if not s.fixed:
-                s.pages.drop(job.pages)
+    def _release(self, slots: list[int]) -> None:
+        s = self._ready()
+        for slot in slots:
+            job = self.table.job(slot)
+            if not s.one_page_each:
+                s.pages.release(job.pages)
             job.pages = []
-            self.seats.leave(seat)
-        self.way = ""
-        s.vacate(seats)
+            self.table.release(slot)
+        self.sampling_mode = ""
+        s.release(slots)
 
-    def _gather(self) -> None:
-        """Once nobody waits, move the last jobs together and step fewer slots."""
-        running = self.seats.running()
+    def _compact(self) -> None:
+        """Once no job waits, move the last ones into the first slots, so that a decode step computes fewer."""
+        running = self.table.running()
         if self.waiting or not running:
             return
         size = self._bucket(len(running))
-        if self.pending is not None or size > (self.size // 2 if self.cuda else 0.8 * self.size):
+        if self.pending is not None or size > (self.batch_size // 2 if self.cuda else 0.8 * self.batch_size):
             return
-        far = [i for i in running if i >= size]
-        near = [i for i in self.seats.free() if i < size][: len(far)]
-        if far:
-            s = self._there()
-            s.move(far, near)
-            self.seats.move(far, near)
-            if s.fixed:
-                for seat in near:
-                    self.seats.job(seat).pages = [seat + 1]
-        self.size = size
+        source = [i for i in running if i >= size]
+        target = [i for i in self.table.free() if i < size][: len(source)]
+        if source:
+            s = self._ready()
+            s.move(source, target)
+            self.table.move(source, target)
+            if s.one_page_each:
+                for slot in target:
+                    self.table.job(slot).pages = [slot + 1]
+        self.batch_size = size
 
-    # ---- room
+    # ---- pages
 
-    def _grow(self, steps: int) -> list[Job]:
-        """Pages for the next steps of every running job; where there are none left, the youngest gives up its own. Those who have
-        ended unseen are collected before, and returned: they must not go on."""
-        s, seats, ended = self._there(), self.seats, list[Job]()
-        if s.fixed:
-            return ended
-        short = seats.taken & (np.minimum(seats.places + steps + 1, seats.most) > seats.room)
+    def _extend_pages(self, steps: int) -> list[Job]:
+        """Pages for the next steps of every running job; where none are left, the youngest job is preempted. Jobs that have finished
+        without the host knowing are collected before that, and returned: they must not be resumed."""
+        s, table, finished = self._ready(), self.table, list[Job]()
+        if s.one_page_each:
+            return finished
+        short = table.occupied & (np.minimum(table.cache_len + steps + 1, table.max_len) > table.capacity)
         changed = []
-        for seat in sorted(np.flatnonzero(short).tolist(), key=lambda i: seats.job(i).order):
-            job = seats.jobs[seat]
-            while job is not None and seats.jobs[seat] is job:  # until it has its pages, or has given them up
+        for slot in sorted(np.flatnonzero(short).tolist(), key=lambda i: table.job(i).order):
+            job = table.jobs[slot]
+            while job is not None and table.jobs[slot] is job:  # until it has its pages, or was preempted itself
                 try:
-                    want = min(int(seats.places[seat]) + steps + 1, int(seats.most[seat]))
-                    job.pages += s.pages.take(s.pages.needed(want - int(seats.room[seat])))
-                    seats.widen(seat, s.pages.size)
-                    changed.append(seat)
+                    want = min(int(table.cache_len[slot]) + steps + 1, int(table.max_len[slot]))
+                    job.pages += s.pages.allocate(s.pages.needed(want - int(table.capacity[slot])))
+                    table.update_capacity(slot, s.pages.size)
+                    changed.append(slot)
                     break
                 except OutOfPages:
-                    if self.admission.heads:
-                        self.admission.drop(set())
+                    if self.admission.prefixes:
+                        self.admission.release_prefixes(keep=set())
                     elif self.pending is not None:
                         last, self.pending = self.pending, None
-                        ended += self._collect(last)
+                        finished += self._collect(last)
                     else:
                         self._preempt()
-        s.write_table([(seat, seats.job(seat).pages) for seat in changed if seats.taken[seat]])
-        return ended
+        s.write_table([(slot, table.job(slot).pages) for slot in changed if table.occupied[slot]])
+        return finished
 
     def _preempt(self) -> None:
-        running = self.seats.running()
+        """Take the youngest job off its slot, with what it has generated, and put it first in the queue."""
+        running = self.table.running()
         if len(running) == 1:
             raise UserError(
                 "the device has no room for one answer so long; use a shorter max_tokens or a smaller model"
             )
-        seat = max(running, key=lambda i: self.seats.job(i).order)
-        job, b = self.seats.job(seat), self._there().books
-        job.tokens, job.logp = (x[seat, : int(b.made[seat])].cpu().clone() for x in (b.tokens, b.logp))
-        self._leave([seat])
+        slot = max(running, key=lambda i: self.table.job(i).order)
+        job, state = self.table.job(slot), self._ready().state
+        n = int(state.num_generated[slot])
+        job.tokens, job.logp = (x[slot, :n].cpu().clone() for x in (state.tokens, state.logp))
+        self._release([slot])
         self.waiting.appendleft(job)
         self.preempted += 1
 
-    # ---- what has ended
+    # ---- finished jobs
 
-    def _collect(self, look: Look) -> list[Job]:
-        """Take answers that had ended at that look off the device and give their slots back."""
-        s, seats = self._there(), self.seats
-        alive, made, stopped = look.read()
-        known = seats.taken & (seats.since <= look.number)  # who came later is not in it
-        seats.places = np.where(known, seats.begin + made, seats.places)
-        watched = [i for i in np.flatnonzero(known).tolist() if seats.job(i).completes is not None]
-        cut = [i for i in watched if self._completed(i, int(made[i]))]
-        ended = sorted({*np.flatnonzero(known & (alive == 0)).tolist(), *cut})
-        if not ended:
+    def _collect(self, snapshot: Snapshot) -> list[Job]:
+        """Copy the answers that had finished at that snapshot to the host and release their slots."""
+        s, table = self._ready(), self.table
+        alive, num_generated, stopped = snapshot.read()
+        known = table.occupied & (table.since <= snapshot.number)  # jobs admitted later are not in it
+        table.cache_len = np.where(known, table.context_len + num_generated, table.cache_len)
+        with_stops = [i for i in np.flatnonzero(known).tolist() if table.job(i).find_stop is not None]
+        hit = [i for i in with_stops if table.job(i).cut_at_stop(s.state.tokens[i, : int(num_generated[i])].cpu())]
+        finished = sorted({*np.flatnonzero(known & (alive == 0)).tolist(), *hit})
+        if not finished:
             return []
-        tokens, logp = (x.unbind() for x in look.rows(s.books, ended))  # this look's own copy
+        tokens, logp = (x.unbind() for x in snapshot.rows(s.state, finished))
         out = []
-        for row, seat in enumerate(ended):
-            job = seats.job(seat)
-            n = len(job.tokens) if job.done else int(made[seat])  # a stop string may have ended it some tokens ago
+        for row, slot in enumerate(finished):
+            job = table.job(slot)
+            n = len(job.tokens) if job.done else int(num_generated[slot])  # a stop string may end some tokens earlier
             job.tokens, job.logp = tokens[row][:n], logp[row][:n]
-            job.stopped, job.done = bool(stopped[seat]) or job.done, True
-            if self.remember and not s.fixed:
-                s.pages.note(job.text[:-1], job.pages)
+            job.stopped, job.done = bool(stopped[slot]) or job.done, True
+            if self.prefix_cache and not s.one_page_each:
+                s.pages.cache_prefix(job.sequence[:-1], job.pages, job.identity)
             out.append(job)
-        self._leave(ended)
+        self._release(finished)
         return out
-
-    def _completed(self, seat: int, made: int) -> bool:
-        """Whether a stop string is complete; the answer is cut after the token that completes it."""
-        job = self.seats.job(seat)
-        so_far = self._there().books.tokens[seat, :made].cpu()
-        n = job.completes(so_far) if job.completes else 0
-        if n:
-            job.tokens, job.done = so_far[:n], True
-        return bool(n)

@@ -1,8 +1,8 @@
-"""Keys and values in pages, counted by use: sequences that begin alike share the pages of their beginning.
+"""The paged KV cache, reference-counted: sequences with a common prefix share the pages that hold it.
 
-A page holds PAGE places of one sequence in every layer. Only full pages are shared; the page that a sequence is still
-writing is its own. Page 0 belongs to nobody: slots without a sequence write there.
-Without a GPU a sequence has one page as long as it may grow, its slot's own, so that plain slices serve as the cache.
+A page holds PAGE positions of one sequence in every layer. Only full pages are shared; the page that a sequence is still
+writing is its own. Page 0 is the null page: slots without a sequence, and padding, write there.
+Without a GPU each slot has one page that is as long as a sequence may get, so that plain slices serve as the cache.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from torch import Tensor
 
 from posttrain.models.decoder import Decoder
 
-PAGE = 64
+PAGE = 64  # positions per page
 
 
 class OutOfPages(Exception):
-    """No page is free: somebody must give theirs back."""
+    """No page is free: a sequence must be preempted first."""
 
 
 class Pages:
-    """The memory, who uses what of it, and which beginnings are known."""
+    """Keys and values of all pages, the reference count of each page, and the prefix cache (hash of a prefix -> page)."""
 
     def __init__(self, model: Decoder, count: int, size: int = PAGE) -> None:
         c, like = model.config, model.lm_head.weight
@@ -31,75 +31,81 @@ class Pages:
         self.size, self.count = size, count
         self.keys = torch.zeros(shape, dtype=like.dtype, device=like.device)
         self.values = torch.zeros(shape, dtype=like.dtype, device=like.device)
-        self.uses = [0] * count
+        self.ref_count = [0] * count
         self.free = list(range(count - 1, 0, -1))
-        self.known: OrderedDict[bytes, int] = (
-            OrderedDict()
-        )  # the text up to the end of a page -> the page; oldest first
+        self.cached: OrderedDict[bytes, int] = OrderedDict()  # hash up to the end of a page -> page; least recent first
 
     @staticmethod
-    def bytes_each(model: Decoder, size: int = PAGE) -> int:
+    def bytes_per_page(model: Decoder, size: int = PAGE) -> int:
         c = model.config
         return 2 * c.num_layers * c.num_kv_heads * c.head_dim * size * model.lm_head.weight.element_size()
 
-    def needed(self, places: int) -> int:
-        return -(-places // self.size)
+    def needed(self, positions: int) -> int:
+        """Pages that hold this many positions."""
+        return -(-positions // self.size)
 
-    def take(self, count: int) -> list[int]:
-        """Fresh pages; beginnings that nobody uses are forgotten first, the longest unused first."""
-        while len(self.free) < count and self.known:
-            self.drop([self.known.popitem(last=False)[1]])
+    def allocate(self, count: int) -> list[int]:
+        """Free pages, each with one reference; evicts cached prefixes, least recently used first, where there are too few."""
+        while len(self.free) < count and self.cached:
+            self.release([self.cached.popitem(last=False)[1]])
         if len(self.free) < count:
             raise OutOfPages
         taken = [self.free.pop() for _ in range(count)]
         for page in taken:
-            self.uses[page] = 1
+            self.ref_count[page] = 1
         return taken
 
     def share(self, pages: list[int]) -> list[int]:
+        """Add a reference to each page."""
         for page in pages:
-            self.uses[page] += 1
+            self.ref_count[page] += 1
         return pages
 
-    def drop(self, pages: list[int]) -> None:
+    def release(self, pages: list[int]) -> None:
+        """Drop a reference to each page; a page without references is free."""
         for page in pages:
-            self.uses[page] -= 1
-            if self.uses[page] == 0:
+            self.ref_count[page] -= 1
+            if self.ref_count[page] == 0:
                 self.free.append(page)
 
-    def find(self, tokens: Tensor) -> list[int]:
-        """The known pages that hold the beginning of this text, as many as there are, shared with the asker."""
+    def find_prefix(self, tokens: Tensor, identity: bytes = b"") -> list[int]:
+        """The cached pages that hold the longest known prefix of this sequence, each with one more reference."""
         found = []
-        for name in _names(tokens, self.size):
-            if name not in self.known:
+        for name in _hash_chain(tokens, self.size, identity):
+            if name not in self.cached:
                 break
-            self.known.move_to_end(name)
-            found.append(self.known[name])
+            self.cached.move_to_end(name)
+            found.append(self.cached[name])
         return self.share(found)
 
-    def note(self, tokens: Tensor, pages: list[int]) -> None:
-        """Remember the full pages of a text."""
-        for name, page in zip(_names(tokens, self.size), pages, strict=False):
-            if name not in self.known:
-                self.known[name] = page
-                self.uses[page] += 1
+    def cache_prefix(self, tokens: Tensor, pages: list[int], identity: bytes = b"") -> None:
+        """Keep the full pages of a sequence, so that later sequences with the same prefix find them."""
+        for name, page in zip(_hash_chain(tokens, self.size, identity), pages, strict=False):
+            if name not in self.cached:
+                self.cached[name] = page
+                self.ref_count[page] += 1
 
-    def forget(self) -> None:
-        """New weights: nothing that was read before is worth anything."""
-        self.drop(list(self.known.values()))
-        self.known.clear()
+    def clear_cache(self) -> None:
+        """Forget every cached prefix: the weights have changed, so their keys and values are stale."""
+        self.release(list(self.cached.values()))
+        self.cached.clear()
 
     def copy(self, source: Tensor, target: Tensor) -> None:
-        """The whole content of pages into other pages, in every layer."""
+        """Copy whole pages into other pages, in every layer."""
         self.keys[:, target] = self.keys[:, source]
         self.values[:, target] = self.values[:, source]
 
 
-def _names(tokens: Tensor, size: int) -> list[bytes]:
-    """A name for the text up to the end of each of its full pages."""
-    names: list[bytes] = []
-    text = tokens.to(torch.int32).contiguous().numpy().tobytes()
+def _hash_chain(tokens: Tensor, size: int, identity: bytes = b"") -> list[bytes]:
+    """A hash of the prefix up to the end of each full page, each link hashed from the one before and the page's tokens.
+
+    The identity stands for what was observed besides the tokens (an image, a sound): it salts the first link, and so all of
+    them. Without one (b"") the tokens are all that was observed.
+    """
+    chain: list[bytes] = []
+    raw = tokens.to(torch.int32).contiguous().numpy().tobytes()
+    before = hashlib.blake2b(identity, digest_size=16, person=b"identity").digest() if identity else b""
     for end in range(size, len(tokens) + 1, size):
-        before = names[-1] if names else b""
-        names.append(hashlib.blake2b(before + text[4 * (end - size) : 4 * end], digest_size=16).digest())
-    return names
+        before = hashlib.blake2b(before + raw[4 * (end - size) : 4 * end], digest_size=16).digest()
+        chain.append(before)
+    return chain

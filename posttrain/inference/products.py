@@ -1,9 +1,9 @@
-"""What stands between the large products of a decode step, each as one Triton kernel beside the plain-torch twin that means
-the same.
+"""The operations between the matrix products of a decode step, each as one Triton kernel beside a plain-torch version that
+computes the same.
 
-The products themselves are torch's: measured against tiles of our own with all of this fused in, cuBLAS and a small kernel
-after it are as fast for small shapes and twice as fast for large ones (docs/engine.md). The residual stream has float32, as
-in training.
+The matrix products themselves are torch's: compared with Triton products that have all of this fused in, cuBLAS and a small
+kernel after it are as fast for small shapes and twice as fast for large ones (docs/engine.md). The residual stream is
+float32, as in training.
 """
 
 from __future__ import annotations
@@ -14,88 +14,93 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from posttrain.models.kernels import serve, tl, triton
+from posttrain.models.kernels import tl, triton, use_kernels
 
 
 @dataclass
-class Turn:
-    """What `place` needs besides the product: biases, the norms of queries and keys (or None), the rotary table, eps."""
+class QKVTransform:
+    """What is applied to the product with the q, k and v matrices before attention."""
 
     bias: Tensor | None
-    norms: tuple[Tensor, Tensor] | None
-    rope: tuple[Tensor, Tensor]
-    eps: float
+    norms: tuple[Tensor, Tensor] | None  # weights of the q and k norms, where the model has them
+    rope: tuple[Tensor, Tensor]  # cos and sin of every position
+    eps: float  # of the norms
 
 
 @dataclass
-class Where:
-    """Where each row's keys and values go: its table of pages, its place in the text, how many places come before its own."""
+class Placement:
+    """Where each token's keys and values go in the paged cache."""
 
-    table: Tensor  # (tables, M)
-    head: Tensor
-    length: Tensor
-    row: Tensor | None = None  # which table is whose; None: row s has table s
-    arrived: Tensor | None = None  # (S, H_kv) zeros, where attention counts the spans of a slot that are done
-    work: Tensor | None = None  # attention.work; None: every span of every slot
+    block_table: Tensor  # (tables, M) page numbers
+    prefix_len: Tensor  # positions in shared pages, before the sequence's own
+    cache_len: Tensor  # positions in the cache before this token: its own position
+    table_row: Tensor | None = None  # each token's row of the block table; None: token s has row s
+    spans_done: Tensor | None = None  # (S, H_kv) zeros: attention counts the finished spans of each slot here
+    schedule: Tensor | None = None  # attention.span_schedule; None: every span of every slot
 
 
-def place(qkv_SN: Tensor, keys: Tensor, values: Tensor, where: Where, turn: Turn) -> tuple[Tensor, ...]:
-    """Turn q and k to each row's place, write k and v into its page; returns q (S, H, D), and k and v (S, H_kv, D)."""
-    if not serve(qkv_SN):
-        return place_plain(qkv_SN, keys, values, where, turn)
+def rotate_and_store(
+    qkv_SN: Tensor, keys: Tensor, values: Tensor, place: Placement, transform: QKVTransform
+) -> tuple[Tensor, ...]:
+    """Rotate q and k to each token's position, write k and v into its page; returns q (S, H, D), and k and v (S, H_kv, D)."""
+    if not use_kernels(qkv_SN):
+        return rotate_and_store_plain(qkv_SN, keys, values, place, transform)
     S, (_, kv_heads, page, D) = len(qkv_SN), keys.shape
     heads = qkv_SN.shape[1] // D - 2 * kv_heads
     out_SHD = torch.empty(S, heads + 2 * kv_heads, D, dtype=qkv_SN.dtype, device=qkv_SN.device)
-    cos, sin = turn.rope
-    qn, kn = turn.norms or (cos, cos)
-    _place[(S,)](
-        qkv_SN, out_SHD, keys, values, where.table, where.head, where.length,
-        where.length if where.row is None else where.row, cos, sin, qn, kn, qkv_SN if turn.bias is None else turn.bias,
-        turn.eps, heads, kv_heads, where.table.shape[1], ALL=triton.next_power_of_2(heads + 2 * kv_heads), PAGE=page, HALF=D // 2,
-        ROWS=where.row is not None, NORM=turn.norms is not None, BIAS=turn.bias is not None, num_warps=4,
+    cos, sin = transform.rope
+    qn, kn = transform.norms or (cos, cos)
+    _rotate_and_store[(S,)](
+        qkv_SN, out_SHD, keys, values, place.block_table, place.prefix_len, place.cache_len,
+        place.cache_len if place.table_row is None else place.table_row, cos, sin, qn, kn, qkv_SN if transform.bias is None else transform.bias,
+        transform.eps, heads, kv_heads, place.block_table.shape[1], ALL=triton.next_power_of_2(heads + 2 * kv_heads), PAGE=page, HALF=D // 2,
+        TABLE_ROWS=place.table_row is not None, NORM=transform.norms is not None, BIAS=transform.bias is not None, num_warps=4,
     )  # fmt: skip
-    return out_SHD.split((heads, kv_heads, kv_heads), 1)
+    qkv: tuple[Tensor, ...] = out_SHD.split((heads, kv_heads, kv_heads), 1)
+    return qkv
 
 
-def place_plain(qkv_SN: Tensor, keys: Tensor, values: Tensor, where: Where, turn: Turn) -> tuple[Tensor, ...]:
+def rotate_and_store_plain(
+    qkv_SN: Tensor, keys: Tensor, values: Tensor, place: Placement, transform: QKVTransform
+) -> tuple[Tensor, ...]:
     S, (_, kv_heads, page, D) = len(qkv_SN), keys.shape
     heads = qkv_SN.shape[1] // D - 2 * kv_heads
     dtype, qkv_SN = qkv_SN.dtype, qkv_SN.float()
-    if turn.bias is not None:
-        qkv_SN = qkv_SN + turn.bias.float()
+    if transform.bias is not None:
+        qkv_SN = qkv_SN + transform.bias.float()
     q, k, v = qkv_SN.view(S, -1, D).split((heads, kv_heads, kv_heads), 1)
-    if turn.norms is not None:
-        q, k = (F.rms_norm(y, (D,), w.float(), turn.eps) for y, w in zip((q, k), turn.norms, strict=True))
-    cos, sin = (table[where.length].unsqueeze(1) for table in turn.rope)
-    own_S = where.length - where.head
-    table_SM = where.table if where.row is None else where.table[where.row]
-    page_S = table_SM.gather(1, (-(-where.head // page) + own_S // page).unsqueeze(-1)).squeeze(-1).long()
-    q, k, v = _turned(q, cos, sin).to(dtype), _turned(k, cos, sin).to(keys.dtype), v.to(values.dtype)
+    if transform.norms is not None:
+        q, k = (F.rms_norm(y, (D,), w.float(), transform.eps) for y, w in zip((q, k), transform.norms, strict=True))
+    cos, sin = (table[place.cache_len].unsqueeze(1) for table in transform.rope)
+    own_S = place.cache_len - place.prefix_len
+    table_SM = place.block_table if place.table_row is None else place.block_table[place.table_row]
+    page_S = table_SM.gather(1, (-(-place.prefix_len // page) + own_S // page).unsqueeze(-1)).squeeze(-1).long()
+    q, k, v = _rotated(q, cos, sin).to(dtype), _rotated(k, cos, sin).to(keys.dtype), v.to(values.dtype)
     keys[page_S, :, own_S % page], values[page_S, :, own_S % page] = k, v
     return q, k, v
 
 
-def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     a, b = x.chunk(2, -1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
 
-def split_product(x_SK: Tensor, weight_NK: Tensor, pieces: int = 0) -> Tensor:
-    """x W^T, or where whole tiles of it are too few to fill the device, (pieces, S, N) in float32: sums over pieces of the inner
+def split_k_matmul(x_SK: Tensor, weight_NK: Tensor, splits: int = 0) -> Tensor:
+    """x W^T, or where its tiles are too few to fill the device, (splits, S, N) in float32: partial sums over parts of the inner
     dimension, for `add_norm` to add up. (cuBLAS does the same with a kernel of its own for the sum.)"""
     (S, K), N = x_SK.shape, len(weight_NK)
-    pieces = pieces or (1 if S > 256 or K < 1024 or not x_SK.is_cuda else 4 if N <= 2048 else 2)
-    if pieces == 1 or K % (16 * pieces):
+    splits = splits or (1 if S > 256 or K < 1024 or not x_SK.is_cuda else 4 if N <= 2048 else 2)
+    if splits == 1 or K % (16 * splits):
         return x_SK @ weight_NK.T
-    x, w = x_SK.view(S, pieces, -1).transpose(0, 1), weight_NK.view(N, pieces, -1).permute(1, 2, 0)
+    x, w = x_SK.view(S, splits, -1).transpose(0, 1), weight_NK.view(N, splits, -1).permute(1, 2, 0)
     wide = x.is_cuda and x.dtype != torch.float32
     return torch.bmm(x, w, out_dtype=torch.float32) if wide else torch.bmm(x, w).float()
 
 
 def add_norm(x_SC: Tensor, y_SC: Tensor, bias: Tensor | None, weight: Tensor, eps: float) -> Tensor:
-    """x <- x + y + bias, in place; returns x / rms(x) * weight in the weight's type. y may be a product in pieces (n, S, C);
+    """x <- x + y + bias, in place; returns x / rms(x) * weight in the weight's type. y may be partial sums (n, S, C);
     their sum is rounded to the weight's type, as the whole product is in training."""
-    if not serve(x_SC):
+    if not use_kernels(x_SC):
         if y_SC.dim() == 3:
             y_SC = y_SC.sum(0).to(weight.dtype)
         x_SC += y_SC
@@ -106,14 +111,14 @@ def add_norm(x_SC: Tensor, y_SC: Tensor, bias: Tensor | None, weight: Tensor, ep
     out = torch.empty(S, C, dtype=weight.dtype, device=x_SC.device)
     _add_norm[(S,)](
         x_SC, y_SC, weight if bias is None else bias, weight, out, eps, C,
-        WIDE=triton.next_power_of_2(C), PIECES=len(y_SC) if y_SC.dim() == 3 else 0, BIAS=bias is not None, num_warps=8,
+        WIDE=triton.next_power_of_2(C), SPLITS=len(y_SC) if y_SC.dim() == 3 else 0, BIAS=bias is not None, num_warps=8,
     )  # fmt: skip
     return out
 
 
 def embed_norm(token_S: Tensor, table_VC: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """x, the tokens' rows of the table in float32, and x / rms(x) * weight in the weight's type."""
-    if not serve(table_VC):
+    if not use_kernels(table_VC):
         x_SC = table_VC[token_S].float()
         return x_SC, F.rms_norm(x_SC, (x_SC.shape[-1],), weight.float(), eps).to(weight.dtype)
     S, C = len(token_S), table_VC.shape[1]
@@ -136,15 +141,15 @@ if triton is not None:
         tl.store(out + s * C + i, (row * r * weight).to(out.dtype.element_ty), mask=i < C)
 
     @triton.jit
-    def _add_norm(x, y, bias, w, out, eps, C, WIDE: tl.constexpr, PIECES: tl.constexpr, BIAS: tl.constexpr):
+    def _add_norm(x, y, bias, w, out, eps, C, WIDE: tl.constexpr, SPLITS: tl.constexpr, BIAS: tl.constexpr):
         s = tl.program_id(0).to(tl.int64)
         i = tl.arange(0, WIDE)
         weight = tl.load(w + i, mask=i < C, other=0.0).to(tl.float32)
         row = tl.load(x + s * C + i, mask=i < C, other=0.0)
-        if PIECES:
+        if SPLITS:
             y_row = tl.zeros((WIDE,), tl.float32)
-            for piece in tl.static_range(PIECES):
-                y_row += tl.load(y + (piece * tl.num_programs(0) + s) * C + i, mask=i < C, other=0.0)
+            for split in tl.static_range(SPLITS):
+                y_row += tl.load(y + (split * tl.num_programs(0) + s) * C + i, mask=i < C, other=0.0)
             row += y_row.to(out.dtype.element_ty).to(tl.float32)
         else:
             row += tl.load(y + s * C + i, mask=i < C, other=0.0).to(tl.float32)
@@ -155,8 +160,8 @@ if triton is not None:
         tl.store(out + s * C + i, (row * r * weight).to(out.dtype.element_ty), mask=i < C)
 
     @triton.jit
-    def _place(qkv, out, keys, values, table, heads, lengths, rows, cos, sin, qn, kn, bias, eps, H, KV, M,
-               ALL: tl.constexpr, PAGE: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr,
+    def _rotate_and_store(qkv, out, keys, values, table, heads, lengths, table_rows, cos, sin, qn, kn, bias, eps, H, KV, M,
+               ALL: tl.constexpr, PAGE: tl.constexpr, HALF: tl.constexpr, TABLE_ROWS: tl.constexpr,
                NORM: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
         D: tl.constexpr = 2 * HALF
         s = tl.program_id(0).to(tl.int64)
@@ -165,25 +170,25 @@ if triton is not None:
         from_ = h[:, None] * D + i[None, :]
         at, head = tl.load(lengths + s), tl.load(heads + s)
         own = at - head
-        mine = s
-        if ROWS:
-            mine = tl.load(rows + s)
-        page = tl.load(table + mine * M + tl.cdiv(head, PAGE) + own // PAGE).to(tl.int64)
+        table_row = s
+        if TABLE_ROWS:
+            table_row = tl.load(table_rows + s)
+        page = tl.load(table + table_row * M + tl.cdiv(head, PAGE) + own // PAGE).to(tl.int64)
         row = qkv + s * (H + 2 * KV) * D
         a = tl.load(row + from_, mask=real, other=0.0).to(tl.float32)
         b = tl.load(row + from_ + HALF, mask=real, other=0.0).to(tl.float32)
         if BIAS:
             a += tl.load(bias + from_, mask=real, other=0.0).to(tl.float32)
             b += tl.load(bias + from_ + HALF, mask=real, other=0.0).to(tl.float32)
-        turning = (h < H + KV)[:, None]
+        rotates = (h < H + KV)[:, None]
         if NORM:
             r = tl.rsqrt((tl.sum(a * a, 1) + tl.sum(b * b, 1)) / D + eps)[:, None]
             queries = (h < H)[:, None]
             wa = tl.where(queries, tl.load(qn + i)[None, :], tl.load(kn + i)[None, :]).to(tl.float32)
             wb = tl.where(queries, tl.load(qn + HALF + i)[None, :], tl.load(kn + HALF + i)[None, :]).to(tl.float32)
-            a, b = tl.where(turning, a * r * wa, a), tl.where(turning, b * r * wb, b)
+            a, b = tl.where(rotates, a * r * wa, a), tl.where(rotates, b * r * wb, b)
         c, t = tl.load(cos + at * HALF + i)[None, :], tl.load(sin + at * HALF + i)[None, :]
-        a, b = tl.where(turning, a * c - b * t, a), tl.where(turning, b * c + a * t, b)
+        a, b = tl.where(rotates, a * c - b * t, a), tl.where(rotates, b * c + a * t, b)
         a, b = a.to(out.dtype.element_ty), b.to(out.dtype.element_ty)
         tl.store(out + s * (H + 2 * KV) * D + from_, a, mask=real)
         tl.store(out + s * (H + 2 * KV) * D + from_ + HALF, b, mask=real)

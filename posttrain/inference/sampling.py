@@ -1,46 +1,58 @@
-"""The native sampler: the trainer's own weights and modules, so what was sampled is what is trained.
+"""Plain sampling: the trainer's own weights and modules, so what was sampled is what is trained.
 
-A prompt is read once for all its answers; rows whose answer has ended are dropped from the batch as they end; every
-token's log-probability comes with it. Each token is one hashed uniform of (seed, step, prompt, sample, position) put
-through the inverse CDF, so an answer does not depend on the batch it was made in.
+A prompt is prefilled once for all its answers; rows whose answer has ended are dropped from the batch as they end; every
+token comes with its log-probability. Each token is one hashed uniform of (seed, step, prompt, sample, position) put
+through the inverse CDF, so an answer does not depend on the batch it was sampled in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from posttrain.core import rng
-from posttrain.core.sampling import Sampling
+from posttrain.core.sampling import Sampling as Sampling
 
 
-class Model(Protocol):
-    """What the sampler asks of a model: Decoder and HFDecoder give it."""
+class Cache(Protocol):
+    """Keys and values of rows that are being sampled: the model's own type."""
 
-    def prefill(self, tokens_BT: Tensor, lengths_B: Tensor, slots: int, **seen: Any) -> tuple[Tensor, Any]: ...
-    def step(self, tokens_B: Tensor, cache: Any) -> Tensor: ...
+    def select(self, rows: Tensor) -> None: ...
+
+
+C = TypeVar("C", bound=Cache)
+
+
+class Model(Protocol[C]):
+    """What the sampler needs of a model: Decoder and HFDecoder have it."""
+
+    def prefill(
+        self, tokens_BT: Tensor, lengths_B: Tensor, slots: int, seen: Mapping[str, Tensor] | None = None
+    ) -> tuple[Tensor, C]: ...
+    def step(self, tokens_B: Tensor, cache: C) -> Tensor: ...
     def logits(self, h: Tensor) -> Tensor: ...
 
 
 @dataclass
 class Sample:
-    """One answer as ids with the log-probability of each; stopped is False when it ran into the limit."""
+    """One answer."""
 
-    tokens: Tensor
-    logp_T: Tensor
-    stopped: bool
+    tokens: Tensor  # (T,) ids, the stop token included
+    logp_T: Tensor  # the log-probability of each
+    stopped: bool  # False when it reached the token limit
 
 
 @torch.no_grad()
 def generate(
-    model: Model, contexts: Sequence[Tensor], keys: Sequence[Sequence[int]], how: Sampling,
+    model: Model[C], contexts: Sequence[Tensor], keys: Sequence[Sequence[int]], how: Sampling,
     stop_ids: Sequence[int], device: torch.device | str = "cpu", seen: Mapping[str, Tensor] | None = None,
 ) -> list[list[Sample]]:  # fmt: skip
-    """For each context, one answer a key (its random identity); `seen` is what else the contexts hold, stacked."""
+    """For each context, one answer per key (its random identity). Contexts are prefilled one by one: none shares with
+    another. seen: what else the contexts hold (pictures), stacked."""
     if not contexts:
         return []
     counts = torch.tensor([len(k) for k in keys])
@@ -59,7 +71,7 @@ def generate(
 
 
 def _decode(
-    model: Model, h_BD: Tensor, cache: Any, key_B: Tensor, how: Sampling, stop_ids: Tensor
+    model: Model[C], h_BD: Tensor, cache: C, key_B: Tensor, how: Sampling, stop_ids: Tensor
 ) -> list[Sample]:  # fmt: skip
     B = key_B.numel()
     tokens = torch.zeros(B, how.max_tokens, dtype=torch.long, device=key_B.device)
@@ -76,7 +88,7 @@ def _decode(
         left = int(running.sum())
         if left == 0 or t + 1 == how.max_tokens:
             break
-        if left <= 0.8 * alive.numel():  # drop ended rows once it pays for moving the cache
+        if left <= 0.8 * alive.numel():  # drop ended rows once that outweighs the cost of moving the cache
             where = running.nonzero().squeeze(-1)
             alive, token, running = alive[where], token[where], running[where]
             cache.select(where)
@@ -87,15 +99,15 @@ def _decode(
 
 
 def draw(logits_BV: Tensor, key_B: Tensor, position: int, how: Sampling) -> tuple[Tensor, Tensor]:
-    """One token a row and its log-probability."""
+    """One token per row and its log-probability."""
     raw_BV = logits_BV.float()
     logits_BV = raw_BV / (how.temperature or 1.0)
     if how.temperature == 0:
         token_B = logits_BV.argmax(-1)
     else:
         token_B = rng.pick(truncate(logits_BV, how), rng.uniform(key_B, position))
-    told_BV = raw_BV if how.raw_logp else logits_BV
-    return token_B, told_BV.gather(-1, token_B.unsqueeze(-1)).squeeze(-1) - torch.logsumexp(told_BV, -1)
+    reported_BV = raw_BV if how.raw_logp else logits_BV
+    return token_B, reported_BV.gather(-1, token_B.unsqueeze(-1)).squeeze(-1) - torch.logsumexp(reported_BV, -1)
 
 
 def truncate(logits_BV: Tensor, how: Sampling) -> Tensor:

@@ -1,4 +1,4 @@
-"""A look at the books as they stood at one moment, read while the device goes on."""
+"""A snapshot of all slots' state, copied to the host without blocking the device."""
 
 from __future__ import annotations
 
@@ -6,49 +6,51 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from posttrain.inference.pick import Books
+from posttrain.inference.pick import SlotState
 
 
-class Look:
-    """Who is alive, how much each has made, who stopped: copied to the host without waiting, behind the steps before it."""
+class Snapshot:
+    """Which slots are alive, how many tokens each has generated, which have stopped: an asynchronous copy to the host, queued
+    behind the decode steps launched before it."""
 
-    count: ClassVar[int] = 0  # of all looks so far; a job belongs to those after it was seated
+    count: ClassVar[int] = 0  # snapshots taken so far; a job appears in those taken after it was assigned a slot
 
-    def __init__(self, books: Books) -> None:
-        Look.count += 1
-        self.number = Look.count
-        seen = torch.stack((books.alive.long(), books.made, books.stopped.long()))
+    def __init__(self, state: SlotState) -> None:
+        Snapshot.count += 1
+        self.number = Snapshot.count
+        values = torch.stack((state.alive.long(), state.num_generated, state.stopped.long()))
         self.event: torch.cuda.Event | None = None
-        if seen.is_cuda:
-            self.seen = torch.empty(seen.shape, dtype=seen.dtype, pin_memory=True)
-            self.seen.copy_(seen, non_blocking=True)
+        if values.is_cuda:
+            self.values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            self.values.copy_(values, non_blocking=True)
             self.event = torch.cuda.Event()
             self.event.record()
         else:
-            self.seen = seen
+            self.values = values
 
-    def read(self) -> np.ndarray:
-        """(alive, made, stopped) of every slot, waiting for the copy if it is not there yet."""
+    def read(self) -> NDArray[np.int64]:
+        """(alive, num_generated, stopped) of every slot; waits for the copy if it has not arrived yet."""
         if self.event is not None:
             self.event.synchronize()
-        return self.seen.numpy()
+        return self.values.numpy()
 
-    def rows(self, books: Books, seats: list[int]) -> tuple[Tensor, Tensor]:
-        """Answers and log-probabilities of slots that had ended: nobody writes there, so a second stream may read them."""
+    def rows(self, state: SlotState, slots: list[int]) -> tuple[Tensor, Tensor]:
+        """Tokens and log-probabilities of slots that had finished: no step writes there, so a second CUDA stream may read them."""
         if self.event is None:
-            return books.tokens[seats], books.logp[seats]
-        with torch.cuda.stream(_side()):
+            return state.tokens[slots], state.logp[slots]
+        with torch.cuda.stream(_copy_stream()):
             torch.cuda.current_stream().wait_event(self.event)
-            at = torch.tensor(seats, device=books.tokens.device)
-            return books.tokens[at].cpu(), books.logp[at].cpu()
+            at = torch.tensor(slots, device=state.tokens.device)
+            return state.tokens[at].cpu(), state.logp[at].cpu()
 
 
 _STREAMS: list[torch.cuda.Stream] = []
 
 
-def _side() -> torch.cuda.Stream:
+def _copy_stream() -> torch.cuda.Stream:
     if not _STREAMS:
         _STREAMS.append(torch.cuda.Stream())
     return _STREAMS[0]

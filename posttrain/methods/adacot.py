@@ -17,8 +17,8 @@ from posttrain.methods.reft import with_steps
 from posttrain.methods.sft import sft
 from posttrain.rewards.rules.adacot import adacot as penalty
 from posttrain.rewards.rules.task import task as own_grade
-from posttrain.rewards.runtime.score import Scorer
-from posttrain.rewards.runtime.spec import Given
+from posttrain.rewards.runtime.score import RewardSum
+from posttrain.rewards.runtime.scorer import Prescored
 
 
 class Labelled:
@@ -62,14 +62,14 @@ def adacot(
 
         return build
 
-    def rewards(context: Context) -> Scorer:
+    def rewards(context: Context) -> RewardSum:
         graded = own_grade.but(environment=env()(context))
-        return Scorer(
+        return RewardSum(
             [("task", graded, 1.0), ("adacot", penalty.but(miss=miss, over=over), 1.0)], context.config.reward_timeout
         )
 
     parts = (
-        Phase("sft", sft, warmup, env(), rewards=lambda c: Given()),
+        Phase("sft", sft, warmup, env(), rewards=lambda c: Prescored()),
         Phase(
             "skewed",
             ppo.but(name="adacot-skewed", advantage=masked.but(at=at)),

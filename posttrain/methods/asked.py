@@ -17,4 +17,5 @@ def asked_task(context: Context) -> Any:
 
 def asked_rewards(context: Context) -> Any:
     """The reward of the settings; the task's own grade where they name none."""
-    return build_scorer(context.config.reward, asked_task(context), context.config.reward_timeout)
+    c = context.config
+    return build_scorer(c.reward, asked_task(context), c.reward_timeout, c.device)

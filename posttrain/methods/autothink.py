@@ -9,7 +9,7 @@ from posttrain.methods.asked import asked_task
 from posttrain.methods.grpo import grpo
 from posttrain.rewards.rules.task import task as own_grade
 from posttrain.rewards.rules.thinks import thinks
-from posttrain.rewards.runtime.score import Scorer
+from posttrain.rewards.runtime.score import RewardSum
 from posttrain.rewards.shaping.autothink import autothink as naive
 from posttrain.rewards.shaping.autothink_balance import autothink_balance
 from posttrain.rewards.shaping.autothink_length import autothink_length
@@ -30,9 +30,9 @@ def autothink(balance: int = 20, both: int = 60, prune: int = 20) -> Plan:
     if min(steps.values()) < 0 or not sum(steps.values()):
         raise UserError(f"got {steps}; a stage takes 0 steps or more, and one of them some")
 
-    def rewards(context: Context) -> Scorer:
+    def rewards(context: Context) -> RewardSum:
         graded = own_grade.but(environment=asked_task(context))
-        return Scorer([("task", graded, 1.0), ("thinks", thinks, 0.0)], context.config.reward_timeout)
+        return RewardSum([("task", graded, 1.0), ("thinks", thinks, 0.0)], context.config.reward_timeout)
 
     parts = tuple(
         Phase(

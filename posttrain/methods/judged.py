@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from posttrain.core.plan import Context
 from posttrain.methods.asked import asked_rewards
+from posttrain.rewards.runtime.scorer import texts_of
 from posttrain.rewards.runtime.spec import function_of
 from posttrain.rewards.scorers.pairwise import Judge, by_score, is_judge, one_by_one
 
@@ -14,4 +15,4 @@ def asked_judge(context: Context, k: float = 1.0) -> Judge:
     if file.endswith(".py") and "+" not in context.config.reward and is_judge(function_of(file, name)):
         return one_by_one(function_of(file, name))
     scorer = asked_rewards(context)
-    return by_score(lambda prompts, texts: scorer.texts(prompts, texts)[0], k)
+    return by_score(lambda prompts, texts: texts_of(scorer, prompts, texts), k)

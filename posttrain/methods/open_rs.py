@@ -13,7 +13,7 @@ from posttrain.evals.accuracy import accuracy
 from posttrain.methods.grpo import grpo
 from posttrain.rewards.rules.format import format
 from posttrain.rewards.rules.task import task as own_grade
-from posttrain.rewards.runtime.score import Scorer
+from posttrain.rewards.runtime.score import RewardSum
 from posttrain.rewards.shaping.open_rs import open_rs as reward
 from posttrain.rollouts.sample import sample
 
@@ -55,9 +55,9 @@ def open_rs(rounds: int = 5, steps: int = 10, easy: int | None = 1, cosine: bool
         hard = level(context, context.config.level)
         return hard if easy is None else Mixed(hard, level(context, easy))
 
-    def rewards(context: Context) -> Scorer:
+    def rewards(context: Context) -> RewardSum:
         graded = own_grade.but(environment=env(context))
-        return Scorer([("task", graded, 1.0), ("format", format, 1.0)], context.config.reward_timeout)
+        return RewardSum([("task", graded, 1.0), ("format", format, 1.0)], context.config.reward_timeout)
 
     def look(context: Context) -> None:
         c = context.config

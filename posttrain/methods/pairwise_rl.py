@@ -14,7 +14,7 @@ from posttrain.methods.asked import asked_task
 from posttrain.methods.judged import asked_judge
 from posttrain.methods.ppo import ppo
 from posttrain.methods.sft import sft
-from posttrain.rewards.runtime.spec import Given
+from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.scorers.anchors import Anchors
 from posttrain.rewards.scorers.pair_judge import PairJudge, lessons
 from posttrain.rewards.scorers.pairwise import WinRate, compare
@@ -74,7 +74,7 @@ def pairwise_rl(
         Do("pairs", label),
         Phase(
             "judge", sft, lambda c: max(1, round(PASSES * taught(c).size / c.config.prompts)), taught, role="judge",
-            make=lambda c: c.role("start").clone(), rewards=lambda c: Given(),
+            make=lambda c: c.role("start").clone(), rewards=lambda c: Prescored(),
         ),
         Phase("ppo", pairwise_ppo(beta), steps, asked_task, rewards=rewards, reference="start"),
     )  # fmt: skip

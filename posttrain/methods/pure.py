@@ -12,7 +12,7 @@ from posttrain.losses.regularisers.kl import kl
 from posttrain.methods.asked import asked_rewards, asked_task
 from posttrain.methods.grpo import grpo
 from posttrain.methods.process_reward_model import process_reward_model
-from posttrain.rewards.runtime.spec import Given
+from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.scorers.fine_grained import FineGrained, models_of
 from posttrain.rewards.scorers.process_model import ProcessModel
 from posttrain.rewards.shaping.min_form import min_form
@@ -72,7 +72,7 @@ def step_model(steps: int, level: str) -> tuple[Do, Phase]:
         return Listed("steps", tuple(Prompt(r["id"], tuple(r["prompt"]), None, {"steps": r["steps"]}) for r in rows))
 
     learn = Phase(
-        "step-model", process_reward_model, steps, labelled, role="step_model", rewards=lambda c: Given(),
+        "step-model", process_reward_model, steps, labelled, role="step_model", rewards=lambda c: Prescored(),
         make=lambda c: c.role("policy").as_reward_model(),
     )  # fmt: skip
     return Do("label-steps", label), learn

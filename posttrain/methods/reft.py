@@ -16,8 +16,8 @@ from posttrain.losses.value.value_loss import value_loss
 from posttrain.methods.ppo import ppo
 from posttrain.methods.sft import sft
 from posttrain.rewards.rules.partial_credit import partial_credit
-from posttrain.rewards.runtime.score import Scorer
-from posttrain.rewards.runtime.spec import Given
+from posttrain.rewards.runtime.score import RewardSum
+from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 
 
@@ -73,8 +73,8 @@ def reft(
         c = context.config
         return Worked(task(c.task, level=c.level, think=c.think, data=c.data or None), questions)
 
-    def rewards(context: Context) -> Scorer:
-        return Scorer([("partial_credit", partial_credit.but(credit=credit), 1.0)], context.config.reward_timeout)
+    def rewards(context: Context) -> RewardSum:
+        return RewardSum([("partial_credit", partial_credit.but(credit=credit), 1.0)], context.config.reward_timeout)
 
     def measure(name: str) -> Do:
         def work(context: Context) -> None:
@@ -84,7 +84,7 @@ def reft(
 
         return Do(f"accuracy-{name}", work)
 
-    warm = (Phase("sft", sft, warmup, env, rewards=lambda c: Given()), measure("after-sft")) if warmup else ()
+    warm = (Phase("sft", sft, warmup, env, rewards=lambda c: Prescored()), measure("after-sft")) if warmup else ()
     learn = Phase("ppo", reinforced(beta), steps, env, rewards=rewards)
     parts = (measure("before"), *warm, learn, measure("after-ppo"))
     options = {"questions": questions, "warmup": warmup, "steps": steps, "beta": beta, "credit": credit}

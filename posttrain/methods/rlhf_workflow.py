@@ -27,7 +27,7 @@ from posttrain.methods.ppo import ppo
 from posttrain.methods.raft import raft
 from posttrain.methods.reward_model import reward_model
 from posttrain.methods.sft import sft
-from posttrain.rewards.runtime.spec import Given
+from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.scorers.reward_model import RewardModel
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 
@@ -96,8 +96,8 @@ def _improve(work: Workflow, name: str, method: Method | None, role: str, rounds
     return [Cycle((learn, Do(f"{name}-measured", work.measure(role))), times=rounds)]
 
 
-def _given(context: Context) -> Given:
-    return Given()
+def _given(context: Context) -> Prescored:
+    return Prescored()
 
 
 class Workflow:

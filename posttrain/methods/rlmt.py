@@ -12,7 +12,7 @@ from posttrain.methods.asked import asked_rewards, asked_task
 from posttrain.methods.grpo import grpo
 from posttrain.methods.reft import Worked
 from posttrain.methods.sft import sft
-from posttrain.rewards.runtime.spec import Given
+from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.scorers.answer_only import AnswerOnly
 from posttrain.rollouts.sample import sample
 
@@ -44,7 +44,7 @@ def rlmt(steps: int = 60, warmup: int = 0, n: int = 8, beta: float = 0.001) -> P
         scorer = asked_rewards(context)
         return AnswerOnly(lambda prompts, texts: scorer.texts(prompts, texts)[0])
 
-    warm = (Phase("sft", sft, warmup, worked, rewards=lambda c: Given()),) if warmup else ()
+    warm = (Phase("sft", sft, warmup, worked, rewards=lambda c: Prescored()),) if warmup else ()
     learn = Phase("rlmt", thinking(n, beta), steps, asked_task, rewards=rewards)
     options = {"steps": steps, "warmup": warmup, "n": n, "beta": beta}
     return Plan("rlmt", (*warm, learn), "RLMT", "arXiv:2509.20357", rlmt.__doc__ or "", options)

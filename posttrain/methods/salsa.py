@@ -8,7 +8,7 @@ from posttrain.environments.task import task
 from posttrain.methods.ppo import ppo
 from posttrain.methods.reft import Worked
 from posttrain.methods.sft import sft
-from posttrain.rewards.runtime.spec import Given
+from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 from posttrain.weights.soup import soup
 
@@ -33,8 +33,8 @@ def salsa(questions: int = 500, warmup: int = 20, steps: int = 60, beta: float =
     )  # fmt: skip
     parts = (
         Copy("policy", "base"),
-        Phase("sft", sft, warmup, env, rewards=lambda c: Given()),
-        Phase("sft-other", sft, warmup, env, "other", lambda c: c.role("base").clone(), rewards=lambda c: Given()),
+        Phase("sft", sft, warmup, env, rewards=lambda c: Prescored()),
+        Phase("sft-other", sft, warmup, env, "other", lambda c: c.role("base").clone(), rewards=lambda c: Prescored()),
         Phase("ppo", method, steps, env, reference="other"),
     )
     options = {"questions": questions, "warmup": warmup, "steps": steps, "beta": beta, "alpha": alpha}

@@ -1,15 +1,15 @@
 """One compact dense decoder (Llama, SmolLM2, Mistral, Qwen2/2.5, Qwen3) for training and for sampling.
 
 Parameters carry the names of Hugging Face checkpoints, so loading and saving a folder is a plain copy of tensors.
-Rows are right-padded: causality alone keeps real tokens from seeing padding. The residual stream and the logits have
-float32 whatever the weights have: in bf16 it is their rounding that sets sampler and trainer apart.
+Rows are right-padded: causality alone keeps real tokens from attending to padding. The residual stream and the logits are
+float32 whatever the weights are: in bf16 it is their rounding that makes sampler and trainer differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from posttrain.core.errors import UserError
-from posttrain.models.elementwise import added_normed, normed
-from posttrain.models.likelihood import product
-from posttrain.models.shape import DecoderConfig, inverse_frequencies
+from posttrain.models.elementwise import add_rms_norm, rms_norm
+from posttrain.models.likelihood import matmul_fp32
+from posttrain.models.shape import DecoderConfig as DecoderConfig
+from posttrain.models.shape import inverse_frequencies
 
 if TYPE_CHECKING:
-    from posttrain.models.packed import Stream
+    from posttrain.models.packed import PackedBatch
 
 
 class KVCache:
@@ -35,19 +36,19 @@ class KVCache:
         self.lengths_B = torch.zeros(rows, dtype=torch.long, device=like.device)
 
     def select(self, rows: Tensor) -> None:
-        """Keep these rows, in this order; a row named twice is forked (a prompt's answers share its prefill)."""
+        """Keep these rows, in this order; a row given twice is forked (a prompt's answers share its prefill)."""
         self.keys = [k[rows] for k in self.keys]
         self.values = [v[rows] for v in self.values]
         self.lengths_B = self.lengths_B[rows]
 
-    def stores(self, at_B: Tensor | None, used: int = 0) -> list[Slots]:
-        """One layer's view each; at_B is the slot of each row's new token, None while filling from slot 0."""
+    def views(self, at_B: Tensor | None, used: int = 0) -> list[CacheView]:
+        """One view per layer; at_B is the slot of each row's new token, None while filling from slot 0."""
         rows_B = torch.arange(self.lengths_B.shape[0], device=self.lengths_B.device)
-        return [Slots(k, v, rows_B, at_B, used) for k, v in zip(self.keys, self.values, strict=True)]
+        return [CacheView(k, v, rows_B, at_B, used) for k, v in zip(self.keys, self.values, strict=True)]
 
 
 class RMSNorm(nn.Module):
-    """In the type of its weight, whatever the type of the states."""
+    """RMSNorm with an output in the type of its weight, whatever the type of its input."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -55,11 +56,11 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return normed(x, self.weight, self.eps)
+        return rms_norm(x, self.weight, self.eps)
 
-    def after(self, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor]:
-        """x + y and its norm."""
-        return added_normed(x, y, self.weight, self.eps)
+    def add_and_norm(self, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor]:
+        """x + y and its norm, in one pass."""
+        return add_rms_norm(x, y, self.weight, self.eps)
 
 
 class Attention(nn.Module):
@@ -74,7 +75,7 @@ class Attention(nn.Module):
         self.k_norm = RMSNorm(c.head_dim, c.rms_eps) if c.qk_norm else nn.Identity()
 
     def forward(
-        self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None, layer: Slots | Prefix | None
+        self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None, layer: CacheView | Prefix | None
     ) -> Tensor:
         B, T, _ = x.shape
         q = rotate(self.q_norm(self.q_proj(x).view(B, T, self.heads, self.head_dim)).transpose(1, 2), rope)
@@ -83,26 +84,25 @@ class Attention(nn.Module):
         if layer is not None:
             k, v = layer.write(k, v)
         shared = self.heads != self.kv_heads
-        if (
-            shared and mask is not None and q.is_cuda
-        ):  # with a mask the fast kernels want a key head for every query head
+        if shared and mask is not None and q.is_cuda:  # with a mask the fast kernels need one key head per query head
             k, v = (x.repeat_interleave(self.heads // self.kv_heads, 1) for x in (k, v))
             shared = False
         out = F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=mask is None and T > 1, enable_gqa=shared
         )
-        return self.o_proj(out.transpose(1, 2).reshape(B, T, -1))
+        y: Tensor = self.o_proj(out.transpose(1, 2).reshape(B, T, -1))
+        return y
 
 
 @dataclass
-class Slots:
-    """One layer's view of the cache during one step: where the new tokens go and how far to look back."""
+class CacheView:
+    """One layer's view of the cache during one step: where the new tokens go and how far they attend back."""
 
     keys: Tensor
     values: Tensor
-    rows_B: Tensor
+    rows_B: Tensor  # 0, 1, ... B - 1
     at_B: Tensor | None  # slot of the single new token of each row; None while filling from slot 0
-    used: int
+    used: int  # slots that any row uses
 
     def write(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         if self.at_B is None:
@@ -115,9 +115,9 @@ class Slots:
 
 @dataclass
 class Prefix:
-    """One layer's keys and values of the prompts: kept while they are read, put before those of the answers after."""
+    """One layer's keys and values of the prompts: saved during the prompts' pass, prepended in the answers' pass."""
 
-    rows_B: Tensor | None = None  # which prompt each answer continues; None while the prompts are read
+    rows_B: Tensor | None = None  # which prompt each answer continues; None during the prompts' pass
     keys: Tensor | None = None
     values: Tensor | None = None
 
@@ -136,7 +136,8 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(c.intermediate_size, c.hidden_size, bias=c.mlp_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        y: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return y
 
 
 class Layer(nn.Module):
@@ -148,10 +149,11 @@ class Layer(nn.Module):
         self.mlp = MLP(c)
 
     def forward(
-        self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None, layer: Slots | Prefix | None
+        self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None, layer: CacheView | Prefix | None
     ) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), rope, mask, layer)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        y: Tensor = self.mlp(self.post_attention_layernorm(x))
+        return x + y
 
 
 class Trunk(nn.Module):
@@ -161,9 +163,14 @@ class Trunk(nn.Module):
         self.layers = nn.ModuleList(Layer(c) for _ in range(c.num_layers))
         self.norm = RMSNorm(c.hidden_size, c.rms_eps)
 
+    @property
+    def blocks(self) -> Iterable[Layer]:
+        """The layers, with their type."""
+        return cast("Iterable[Layer]", self.layers)
+
 
 class Decoder(nn.Module):
-    """The model: `hidden` and `continued` for training, `prefill` and `step` for sampling, `logits` for both."""
+    """The model: `hidden`, `hidden_shared` and `hidden_packed` for training, `prefill` and `step` for sampling, `logits` for both."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -175,8 +182,8 @@ class Decoder(nn.Module):
         self.register_buffer("inv_freq", inverse_frequencies(config), persistent=False)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Decoder:
-        """A cast of the model leaves the rotary frequencies in float32: in bf16, position 1000 is off by radians."""
-        super()._apply(fn, recurse)
+        """A cast of the model leaves the rotary frequencies in float32: in bf16 position 1000 is off by radians."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.inv_freq = inverse_frequencies(self.config).to(self.lm_head.weight.device)
         return self
 
@@ -186,7 +193,7 @@ class Decoder(nn.Module):
 
     @property
     def head_weight(self) -> Tensor:
-        """The whole head: logits are h W^T and nothing else, so they may be computed in chunks."""
+        """The head is this matrix alone: logits are h W^T, so they may be computed in chunks."""
         return self.lm_head.weight
 
     def embed(self, tokens: Tensor, seen: Mapping[str, Tensor] | None = None) -> Tensor:
@@ -200,18 +207,18 @@ class Decoder(nn.Module):
         self, tokens_BT: Tensor, positions_BT: Tensor | None = None, segments_BT: Tensor | None = None,
         seen: Mapping[str, Tensor] | None = None,
     ) -> Tensor:  # fmt: skip
-        """States before the head. Segments (packed rows) attend only within themselves."""
+        """Hidden states before the head. Segments (packed rows) attend only within themselves."""
         if positions_BT is None:
             positions_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device).expand_as(tokens_BT)
         mask = None if segments_BT is None else block_mask(segments_BT)
         return self._layers(self.embed(tokens_BT, seen), positions_BT, mask, [None] * self.config.num_layers)
 
-    def continued(
+    def hidden_shared(
         self, contexts_PL: Tensor, lengths_P: Tensor, rows_B: Tensor, actions_BT: Tensor,
         seen: Mapping[str, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """States of prompts read once and of the answers that continue them: after each prompt's last token (P, D),
-        and after each action (B, T, D). The gradient of a prompt's states is the sum over its answers.
+        """Hidden states with one pass per prompt for all its answers: after each prompt's last token (P, D), and after each action
+        (B, T, D). The gradient of a prompt's states is the sum over its answers.
         """
         prefix = [Prefix() for _ in self.model.layers]
         place_L = torch.arange(contexts_PL.shape[1], device=contexts_PL.device)
@@ -227,50 +234,55 @@ class Decoder(nn.Module):
         h_BTD = self._layers(self.embed(actions_BT), places_BT, mask, prefix)
         return h_PLD[torch.arange(len(lengths_P), device=h_PLD.device), lengths_P - 1], h_BTD
 
-    def streamed(self, stream: Stream, recompute: int = 0) -> Tensor:
-        """States of tokens end to end (N, D); the first layers compute their activations again in backward."""
+    def hidden_packed(self, packed: PackedBatch, recompute: int = 0) -> Tensor:
+        """Hidden states of packed tokens (N, D); the first `recompute` layers recompute their activations in backward."""
         from posttrain.models.packed import layer
 
-        angle_ND = stream.positions_N.unsqueeze(-1).float() * self.inv_freq
-        stream.rope = (angle_ND.cos(), angle_ND.sin())
-        x, y = self.model.embed_tokens(stream.tokens_N).float(), None
-        for i, block in enumerate(self.model.layers):
-            again = i < recompute
-            x, y = checkpoint(layer, block, x, y, stream, use_reentrant=False) if again else layer(block, x, y, stream)
-        return self.model.norm.after(x, y)[1]
+        angle_ND = packed.positions_N.unsqueeze(-1).float() * self.inv_freq
+        packed.rope = (angle_ND.cos(), angle_ND.sin())
+        x, y = self.model.embed_tokens(packed.tokens_N).float(), None
+        for i, block in enumerate(self.model.blocks):
+            recomputed = i < recompute
+            x, y = (
+                checkpoint(layer, block, x, y, packed, use_reentrant=False)
+                if recomputed
+                else layer(block, x, y, packed)
+            )
+        return self.model.norm.add_and_norm(x, y)[1]
 
     def logits(self, h: Tensor) -> Tensor:
-        """In float32: bf16 knows logits around 20 only to 0.06."""
-        return product(h, self.lm_head.weight)
+        """In float32: bf16 resolves logits around 20 only to 0.06."""
+        return matmul_fp32(h, self.lm_head.weight)
 
     def prefill(
         self, tokens_BT: Tensor, lengths_B: Tensor, slots: int, seen: Mapping[str, Tensor] | None = None
     ) -> tuple[Tensor, KVCache]:
-        """Read right-padded prompts; returns the state after each prompt's last token, and the cache."""
+        """Right-padded prompts; returns the hidden state after each prompt's last token, and the cache."""
         cache = KVCache(self.config, tokens_BT.shape[0], slots, self.lm_head.weight)
         positions_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device).expand_as(tokens_BT)
-        h_BTD = self._layers(self.embed(tokens_BT, seen), positions_BT, None, cache.stores(None))
+        h_BTD = self._layers(self.embed(tokens_BT, seen), positions_BT, None, cache.views(None))
         cache.lengths_B = lengths_B.clone()
         rows_B = torch.arange(tokens_BT.shape[0], device=tokens_BT.device)
         return h_BTD[rows_B, lengths_B - 1], cache
 
     def step(self, tokens_B: Tensor, cache: KVCache) -> Tensor:
-        """One more token a row; returns its state."""
+        """One more token per row; returns its hidden state."""
         at_B = cache.lengths_B
         used = int(at_B.max()) + 1
         mask = (torch.arange(used, device=at_B.device) <= at_B.unsqueeze(-1))[:, None, None, :]
-        h_BTD = self._layers(self.embed(tokens_B.unsqueeze(-1)), at_B.unsqueeze(-1), mask, cache.stores(at_B, used))
+        h_BTD = self._layers(self.embed(tokens_B.unsqueeze(-1)), at_B.unsqueeze(-1), mask, cache.views(at_B, used))
         cache.lengths_B = at_B + 1
         return h_BTD[:, 0]
 
     def _layers(
-        self, x: Tensor, positions: Tensor, mask: Tensor | None, stores: Sequence[Slots | Prefix | None]
+        self, x: Tensor, positions: Tensor, mask: Tensor | None, views: Sequence[CacheView | Prefix | None]
     ) -> Tensor:
-        """Every layer in turn; a store keeps a layer's keys and values, or puts earlier ones before them."""
+        """All layers; a view saves a layer's keys and values, or prepends earlier ones."""
         rope = self.rope(positions)
-        for block, store in zip(self.model.layers, stores, strict=True):
-            x = block(x, rope, mask, store)
-        return self.model.norm(x)
+        for block, view in zip(self.model.layers, views, strict=True):
+            x = block(x, rope, mask, view)
+        h: Tensor = self.model.norm(x)
+        return h
 
     def rope(self, positions_BT: Tensor) -> tuple[Tensor, Tensor]:
         angle = positions_BT[:, None, :, None].float() * self.inv_freq
@@ -286,7 +298,7 @@ def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def block_mask(segments_BT: Tensor) -> Tensor:
-    """(B, 1, T, T) bool: causal, and only within the same segment (-1 is padding and sees itself)."""
+    """(B, 1, T, T) bool: causal, and only within the same segment (-1 is padding and attends to itself)."""
     T = segments_BT.shape[1]
     same = segments_BT[:, :, None] == segments_BT[:, None, :]
     causal = torch.ones(T, T, dtype=torch.bool, device=segments_BT.device).tril()

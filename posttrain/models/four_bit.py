@@ -1,7 +1,8 @@
-"""Weights in four bits (NF4, blocks of 64), as QLoRA has them: they stay, and an adapter beside them learns.
+"""4-bit weights (NF4, blocks of 64), as in QLoRA: they are frozen, and an adapter beside them is trained.
 
-A matrix is unpacked where it is used and let go at once, forward and backward, so that only its four bits and a scale of each
-block stay (4.5 bits a weight). bitsandbytes packs and unpacks. The rollout engine adds adapters to unpacked copies of its own.
+A matrix is dequantized where it is used and freed at once, forward and backward, so that only its four bits per weight and one
+scale per block stay in memory (4.5 bits per weight). bitsandbytes quantizes and dequantizes. The rollout engine adds adapters to
+dequantized copies of its own.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posttrain.core.errors import UserError
-from posttrain.models.adapter import added, new_adapter
+from posttrain.models.adapter import merged_weight, new_adapter
 
-BLOCK = 64
+BLOCK = 64  # weights per scale
 
 
 class FourBit(nn.Module):
-    """A linear layer whose matrix is packed; `adapt` gives it the low-rank difference that learns."""
+    """A linear layer with a 4-bit matrix; `adapt` adds the low-rank adapter that is trained."""
 
     packed: Tensor
     absmax: Tensor
@@ -44,17 +45,18 @@ class FourBit(nn.Module):
         self.lora_a, self.lora_b = new_adapter(like, self.out_features, self.in_features, rank, *identity)
         self.scale = alpha / rank
 
-    def wide(self) -> Tensor:
-        """The matrix unpacked, without the adapter."""
+    def dequantized(self) -> Tensor:
+        """The matrix in its original type, without the adapter."""
         library = _library()
         state = library.QuantState(
             absmax=self.absmax, shape=torch.Size((self.out_features, self.in_features)), blocksize=BLOCK, quant_type="nf4",
             code=library.get_4bit_type("nf4", device=self.packed.device), dtype=self.dtype,
         )  # fmt: skip
-        return library.dequantize_4bit(self.packed, state)
+        matrix: Tensor = library.dequantize_4bit(self.packed, state)
+        return matrix
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = _Product.apply(x, self)
+        y: Tensor = _Product.apply(x, self)  # type: ignore[no-untyped-call]
         if self.bias is not None:
             y = y + self.bias
         if self.lora_a is None or self.lora_b is None:
@@ -62,27 +64,27 @@ class FourBit(nn.Module):
         return y + self.scale * F.linear(F.linear(x, self.lora_a), self.lora_b)
 
     def merged(self) -> Tensor:
-        """The matrix that does the same without an adapter."""
+        """The matrix with the adapter added."""
         if self.lora_a is None or self.lora_b is None:
-            return self.wide()
-        return added(self.wide(), self.lora_a, self.lora_b, self.scale)
+            return self.dequantized()
+        return merged_weight(self.dequantized(), self.lora_a, self.lora_b, self.scale)
 
 
 class _Product(torch.autograd.Function):
-    """x W^T with W unpacked for the moment; W has no gradient, so nothing else is kept for the way back."""
+    """x W^T with W dequantized for the moment; W has no gradient, so nothing else is saved for backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, layer: FourBit) -> Tensor:
         ctx.layer = layer
-        return F.linear(x, layer.wide())
+        return F.linear(x, layer.dequantized())
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad @ ctx.layer.wide(), None
+        return grad @ ctx.layer.dequantized(), None
 
 
-def pack(model: nn.Module, targets: tuple[str, ...], device: str | torch.device) -> int:
-    """Every projection of the model in four bits, one after another, so that the whole is never on the device."""
+def quantize(model: nn.Module, targets: tuple[str, ...], device: str | torch.device) -> int:
+    """Quantize every projection of the model, one after another, so that the whole model is never on the device; returns how many."""
     found = 0
     for module in list(model.modules()):
         for name, child in list(module.named_children()):

@@ -1,4 +1,5 @@
-"""Triton where it is installed. CPU builds of torch come without it: kernels are then not defined, and their plain twins serve."""
+"""Triton where it is installed. CPU builds of torch come without it: the kernels are then not defined, and the plain-torch version
+beside each of them runs instead."""
 
 from __future__ import annotations
 
@@ -14,24 +15,24 @@ try:
 except ImportError:
     triton = tl = None
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # kernels as Python, for tests: then they serve any device
-_twins = False
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # for tests: kernels then run on any device, as Python
+_plain = False
 
 
-def serve(x: Tensor) -> bool:
-    """Whether kernels or their plain twins serve this tensor."""
-    return triton is not None and not _twins and (x.is_cuda or INTERPRETED)
+def use_kernels(x: Tensor) -> bool:
+    """Whether kernels compute with this tensor; otherwise their plain-torch versions do."""
+    return triton is not None and not _plain and (x.is_cuda or INTERPRETED)
 
 
 @contextmanager
-def twins() -> Iterator[None]:
-    """Plain twins, wherever kernels would serve."""
-    global _twins
-    _twins = True
+def plain_torch() -> Iterator[None]:
+    """Plain-torch versions even where kernels would run: for comparing the two."""
+    global _plain
+    _plain = True
     try:
         yield
     finally:
-        _twins = False
+        _plain = False
 
 
-__all__ = ["serve", "tl", "triton", "twins"]
+__all__ = ["plain_torch", "tl", "triton", "use_kernels"]

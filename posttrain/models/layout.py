@@ -73,19 +73,19 @@ def hidden_states(model: Any, rows: Rows, layout: str = "shared") -> tuple[Tenso
     """States before each action (B, T, D) and after the last one (B, D). The layout changes speed, never the result.
 
     shared: a prompt is read once for all its answers; packed: rows end to end; padded: one row each. On a GPU in half
-    precision both of the first are one stream without padding.
+    precision both of the first are packed tokens without padding.
     """
     if layout not in LAYOUTS:
         raise unknown("layout", layout, LAYOUTS)
-    half = rows.tokens_BL.is_cuda and hasattr(model, "streamed") and model.head_weight.itemsize == 2
+    half = rows.tokens_BL.is_cuda and hasattr(model, "hidden_packed") and model.head_weight.itemsize == 2
     if layout != "padded" and half and not rows.seen_P:
-        return streamed(model, rows)
+        return hidden_states_packed(model, rows)
     with_seen = {"seen": rows.seen_P} if rows.seen_P else {}  # a model that reads text alone need not know of it
     row_B = torch.arange(rows.tokens_BL.shape[0], device=rows.tokens_BL.device)
-    if layout == "shared" and hasattr(model, "continued") and len(rows.first_P) < len(row_B):
+    if layout == "shared" and hasattr(model, "hidden_shared") and len(rows.first_P) < len(row_B):
         starts_P = rows.before_BT[rows.first_P, 0] + 1
         contexts_PL = rows.tokens_BL[rows.first_P, : int(starts_P.max())]
-        h_PD, h_BTD = model.continued(contexts_PL, starts_P, rows.prompt_B, rows.actions_BT, **with_seen)
+        h_PD, h_BTD = model.hidden_shared(contexts_PL, starts_P, rows.prompt_B, rows.actions_BT, **with_seen)
         before_BTD = torch.cat((h_PD[rows.prompt_B].unsqueeze(1), h_BTD[:, :-1]), 1)
         return before_BTD, h_BTD[row_B, rows.last_B - rows.before_BT[:, 0] - 1]
     if layout == "packed" and not rows.seen_P:
@@ -96,13 +96,13 @@ def hidden_states(model: Any, rows: Rows, layout: str = "shared") -> tuple[Tenso
     return h_BLD[row_B.unsqueeze(-1), rows.before_BT], h_BLD[row_B, rows.last_B]
 
 
-def streamed(model: Any, rows: Rows) -> tuple[Tensor, Tensor]:
-    """The same, by way of a stream."""
-    from posttrain.models.packed import Stream, layers_to_recompute
+def hidden_states_packed(model: Any, rows: Rows) -> tuple[Tensor, Tensor]:
+    """The same on packed tokens: on a GPU in half precision, without padding."""
+    from posttrain.models.packed import PackedBatch, layers_to_recompute
 
-    stream = Stream.of(rows)
+    stream = PackedBatch.of(rows)
     needed = torch.is_grad_enabled() and rows.tokens_BL.is_cuda
-    h_ND = model.streamed(stream, layers_to_recompute(model, len(stream.tokens_N)) if needed else 0)
+    h_ND = model.hidden_packed(stream, layers_to_recompute(model, len(stream.tokens_N)) if needed else 0)
     return h_ND[stream.before_BT], h_ND[stream.last_B]
 
 

@@ -10,7 +10,7 @@ import torch
 
 from posttrain.core.errors import UserError, nearest
 from posttrain.models.decoder import Decoder, DecoderConfig
-from posttrain.models.four_bit import pack
+from posttrain.models.four_bit import quantize
 from posttrain.models.language import LanguagePolicy
 from posttrain.models.lora import TARGETS, merged_state
 
@@ -19,9 +19,9 @@ NAMED = ("pocket", "smollm2")
 
 
 def load_model(spec: str = "pocket", device: str | None = None, dtype: str = "", bits: int = 0) -> LanguagePolicy:
-    """A policy from a name, a folder or a hub id; missing weights say in one sentence what to install or pass.
+    """A policy from a name, a folder or a hub id; for missing weights one sentence says what to install or pass.
 
-    bits=4 packs every projection (models/four_bit.py) before the model goes to the device.
+    bits=4 quantizes every projection (models/four_bit.py) before the model goes to the device.
     """
     folder = find_folder(spec)
     device = usable(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -29,7 +29,7 @@ def load_model(spec: str = "pocket", device: str | None = None, dtype: str = "",
     if not isinstance(getattr(torch, dtype, None), torch.dtype):
         raise UserError(f"dtype is {dtype!r}; use float32 or bfloat16")
     model = load_decoder(folder, getattr(torch, dtype))
-    if bits and not pack(model, TARGETS, device):
+    if bits and not quantize(model, TARGETS, device):
         raise UserError(
             f"{spec} has no layer named {', '.join(TARGETS[:3])}... to pack into {bits} bits; leave --bits away"
         )
@@ -38,7 +38,7 @@ def load_model(spec: str = "pocket", device: str | None = None, dtype: str = "",
 
 
 def usable(device: str) -> str:
-    """The device, if torch knows it and it is there."""
+    """The device, if torch can use it."""
     try:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
@@ -48,7 +48,7 @@ def usable(device: str) -> str:
 
 
 def find_folder(spec: str) -> str:
-    """The folder of a named model, the path itself, or a hub id to be left to transformers."""
+    """The folder of a named model, the path itself, or the downloaded snapshot of a hub id."""
     if spec == "pocket":
         return str(POCKET)
     if spec == "smollm2":
@@ -74,14 +74,14 @@ def _download(spec: str) -> str:
     try:
         kinds = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
         return snapshot_download(spec, allow_patterns=kinds, ignore_patterns=["consolidated*", "original/*"])
-    except Exception as error:  # every kind of network and hub failure means the same to the user
+    except Exception as error:  # all network and hub failures mean the same to the user
         raise UserError(
             f"cannot get {spec!r} from the hub ({type(error).__name__}); pass a local folder, or use --model pocket"
         ) from None
 
 
 def load_decoder(folder: str, dtype: torch.dtype) -> torch.nn.Module:
-    """Our decoder where it knows the architecture, the wrapped transformers model where it does not."""
+    """Our decoder where it supports the architecture, the wrapped transformers model where it does not."""
     shape = DecoderConfig.of(read_json(Path(folder) / "config.json"))
     if shape is None:
         from posttrain.models.hf import HFDecoder
@@ -95,13 +95,13 @@ def load_decoder(folder: str, dtype: torch.dtype) -> torch.nn.Module:
     model = model.to_empty(device="cpu")
     if shape.tied:
         model.lm_head.weight = model.model.embed_tokens.weight
-    fits(state, model, folder)
+    check_state(state, model, folder)
     model.load_state_dict(state, strict=False)
     return model.to(dtype)
 
 
-def fits(state: dict[str, torch.Tensor], model: Decoder, folder: str) -> None:
-    """Every parameter is there, none is left over, and shapes agree; says which are not."""
+def check_state(state: dict[str, torch.Tensor], model: Decoder, folder: str) -> None:
+    """Raises unless every parameter is present, none is left over, and all shapes agree."""
     want = {k: tuple(p.shape) for k, p in model.named_parameters()}  # a tied head is named once, as the embedding
     missing, unexpected = sorted(want.keys() - state.keys()), sorted(state.keys() - want.keys())
     if missing or unexpected:
@@ -122,8 +122,8 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def stop_ids(folder: Path) -> list[int]:
-    """What ends an answer besides the tokenizer's own end: eos_token_id of generation_config.json, or of config.json
-    where there is no such file (as in transformers)."""
+    """Stop tokens besides the tokenizer's own: eos_token_id of generation_config.json, or of config.json where that file is
+    missing (as in transformers)."""
     file = folder / "generation_config.json"
     file = file if file.exists() else folder / "config.json"
     given = read_json(file).get("eos_token_id")
@@ -134,7 +134,7 @@ def stop_ids(folder: Path) -> list[int]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """model.safetensors, or the shards that the index names: a folder may hold the same weights a second time."""
+    """model.safetensors, or the shards that the index lists: a folder may hold the same weights a second time."""
     index = folder / "model.safetensors.index.json"
     if (folder / "model.safetensors").exists():
         return [folder / "model.safetensors"]
@@ -148,7 +148,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def read_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """The safetensors files of a folder; nothing else is ever read, so loading runs no code."""
+    """The tensors of a folder's safetensors files; nothing else is ever read, so loading runs no code."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -165,12 +165,12 @@ def read_weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def load_tokenizer(folder: str) -> Any:
-    """The tokenizer of a folder; it must know how an answer ends."""
+    """The tokenizer of a folder; it must have an end-of-text token."""
     from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:  # transformers raises a dozen kinds, from a missing file to a damaged one
+    except Exception as error:  # transformers raises a dozen types, from a missing file to a damaged one
         raise UserError(f"transformers cannot load a tokenizer from {folder}: {error}") from None
     if tokenizer.eos_token_id is None:
         raise UserError(f"the tokenizer of {folder} has no end-of-text token, so answers could not end")

@@ -1,7 +1,7 @@
-"""LoRA: the weights stay, and each matrix learns a difference of low rank beside it.
+"""LoRA: the weights are frozen, and a low-rank adapter beside each matrix is trained.
 
-y = W x + (alpha / rank) B A x, B = 0 at first. The rollout engine adds the product into its own copy of the weights, never into W,
-so that sampling costs what it costs without; `posttrain export` writes the sum.
+y = W x + (alpha / rank) B A x, with B = 0 at first. The rollout engine adds B A into its own copy of the weights, never into W, so
+that sampling costs the same as without adapters; `posttrain export` writes the sum.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posttrain.core.errors import UserError
-from posttrain.models.adapter import added, new_adapter
+from posttrain.models.adapter import merged_weight, new_adapter
 from posttrain.models.four_bit import FourBit
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 class LoRALinear(nn.Linear):
-    """A linear layer with its own weights frozen and an adapter beside them."""
+    """A linear layer with frozen weights and a trained adapter."""
 
     lora_a: nn.Parameter
     lora_b: nn.Parameter
     scale: float
 
     @staticmethod
-    def around(linear: nn.Linear, rank: int, alpha: float, *identity: object) -> LoRALinear:
-        """The same layer with an adapter whose first matrix is drawn by identity."""
+    def wrap(linear: nn.Linear, rank: int, alpha: float, *identity: object) -> LoRALinear:
+        """The same layer with an adapter; its matrix A is drawn by identity."""
         with torch.device("meta"):
             out = LoRALinear(linear.in_features, linear.out_features, linear.bias is not None)
         out.weight, out.bias = linear.weight, linear.bias
@@ -40,18 +40,18 @@ class LoRALinear(nn.Linear):
         return F.linear(x, self.weight, self.bias) + self.scale * F.linear(F.linear(x, self.lora_a), self.lora_b)
 
     def merged(self) -> Tensor:
-        """The matrix that does the same without an adapter."""
-        return added(self.weight, self.lora_a, self.lora_b, self.scale)
+        """The matrix with the adapter added."""
+        return merged_weight(self.weight, self.lora_a, self.lora_b, self.scale)
 
 
 def add_lora(policy: Any, rank: int, alpha: float | None = None, seed: int = 0) -> Any:
-    """Freeze the policy and give every projection an adapter; alpha is twice the rank unless given."""
+    """Freeze the policy and add an adapter to every projection; alpha is twice the rank unless given."""
     policy.requires_grad_(False)
     found = 0
     for path, module in list(policy.model.named_modules()):
         for name, child in list(module.named_children()):
             if name in TARGETS and type(child) is nn.Linear:
-                setattr(module, name, LoRALinear.around(child, rank, alpha or 2 * rank, seed, f"{path}.{name}"))
+                setattr(module, name, LoRALinear.wrap(child, rank, alpha or 2 * rank, seed, f"{path}.{name}"))
                 found += 1
             elif isinstance(child, FourBit):
                 child.adapt(rank, alpha or 2 * rank, seed, f"{path}.{name}")
@@ -62,7 +62,7 @@ def add_lora(policy: Any, rank: int, alpha: float | None = None, seed: int = 0) 
 
 
 def merged_state(model: nn.Module) -> dict[str, Tensor]:
-    """The state of the model with every adapter added to its matrix, under the names that it has without adapters."""
+    """The model's state with every adapter added to its matrix, under the names that it has without adapters."""
     state = {
         k: v for k, v in model.state_dict().items() if not k.endswith((".lora_a", ".lora_b", ".packed", ".absmax"))
     }

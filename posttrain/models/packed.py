@@ -1,8 +1,8 @@
-"""Rollouts end to end without padding, each prompt once: the layout of training on a GPU.
+"""Packed rollouts without padding, each prompt once: the layout of training on a GPU.
 
-Tokens are the distinct prompts, then the answers. An answer's queries see its prompt's keys and its own: keys and values (small
-next to states) are copied for each answer, states are not. Attention is torch's own flash kernel for unequal lengths. What stands
-between the products is few kernels, because on a GPU of today small models wait for the host to launch them.
+Tokens are the distinct prompts, then the answers. An answer's queries attend to its prompt's keys and its own: keys and values
+(small next to hidden states) are copied for each answer, hidden states are not. Attention is torch's own varlen flash kernel. The
+operations between the products are few kernels, because on a modern GPU small models wait for the host to launch them.
 """
 
 from __future__ import annotations
@@ -16,53 +16,54 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from posttrain.models.elementwise import gated
-from posttrain.models.fused_linear import joined
+from posttrain.models.decoder import Decoder, Layer, RMSNorm
+from posttrain.models.elementwise import swiglu
+from posttrain.models.fused_linear import fused_linear
 from posttrain.models.layout import Rows
-from posttrain.models.rotate_and_gather import spread
+from posttrain.models.rotate_and_gather import rotate_and_gather
 
 
 @dataclass
-class Stream:
-    """N tokens with their places; sequence i has queries cu_q[i]..cu_q[i+1] and keys cu_k[i]..cu_k[i+1] of source_K."""
+class PackedBatch:
+    """N tokens end to end; sequence i has queries cu_q[i]..cu_q[i+1] and keys cu_k[i]..cu_k[i+1] of source_K."""
 
     tokens_N: Tensor
-    positions_N: Tensor
+    positions_N: Tensor  # within their own sequence
     source_K: Tensor  # which token each key belongs to
     order_K: Tensor  # the keys by token: those of token n are order_K[first_N[n] : first_N[n + 1]]
     first_N: Tensor
-    cu_q: Tensor
-    cu_k: Tensor
-    longest_q: int
-    longest_k: int
-    before_BT: Tensor  # the token whose state chose each action
+    cu_q: Tensor  # cumulative numbers of queries
+    cu_k: Tensor  # cumulative numbers of keys
+    longest_q: int  # queries of the longest sequence
+    longest_k: int  # keys of the longest sequence
+    before_BT: Tensor  # the token whose hidden state chose each action
     last_B: Tensor  # the token of each row's last action
     rope: tuple[Tensor, Tensor] | None = None  # cos and sin (N, D / 2) in fp32
 
     @staticmethod
-    def of(rows: Rows) -> Stream:
+    def of(rows: Rows) -> PackedBatch:
         device, B = rows.tokens_BL.device, len(rows.tokens_BL)
         start_P, count_B = rows.before_BT[rows.first_P, 0] + 1, rows.real_BT.sum(-1)
         start_B = start_P[rows.prompt_B]
-        place_S, place_T = (torch.arange(int(n), device=device) for n in (start_P.max(), rows.real_BT.shape[1]))
-        there_PS = place_S < start_P.unsqueeze(-1)
-        head_P = start_P.cumsum(0) - start_P  # first token of each prompt
-        first_B = start_P.sum() + count_B.cumsum(0) - count_B  # and of each answer
-        context_PS = rows.tokens_BL[rows.first_P, : len(place_S)]
-        tokens_N = torch.cat((context_PS[there_PS], rows.actions_BT[rows.real_BT]))
-        answer_BT = start_B.unsqueeze(-1) + place_T
-        positions_N = torch.cat((place_S.expand_as(there_PS)[there_PS], answer_BT[rows.real_BT]))
-        own_BT = first_B.unsqueeze(-1) + place_T
-        key_BK = torch.cat(((head_P[rows.prompt_B].unsqueeze(-1) + place_S), own_BT), 1)
-        seen_BK = torch.cat((there_PS[rows.prompt_B], rows.real_BT), 1)
+        position_S, position_T = (torch.arange(int(n), device=device) for n in (start_P.max(), rows.real_BT.shape[1]))
+        real_PS = position_S < start_P.unsqueeze(-1)
+        offset_P = start_P.cumsum(0) - start_P  # first token of each prompt
+        offset_B = start_P.sum() + count_B.cumsum(0) - count_B  # and of each answer
+        context_PS = rows.tokens_BL[rows.first_P, : len(position_S)]
+        tokens_N = torch.cat((context_PS[real_PS], rows.actions_BT[rows.real_BT]))
+        answer_BT = start_B.unsqueeze(-1) + position_T
+        positions_N = torch.cat((position_S.expand_as(real_PS)[real_PS], answer_BT[rows.real_BT]))
+        own_BT = offset_B.unsqueeze(-1) + position_T
+        key_BK = torch.cat(((offset_P[rows.prompt_B].unsqueeze(-1) + position_S), own_BT), 1)
+        seen_BK = torch.cat((real_PS[rows.prompt_B], rows.real_BT), 1)
         source_K = torch.cat((torch.arange(int(start_P.sum()), device=device), key_BK[seen_BK]))
-        before_BT = torch.cat(((head_P + start_P - 1)[rows.prompt_B].unsqueeze(-1), own_BT[:, :-1]), 1)
+        before_BT = torch.cat(((offset_P + start_P - 1)[rows.prompt_B].unsqueeze(-1), own_BT[:, :-1]), 1)
         lengths_q, lengths_k = torch.cat((start_P, count_B)), torch.cat((start_P, start_B + count_B))
         longest_q, longest_k = torch.stack((lengths_q.max(), lengths_k.max())).tolist()
-        last_B = first_B + count_B - 1
-        first_N = _ends(torch.bincount(source_K, minlength=len(tokens_N)))
-        return Stream(
-            tokens_N, positions_N, source_K, source_K.argsort(stable=True), first_N, _ends(lengths_q), _ends(lengths_k), longest_q, longest_k,
+        last_B = offset_B + count_B - 1
+        first_N = _cumulative(torch.bincount(source_K, minlength=len(tokens_N)))
+        return PackedBatch(
+            tokens_N, positions_N, source_K, source_K.argsort(stable=True), first_N, _cumulative(lengths_q), _cumulative(lengths_k), longest_q, longest_k,
             before_BT.clamp_max(len(tokens_N) - 1).view(B, -1), last_B,
         )  # fmt: skip
 
@@ -72,27 +73,27 @@ class Stream:
             return attend_plain(q_NHD, k, v, self.cu_q.tolist(), self.cu_k.tolist())
         from torch.nn.attention.varlen import varlen_attn
 
-        out = varlen_attn(q_NHD, k, v, self.cu_q, self.cu_k, self.longest_q, self.longest_k, **_asks())
+        out = varlen_attn(q_NHD, k, v, self.cu_q, self.cu_k, self.longest_q, self.longest_k, **_varlen_options())
         assert isinstance(out, Tensor)
         return out
 
 
-def layer(block: Any, x_NC: Tensor, y_NC: Tensor | None, stream: Stream) -> tuple[Tensor, Tensor]:
-    """A layer of the decoder over tokens end to end: from the residual stream and what is to be added to it, to the same after."""
+def layer(block: Layer, x_NC: Tensor, y_NC: Tensor | None, packed: PackedBatch) -> tuple[Tensor, Tensor]:
+    """One decoder layer over packed tokens: takes the residual stream x and what is still to be added to it, y; returns the same."""
     a, m = block.self_attn, block.mlp
-    x_NC, h_NC = block.input_layernorm.after(x_NC, y_NC)
-    qkv = joined((a.q_proj, a.k_proj, a.v_proj), h_NC).unflatten(-1, (-1, a.head_dim))
-    if hasattr(a.q_norm, "weight"):
+    x_NC, h_NC = block.input_layernorm.add_and_norm(x_NC, y_NC)
+    qkv = fused_linear((a.q_proj, a.k_proj, a.v_proj), h_NC).unflatten(-1, (-1, a.head_dim))
+    if isinstance(a.q_norm, RMSNorm) and isinstance(a.k_norm, RMSNorm):
         q, k, v = qkv.split((a.heads, a.kv_heads, a.kv_heads), 1)
         qkv = torch.cat((a.q_norm(q), a.k_norm(k), v), 1)
-    y_NC = a.o_proj(stream.attend(*spread(qkv, a.kv_heads, stream)).flatten(1))
-    x_NC, h_NC = block.post_attention_layernorm.after(x_NC, y_NC)
-    return x_NC, m.down_proj(gated(joined((m.gate_proj, m.up_proj), h_NC)))
+    y_NC = a.o_proj(packed.attend(*rotate_and_gather(qkv, a.kv_heads, packed)).flatten(1))
+    x_NC, h_NC = block.post_attention_layernorm.add_and_norm(x_NC, y_NC)
+    return x_NC, m.down_proj(swiglu(fused_linear((m.gate_proj, m.up_proj), h_NC)))
 
 
 @cache
-def _asks() -> dict[str, Any]:
-    """How this torch is asked for causal attention with shared key heads: 2.11 needs not be told that they are."""
+def _varlen_options() -> dict[str, Any]:
+    """The options that ask this version of torch for causal attention with grouped key heads; 2.11 has no option for the latter."""
     from torch.nn.attention.varlen import varlen_attn
 
     known = inspect.signature(varlen_attn).parameters
@@ -101,7 +102,7 @@ def _asks() -> dict[str, Any]:
 
 
 def attend_plain(q_NHD: Tensor, k: Tensor, v: Tensor, cu_q: list[int], cu_k: list[int]) -> Tensor:
-    """The same, one sequence after the other."""
+    """The same, one sequence after another."""
     out = []
     for i in range(len(cu_q) - 1):
         q = q_NHD[cu_q[i] : cu_q[i + 1]].transpose(0, 1)
@@ -112,16 +113,16 @@ def attend_plain(q_NHD: Tensor, k: Tensor, v: Tensor, cu_q: list[int], cu_k: lis
     return torch.cat(out)
 
 
-def _ends(lengths: Tensor) -> Tensor:
+def _cumulative(lengths: Tensor) -> Tensor:
     return F.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
 
 
-def layers_to_recompute(model: Any, tokens: int) -> int:
-    """How many layers must compute their activations again in backward, so that the rest fit into the free memory."""
+def layers_to_recompute(model: Decoder, tokens: int) -> int:
+    """How many layers must recompute their activations in backward, so that the other layers' fit into the free memory."""
     c = model.config
-    kept = 2 * (6 * c.hidden_size + 3 * c.intermediate_size + 4 * c.num_kv_heads * c.head_dim)  # bytes a token in bf16
+    kept = 2 * (6 * c.hidden_size + 3 * c.intermediate_size + 4 * c.num_kv_heads * c.head_dim)  # bytes/token in bf16
     free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-    room = 0.8 * free - 6 * (1 << 29)  # the head's chunks need some too
+    room = 0.8 * free - 6 * (1 << 29)  # the head's chunks need memory too
     over = tokens * kept * c.num_layers - room
     each = tokens * (kept - 2 * c.hidden_size)
     return max(0, min(c.num_layers, -int(-over // each)))

@@ -19,7 +19,7 @@ ASK = "Write a prompt."
 
 
 class Adapted(nn.Module):
-    """logits = head(mlp(h)), h the frozen model's states. The MLP begins near 0, so every token is about as likely."""
+    """logits = head(mlp(h)), h the frozen model's hidden states. The MLP starts near 0, so all tokens start about equally likely."""
 
     def __init__(self, model: Any, hidden: int = 256, seed: int = 0) -> None:
         super().__init__()
@@ -37,23 +37,28 @@ class Adapted(nn.Module):
         return int(self.inner.width)
 
     def hidden(self, *args: Any) -> Tensor:
-        return self.inner.hidden(*args)
+        h: Tensor = self.inner.hidden(*args)
+        return h
 
-    def continued(self, *args: Any) -> tuple[Tensor, Tensor]:
-        return self.inner.continued(*args)
+    def hidden_shared(self, *args: Any) -> tuple[Tensor, Tensor]:
+        both: tuple[Tensor, Tensor] = self.inner.hidden_shared(*args)
+        return both
 
     def prefill(self, *args: Any) -> tuple[Tensor, Any]:
-        return self.inner.prefill(*args)
+        both: tuple[Tensor, Any] = self.inner.prefill(*args)
+        return both
 
     def step(self, *args: Any) -> Tensor:
-        return self.inner.step(*args)
+        h: Tensor = self.inner.step(*args)
+        return h
 
     def logits(self, h: Tensor) -> Tensor:
-        return self.inner.logits(self.mlp(h.float()))
+        logits: Tensor = self.inner.logits(self.mlp(h.float()))
+        return logits
 
 
 class PromptWriter(LanguagePolicy):
-    """Writes the same kind of prompt whatever the input: it never sees it. value_BT is V = log sum exp of its logits."""
+    """Writes the same kind of prompt whatever the input, which it never sees. value_BT is V = log sum exp of its logits."""
 
     @staticmethod
     def of(policy: LanguagePolicy, hidden: int = 256, seed: int = 0) -> PromptWriter:

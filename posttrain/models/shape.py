@@ -17,26 +17,26 @@ class DecoderConfig:
     """The shape of a decoder; `of` reads a Hugging Face config."""
 
     vocab_size: int
-    hidden_size: int
-    intermediate_size: int
+    hidden_size: int  # width of the residual stream
+    intermediate_size: int  # width of the MLP
     num_layers: int
-    num_heads: int
-    num_kv_heads: int
+    num_heads: int  # query heads
+    num_kv_heads: int  # key and value heads: fewer than query heads in grouped-query attention
     head_dim: int
-    rope_theta: float = 10000.0
-    rms_eps: float = 1e-5
-    tied: bool = True
-    qkv_bias: bool = False
-    out_bias: bool = False
-    mlp_bias: bool = False
-    qk_norm: bool = False
-    max_positions: int = 2048
-    rope: dict[str, Any] = field(default_factory=dict)  # rope scaling, as the checkpoint states it
-    model_type: str = "llama"
+    rope_theta: float = 10000.0  # base of the rotary frequencies
+    rms_eps: float = 1e-5  # added to the mean square in RMSNorm
+    tied: bool = True  # the head is the embedding
+    qkv_bias: bool = False  # biases of the q, k and v projections
+    out_bias: bool = False  # bias of the attention output projection
+    mlp_bias: bool = False  # biases of the MLP
+    qk_norm: bool = False  # RMSNorm on queries and keys (Qwen3)
+    max_positions: int = 2048  # longest sequence that the model was trained for
+    rope: dict[str, Any] = field(default_factory=dict)  # rope scaling, as the checkpoint's config states it
+    model_type: str = "llama"  # one of FAMILIES
 
     @staticmethod
     def of(hf: dict[str, Any]) -> DecoderConfig | None:
-        """The config of a checkpoint of the family, or None where this file does not implement it."""
+        """The config of a checkpoint, or None for an architecture that our decoder does not implement."""
         kind = hf.get("model_type")
         rope = dict(hf.get("rope_parameters") or hf.get("rope_scaling") or {})
         rope_type = rope.get("rope_type", rope.get("type", "default"))
@@ -102,10 +102,10 @@ def inverse_frequencies(c: DecoderConfig) -> Tensor:
     freq = 1.0 / c.rope_theta ** (torch.arange(0, c.head_dim, 2, dtype=torch.int64).float() / c.head_dim)
     kind = c.rope.get("rope_type", c.rope.get("type", "default"))
     if kind == "linear":
-        return freq / c.rope["factor"]
+        freq = freq / c.rope["factor"]
     if kind == "llama3":
         factor, low, high = c.rope["factor"], c.rope["low_freq_factor"], c.rope["high_freq_factor"]
         turns = c.rope["original_max_position_embeddings"] * freq / (2 * math.pi)
         smooth = ((turns - low) / (high - low)).clamp(0, 1)  # 0: slow waves, divided; 1: fast waves, kept
-        return (1 - smooth) * freq / factor + smooth * freq
+        freq = (1 - smooth) * freq / factor + smooth * freq
     return freq

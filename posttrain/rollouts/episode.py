@@ -48,7 +48,7 @@ def episodes(ask: RolloutRequest, n: int = 8, max_turns: int = MAX_TURNS) -> lis
             move(ask, policy_of(ask, role), [x for x in going if x.role == role])
         asyncio.run(answer(ask, going, max_turns))
     broken = [x for x in playing if x.stop == "broken"]
-    if len(broken) == len(playing) and ask.step == 0:
+    if broken and len(broken) == len(playing) and ask.step == 0:
         raise UserError(f"the environment failed in every episode: {broken[0].info['error']}")
     made = [rollouts_of(x) for x in playing]
     return [Group(p, [r for some in made[k * n : (k + 1) * n] for r in some]) for k, p in enumerate(ask.prompts)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,11 +11,13 @@ from posttrain.core.errors import UserError
 from posttrain.core.loop import Loop
 from posttrain.core.method import Method
 from posttrain.core.protocols import Environment, Policy, Scorer
-from posttrain.evals.accuracy import Score, accuracy, mean_reward, score_of
+from posttrain.evals.accuracy import Score, answers, graded, mean_reward, score_of
+from posttrain.evals.accuracy import held_out as held_out_prompts
 from posttrain.evals.ranking import ranking
 from posttrain.models.load import load_model
 from posttrain.models.lora import add_lora
-from posttrain.rewards.runtime.spec import Given, build_scorer
+from posttrain.rewards.runtime.scorer import Prescored
+from posttrain.rewards.runtime.spec import build_scorer, task_scorer
 from posttrain.rollouts.sources import LocalSource
 from posttrain.runs.guard import Guard
 from posttrain.runs.silence import Silence
@@ -32,7 +34,7 @@ class Pieces:
     phase: str = "train"
     others: Mapping[str, Policy] = field(default_factory=dict)  # policies of roles besides the first
     callbacks: Sequence[Any] = ()
-    source: Any = None  # in place of one that samples here and now
+    source: Callable[..., Any] = LocalSource  # made as LocalSource is
     evaluated: bool = True
 
 
@@ -52,17 +54,17 @@ def scorer_of(config: Config, method: Method, env: Environment) -> Scorer:
     """What says how good answers are; those that somebody else wrote come with their worth."""
     data = method.rollout.card.data
     if data in ("demonstrations", "pairs", "steps"):
-        return Given()
+        return Prescored()
     if data == "logs" and not config.reward and getattr(env, "rewarded", False):
-        return Given()
+        return Prescored()
     if not config.reward and env.opens:
-        return Given()  # the episode pays its turns
+        return Prescored()  # the episode pays its turns
     if not config.reward and not env.graded:
         raise UserError(
             f"{env.name} has no gold answers, so it cannot grade itself; say what is good with --reward NAME "
             "(posttrain list --stage reward), or with a function of yours: --reward mine.py:function"
         )
-    return build_scorer(config.reward, env, config.reward_timeout)
+    return build_scorer(config.reward, env, config.reward_timeout, config.device)
 
 
 def measure(policy: Policy, config: Config, method: Method, env: Environment, scorer: Scorer) -> Score:
@@ -70,12 +72,14 @@ def measure(policy: Policy, config: Config, method: Method, env: Environment, sc
     without gold answers, the run's own reward."""
     if method.rollout.card.data == "pairs":
         return ranking(policy, env.test[: config.eval_problems])  # type: ignore[attr-defined]
-    if isinstance(scorer, Given) and not env.graded and not env.opens:
+    if isinstance(scorer, Prescored) and not env.graded and not env.opens:
         return score_of([], "reward")  # demonstrations alone: nothing says what an answer of its own is worth
     if env.opens:
         return mean_reward(policy, env, config.eval_problems, config.sampling, scorer, method.rollout)
     if env.graded:
-        return accuracy(policy, env, config.eval_problems, config.sampling, rollout=at_test(method, env))
+        prompts = held_out_prompts(env, config.eval_problems, "test")
+        made = answers(policy, env, prompts, config.sampling, rollout=at_test(method, env))
+        return graded(made, task_scorer(env, config.reward_timeout), "accuracy")
     return mean_reward(policy, env, config.eval_problems, config.sampling, scorer)
 
 
@@ -101,7 +105,7 @@ def build_loop(config: Config, method: Method, policy: Policy, pieces: Pieces) -
     policies = {"policy": policy, **pieces.others}
     env, scorer, curriculum = pieces.env, pieces.scorer, method.prompts.live()
     how = (config.sampling, config.prompts, config.seed)
-    source = pieces.source or LocalSource(policies, env, method.rollout, scorer, curriculum, how)
+    source = pieces.source(policies, env, method.rollout, scorer, curriculum, how)
     return Loop(
         config=config,
         method=method,

@@ -1,4 +1,4 @@
-"""How fast this device is: half a second of products, copies and small operations, the best of several tries."""
+"""How fast this device is: half a second of matrix products, copies and small operations, the shortest of several runs each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Clock = Callable[[], float]
 
 
 def calibrate(device: str, free: float, seconds: float = 0.2, clock: Clock = time.perf_counter) -> Machine:
-    """FLOP/s of a product, bytes/s of a copy (read and written), seconds to start an operation."""
+    """FLOP/s of a matrix product, bytes/s of a copy (read and written), seconds to launch an operation."""
     gpu = device.startswith("cuda")
     size, dtype = (8192, torch.bfloat16) if gpu else (512, torch.float32)
     if gpu:
@@ -21,28 +21,28 @@ def calibrate(device: str, free: float, seconds: float = 0.2, clock: Clock = tim
     a = torch.ones(size, size, device=device, dtype=dtype)
     block = torch.ones(min(1 << 28, int(free / 32)) if gpu else 1 << 24, device=device)
     into, small = torch.empty_like(block), torch.ones(16, 16, device=device)
-    flops = 2 * size**3 / best(lambda: a @ a, device, seconds, clock)
-    traffic = 2 * block.numel() * 4 / best(lambda: into.copy_(block), device, seconds, clock)
+    flops = 2 * size**3 / shortest(lambda: a @ a, device, seconds, clock)
+    traffic = 2 * block.numel() * 4 / shortest(lambda: into.copy_(block), device, seconds, clock)
     if gpu:
         return Machine(flops, traffic, free, True)
-    start = best(lambda: [small.add(1.0) for _ in range(100)], device, seconds / 4, clock) / 100
+    start = shortest(lambda: [small.add(1.0) for _ in range(100)], device, seconds / 4, clock) / 100
     return Machine(flops, traffic, free, False, start, start)
 
 
-def best(work: Callable[[], object], device: str, seconds: float, clock: Clock = time.perf_counter) -> float:
-    """The shortest of the times that fit into the given time; the first, which warms up, does not count."""
+def shortest(work: Callable[[], object], device: str, seconds: float, clock: Clock = time.perf_counter) -> float:
+    """The shortest time of the runs that fit into `seconds`, at least three; the first, which warms up, does not count."""
     work()
     found: list[float] = []
     end = clock() + seconds
     while len(found) < 3 or clock() < end:
-        wait(device)
+        synchronize(device)
         before = clock()
         work()
-        wait(device)
+        synchronize(device)
         found.append(clock() - before)
     return min(found)
 
 
-def wait(device: str) -> None:
+def synchronize(device: str) -> None:
     if device.startswith("cuda"):
         torch.cuda.synchronize()

@@ -1,8 +1,8 @@
-"""Checkpoints: folders of safetensors and JSON, complete or not there at all.
+"""Checkpoints: folders of safetensors and JSON, either complete or absent.
 
 A checkpoint is written under a temporary name, flushed to the disk and renamed, so a kill at any moment leaves either
-the old state or the new one. Every file's hash is in the JSON and the JSON carries its own, so damage is found on
-loading. Nothing here unpickles, so loading runs no code.
+the old state or the new one. The JSON has the hash of every file and of itself, so damage is found on loading. Nothing here
+unpickles, so loading runs no code.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ Tables = dict[str, dict[str, Tensor]]
 
 
 class Damaged(Exception):
-    """A checkpoint that is not whole; the message says which file and why."""
+    """A checkpoint that is not intact; the message says which file and why."""
 
 
 @dataclass
 class Checkpoint:
-    """What was saved after `step` of `phase`: tables of tensors, and state that is plain JSON."""
+    """What was saved after a step."""
 
-    phase: str
-    step: int
-    tables: Tables
-    state: dict[str, Any]
+    phase: str  # of the plan
+    step: int  # the last one that is included
+    tables: Tables  # tensors by name, one safetensors file per table
+    state: dict[str, Any]  # everything else, as JSON (tensors in it are moved to a table)
 
 
 def name_of(phase: str, step: int) -> str:
@@ -60,7 +60,7 @@ def listing(folder: Path, phase: str) -> list[tuple[int, Path]]:
 
 
 def write(folder: Path, ck: Checkpoint) -> Path:
-    """Write to a temporary folder, flush, rename; what was under the name before (a damaged one) goes away."""
+    """Write to a temporary folder, flush, rename; an earlier (damaged) checkpoint of the same name is replaced."""
     target = folder / name_of(ck.phase, ck.step)
     temporary = folder / f".tmp-{target.name}"
     needed = sum(x.numel() * x.element_size() for table in ck.tables.values() for x in table.values())
@@ -96,7 +96,7 @@ def read(path: Path) -> Checkpoint:
 
 
 def newest(folder: Path, phase: str, warn: Callable[[str], None] | None = None) -> Checkpoint | None:
-    """The newest whole checkpoint of a phase, None when there is none; damaged ones are named and passed over."""
+    """The newest intact checkpoint of a phase, or None; damaged ones are reported and skipped."""
     listed = listing(folder, phase)
     for _, path in listed:
         try:
@@ -112,7 +112,7 @@ def newest(folder: Path, phase: str, warn: Callable[[str], None] | None = None) 
 
 
 def prune(folder: Path, phase: str, step: int, keep: int) -> None:
-    """Keep the newest `keep` up to `step`; later ones were passed over as damaged, or this step would not be new."""
+    """Keep the newest `keep` up to `step`; later ones are damaged (they were skipped when the run resumed) and are deleted."""
     older = [path for at, path in listing(folder, phase) if at <= step]
     later = [path for at, path in listing(folder, phase) if at > step]
     for path in [*older[keep:], *later]:
@@ -120,7 +120,7 @@ def prune(folder: Path, phase: str, step: int, keep: int) -> None:
 
 
 def discard(path: Path) -> None:
-    """Take a checkpoint away: first its name, then its files, so that half of one is never found."""
+    """Delete a checkpoint: rename it first, then delete its files, so that a partial one is never found."""
     trash = path.with_name(f".old-{path.name}")
     shutil.rmtree(trash, ignore_errors=True)
     os.rename(path, trash)
@@ -157,7 +157,7 @@ def _load_table(path: Path, want: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def detach(state: Any, tables: Tables) -> tuple[Any, Tables]:
-    """State with its tensors moved into a table of their own; what JSON would change silently is refused."""
+    """State with its tensors moved into a table of their own; a value that JSON would change silently is an error."""
     moved: dict[str, Tensor] = {}
 
     def walk(x: Any, where: str) -> Any:
@@ -191,7 +191,7 @@ def attach(state: Any, moved: dict[str, Tensor]) -> Any:
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """A file that is either the old one or the new one, whatever happens meanwhile."""
+    """Replace a file atomically: after a crash it is either the old one or the new one."""
     temporary = path.with_name(f".tmp-{path.name}")
     with disk_errors(path.parent, len(text), temporary):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -211,7 +211,7 @@ def flush_folder(folder: Path) -> None:
 
 @contextmanager
 def disk_errors(folder: Path, needed: int, temporary: Path | None = None) -> Iterator[None]:
-    """A full or read-only disk as one sentence; the temporary goes away, what was saved before stays."""
+    """A full or read-only disk as one sentence; the temporary is removed, what was saved before stays."""
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -221,10 +221,10 @@ def disk_errors(folder: Path, needed: int, temporary: Path | None = None) -> Ite
 
 
 def disk_error(error: Exception, folder: Path, needed: int) -> Exception:
-    """The sentence for an error of the disk; any other error comes back as it is."""
+    """The sentence for a disk error; any other error is returned as it is."""
     number = error.errno if isinstance(error, OSError) else None
     if inside := re.search(r"\(os error (\d+)\)", str(error)):
-        number = int(inside[1])  # safetensors hands the system's error on as text
+        number = int(inside[1])  # safetensors reports the system's error as text
     if number in FULL:
         wanted = f"about {_size(needed)} were to be written" if needed else "nothing more can be written"
         return UserError(

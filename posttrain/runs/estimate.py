@@ -1,7 +1,7 @@
 """What a run will need and how fast it should be, from the shape of the model and the machine, before anything is loaded.
 
-Memory is counted; speed is a share of two floors (bytes that must be read, arithmetic that must be done) plus a cost for each
-operation that is started. The shares were fitted to the measurements in benchmarks/results.
+Memory is counted; time is two lower bounds (bytes that must be read, arithmetic that must be done) over the share of them that is
+reached, plus a cost per operation launched. The shares were fitted to the measurements in benchmarks/results.
 """
 
 from __future__ import annotations
@@ -13,40 +13,37 @@ from posttrain.inference.pages import PAGE
 from posttrain.models.likelihood import CHUNK, CHUNK_GPU
 from posttrain.models.shape import DecoderConfig
 
-MOST_GPU, MOST_CPU = 1024, 512  # answers made at a time
-
-
-PACKED_BITS = 4.5  # of a weight in NF4: four, and a float32 scale for each block of 64
+MAX_SLOTS_GPU, MAX_SLOTS_CPU = 1024, 512  # answers generated at a time
+NF4_BITS = 4.5  # per weight: four, and a float32 scale per block of 64
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a device can do: products, memory traffic, and how long it takes to start one operation (decoding, training)."""
+    """What a device can do."""
 
-    flops: float
-    bytes_s: float
-    free: float
+    flops: float  # per second, in matrix products
+    bytes_s: float  # memory traffic per second
+    free: float  # bytes of memory that are free
     gpu: bool = False
-    start_decode: float = 3e-6
-    start_train: float = 1e-5
+    start_decode: float = 3e-6  # seconds to launch one operation of a decode step
+    start_train: float = 1e-5  # seconds to launch one operation of training
 
 
 @dataclass(frozen=True)
 class Work:
-    """One step of a run. `size`: bytes of a weight; `lora`: rank of adapters, 0 where the weights themselves learn; `bits`: 4
-    where projections are packed beside them."""
+    """One step of a run."""
 
-    prompts: int = 16
-    n: int = 8
-    max_tokens: int = 64
-    prompt_tokens: int = 128
-    micro_tokens: int = 16384
-    size: int = 4
-    lora: int = 0
-    reference: bool = True
-    critic: bool = False
+    prompts: int = 16  # per step
+    n: int = 8  # answers per prompt
+    max_tokens: int = 64  # tokens per answer: every answer is taken to be this long
+    prompt_tokens: int = 128  # tokens per prompt
+    micro_tokens: int = 16384  # answer tokens per forward pass in training
+    size: int = 4  # bytes per weight
+    lora: int = 0  # rank of the adapters; 0: the weights themselves are trained
+    reference: bool = True  # a reference policy is kept and evaluated
+    critic: bool = False  # a value network of the policy's size is trained too
     updates: int = 1  # passes over the answers
-    bits: int = 0
+    bits: int = 0  # 4: the projections are quantized, beside adapters
 
     @property
     def answers(self) -> int:
@@ -54,7 +51,7 @@ class Work:
 
     @property
     def piece(self) -> int:
-        """Tokens of one forward pass in training: answers up to micro_tokens, each prompt once for its n answers."""
+        """Tokens per forward pass in training: answers up to micro_tokens, each prompt once for its n answers."""
         actions = min(self.answers * self.max_tokens, max(self.micro_tokens, self.max_tokens))
         return actions + -(-actions // (self.max_tokens * self.n)) * self.prompt_tokens
 
@@ -66,16 +63,16 @@ class Work:
 
 @dataclass(frozen=True)
 class Estimate:
-    """bytes by what they are for; answers made at a time, layers that compute their activations twice, seconds of a step."""
+    """Memory and time of one step."""
 
     parameters: int
-    memory: dict[str, float]
-    free: float
-    slots: int
-    recomputed: int
-    rollout_tokens_s: float
-    rollout_s: float
-    train_s: float
+    memory: dict[str, float]  # bytes by purpose
+    free: float  # bytes of memory that are free
+    slots: int  # answers generated at a time
+    recomputed: int  # layers that compute their activations again in backward
+    rollout_tokens_s: float  # generated tokens per second
+    rollout_s: float  # seconds per step for rollouts
+    train_s: float  # seconds per step for training
 
     @property
     def total(self) -> float:
@@ -91,7 +88,7 @@ class Estimate:
 
 
 def parameters(c: DecoderConfig) -> int:
-    """Every number of the model: embeddings (and a head of its own), projections, gates, norms, biases."""
+    """The number of parameters: embeddings (and an untied head), projections, MLPs, norms, biases."""
     wide, narrow, D, inner = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim, c.hidden_size, c.intermediate_size
     layer = 2 * D * wide + 2 * D * narrow + 3 * D * inner + 2 * D
     layer += (
@@ -101,25 +98,25 @@ def parameters(c: DecoderConfig) -> int:
 
 
 def adapters(c: DecoderConfig, rank: int) -> int:
-    """rank (in + out) for each of the seven projections of a layer."""
+    """Parameters of all adapters: rank (in + out) for each of the seven projections of a layer."""
     wide, narrow, D, inner = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim, c.hidden_size, c.intermediate_size
     return c.num_layers * rank * (2 * (D + wide) + 2 * (D + narrow) + 3 * (D + inner))
 
 
-def place_bytes(c: DecoderConfig, size: int) -> int:
+def position_bytes(c: DecoderConfig, size: int) -> int:
     """Keys and values of one token in every layer."""
     return 2 * c.num_layers * c.num_kv_heads * c.head_dim * size
 
 
-def activation_bytes(c: DecoderConfig, streamed: bool, size: int) -> int:
-    """What one layer keeps of one token for the backward pass; least in the stream of half precision on a GPU."""
-    if streamed:
+def activation_bytes(c: DecoderConfig, packed_layout: bool, size: int) -> int:
+    """What one layer saves per token for the backward pass; least in the packed layout of a GPU in half precision."""
+    if packed_layout:
         return size * (6 * c.hidden_size + 3 * c.intermediate_size + 4 * c.num_kv_heads * c.head_dim)
     return size * (14 * c.hidden_size + 4 * c.intermediate_size)
 
 
-def layers_again(c: DecoderConfig, tokens: int, free: float) -> int:
-    """As models.stream.layers_to_recompute on a GPU with this much free: layers that keep their input only."""
+def layers_recomputed(c: DecoderConfig, tokens: int, free: float) -> int:
+    """As models.packed.layers_to_recompute on a GPU with this much free memory: layers that save only their input."""
     kept = activation_bytes(c, True, 2)
     over = tokens * kept * c.num_layers - (0.8 * free - 6 * (1 << 29))
     return max(0, min(c.num_layers, -int(-over // (tokens * (kept - 2 * c.hidden_size)))))
@@ -128,46 +125,48 @@ def layers_again(c: DecoderConfig, tokens: int, free: float) -> int:
 def estimate(c: DecoderConfig, work: Work, machine: Machine) -> Estimate:
     """Bytes and seconds of one step of training."""
     N = parameters(c)
-    memory = standing(c, work, machine.gpu)
+    memory = resident_memory(c, work, machine.gpu)
     slots, memory["keys and values"] = cache(c, work, machine, machine.free - memory["weights"] - memory["reference"])
     left = machine.free - sum(memory.values())
-    streamed = machine.gpu and work.size == 2
-    again = layers_again(c, work.piece, left) if streamed else 0
-    kept = activation_bytes(c, streamed, work.size)
-    memory["activations"] = work.piece * ((c.num_layers - again) * kept + again * work.size * c.hidden_size)
+    packed_layout = machine.gpu and work.size == 2
+    recomputed = layers_recomputed(c, work.piece, left) if packed_layout else 0
+    kept = activation_bytes(c, packed_layout, work.size)
+    memory["activations"] = work.piece * ((c.num_layers - recomputed) * kept + recomputed * work.size * c.hidden_size)
     memory["logits"] = logit_bytes(c, work, machine.gpu)
     seconds = decode_seconds(c, work, machine, slots)
-    made = work.answers * work.max_tokens
-    return Estimate(N, memory, machine.free, slots, again, made / seconds, seconds, train_seconds(c, work, machine))
+    num_generated = work.answers * work.max_tokens
+    return Estimate(
+        N, memory, machine.free, slots, recomputed, num_generated / seconds, seconds, train_seconds(c, work, machine)
+    )
 
 
-def standing(c: DecoderConfig, work: Work, gpu: bool) -> dict[str, float]:
-    """What is there all the time: weights, and for those that learn fp32 masters (of bf16), gradients, two moments."""
+def resident_memory(c: DecoderConfig, work: Work, gpu: bool) -> dict[str, float]:
+    """Memory in use all the time: weights, and for trained ones fp32 masters (of bf16), gradients and two moments."""
     N = parameters(c)
     learning = (adapters(c, work.lora) if work.lora else N) * (1 + work.critic)
     wide, narrow = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
-    joined = c.num_layers * c.hidden_size * (wide + 2 * narrow + 2 * c.intermediate_size)
-    projections = joined + c.num_layers * c.hidden_size * (wide + c.intermediate_size)
-    joined = projections if work.lora else joined  # with adapters every projection is copied
-    packed = projections * (PACKED_BITS / 8 - work.size) if work.bits else 0.0
+    fused_copies = c.num_layers * c.hidden_size * (wide + 2 * narrow + 2 * c.intermediate_size)
+    projections = fused_copies + c.num_layers * c.hidden_size * (wide + c.intermediate_size)
+    fused_copies = projections if work.lora else fused_copies  # with adapters the engine copies every projection
+    quantized_delta = projections * (NF4_BITS / 8 - work.size) if work.bits else 0.0
     return {
-        "weights": (N * work.size + packed) * (1 + work.critic),
+        "weights": (N * work.size + quantized_delta) * (1 + work.critic),
         "masters": 4.0 * learning if work.size == 2 else 0.0,
         "gradients": 4.0 * learning,
         "moments": 8.0 * learning,
-        "reference": N * work.size + packed if work.reference else 0.0,
-        "joined copies": float(joined * work.size) if gpu else 0.0,  # of the rollout engine
+        "reference": N * work.size + quantized_delta if work.reference else 0.0,
+        "fused copies": float(fused_copies * work.size) if gpu else 0.0,  # of the rollout engine
     }
 
 
 def cache(c: DecoderConfig, work: Work, machine: Machine, free: float) -> tuple[int, float]:
-    """(answers at a time, bytes of keys and values): on a GPU in pages, as many as half of the free memory holds."""
-    each = place_bytes(c, work.size)
+    """(answers at a time, bytes of keys and values): on a GPU as many pages as half of the free memory holds."""
+    each = position_bytes(c, work.size)
     if not machine.gpu:
-        slots = min(work.answers, max(1, MOST_CPU // work.n) * work.n)
+        slots = min(work.answers, max(1, MAX_SLOTS_CPU // work.n) * work.n)
         return slots, float(slots * (work.prompt_tokens + work.max_tokens) * each)
     own, shared = (-(-x // PAGE) * PAGE * each for x in (work.max_tokens, work.prompt_tokens))
-    wanted = min(work.answers, MOST_GPU)
+    wanted = min(work.answers, MAX_SLOTS_GPU)
     room = max(0.0, SHARE * free)
     slots = max(1, min(wanted, int(room / (own + shared / work.n))))
     return slots, min(room, slots * own + -(-slots // work.n) * shared)
@@ -179,20 +178,23 @@ def logit_bytes(c: DecoderConfig, work: Work, gpu: bool) -> float:
     return logits * (work.size if gpu else 12) + 4.0 * c.vocab_size * c.hidden_size
 
 
-# ---- speed: (share of the floor for decoding, for training), operations started a layer for each
+# ---- speed: (share of the lower bound reached in decoding, in training), operations launched per layer in each
 GPU, CPU = (0.64, 0.58, 6.8, 200), (0.35, 0.35, 220, 300)
 
 
 def decode_seconds(c: DecoderConfig, work: Work, machine: Machine, slots: int) -> float:
-    """steps x (floor / share + operations x start), and the prompts read once.
+    """steps x (floor / share + operations x launch), and one prefill of the prompts.
 
     floor = max(bytes / bandwidth, FLOPs / peak), on a CPU, which does one after the other, their sum;
     bytes = weights that are read + slots x keys and values of prompt and half an answer; FLOPs = 2 N slots
     """
     share, _, ops, _ = GPU if machine.gpu else CPU
-    N = parameters(c) - (0 if c.tied else c.vocab_size * c.hidden_size)  # a table that is only looked up is not read
+    N = parameters(c) - (0 if c.tied else c.vocab_size * c.hidden_size)  # an untied embedding is looked up, not read
     seen = work.prompt_tokens + work.max_tokens / 2
-    both = (N * work.size + slots * seen * place_bytes(c, work.size)) / machine.bytes_s, 2 * N * slots / machine.flops
+    both = (
+        (N * work.size + slots * seen * position_bytes(c, work.size)) / machine.bytes_s,
+        2 * N * slots / machine.flops,
+    )
     floor = max(both) if machine.gpu else sum(both)
     steps = work.max_tokens * -(-work.answers // slots)
     reading = 2 * N * work.prompts * work.prompt_tokens / machine.flops / share
@@ -200,7 +202,7 @@ def decode_seconds(c: DecoderConfig, work: Work, machine: Machine, slots: int) -
 
 
 def train_seconds(c: DecoderConfig, work: Work, machine: Machine) -> float:
-    """(6 N + 12 L H d (S + T) / 2) tokens / (peak x share) an update, a third of it for the reference, and starts.
+    """(6 N + 12 L H d (S + T) / 2) tokens / (peak x share) per update, a third of it for the reference, and launches.
 
     The second term is attention; frozen weights (LoRA) need no gradient of their own: 4 N.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,8 +15,7 @@ from posttrain.core.loop import Loop
 from posttrain.core.method import Method
 from posttrain.core.protocols import Environment
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.rewards.runtime.score import ScoreReport
-from posttrain.rewards.runtime.spec import Given
+from posttrain.rewards.runtime.scorer import BaseScorer, Prescored, Verdict, answers_of
 from posttrain.rollouts.sources import LocalSource
 from posttrain.runs.guard import Guard
 from posttrain.train import train
@@ -78,28 +77,29 @@ def row(i: int, copy: int | str = "", **info: Any) -> Prompt:
     return Prompt.text(f"row{i}/{copy}", f"row {i}", row=i, **info)
 
 
-class Worth:
+class FunctionScorer(BaseScorer):
     """A scorer from a function of rollouts: one number for each, read off the letters as sampled."""
 
     def __init__(self, of: Callable[[list[Rollout]], Tensor]) -> None:
         self.of = of
 
-    def score(self, groups: list[Group]) -> ScoreReport:
-        rollouts = [r for g in groups for r in g.rollouts]
-        for r, x in zip(rollouts, self.of(rollouts).tolist(), strict=True):
-            r.reward = x
-        return ScoreReport(len(rollouts))
+    def verdicts(self, groups: list[Group]) -> list[Verdict]:
+        return [Verdict(x) for x in self.of(answers_of(groups)).tolist()]
 
 
 def loop_of(policy: Any, method: Method, env: Any, config: Config, scorer: Any = None, decay: int = 0) -> Loop:
     """A loop around a policy that remembers in memory; without a scorer the answers must come with their worth."""
     settings = (config.seed, config.lr, config.warmup, config.max_norm, config.micro_tokens, decay)
     how = (config.sampling, config.prompts, config.seed)
+    policies: dict[str, Any] = dict(policy) if isinstance(policy, Mapping) else {"policy": policy}
     goals = method.objectives
     return Loop(
         config=config, method=method, env=env, run=InMemoryRun(),
-        learners={o.role: Learner(policy, method, *settings, objective=o if i else None) for i, o in enumerate(goals)},
-        source=LocalSource({"policy": policy}, env, method.rollout, scorer or Given(), method.prompts.live(), how),
+        learners={
+            o.role: Learner(policies.get(o.role, policies["policy"]), method, *settings, objective=o if i else None)
+            for i, o in enumerate(goals)
+        },
+        source=LocalSource(policies, env, method.rollout, scorer or Prescored(), method.prompts.live(), how),
         select=[p.live() for p in method.select], shaping=[p.live() for p in method.shaping],
     )  # fmt: skip
 
@@ -118,7 +118,8 @@ def fit(
     loop.monitors = [Guard(strict=True)]
     loop.callbacks = [After(after)] if after else []
     train(loop)
-    policy.critic = None
+    if not isinstance(policy, Mapping):
+        policy.critic = None
     rows: list[dict[str, float]] = loop.run.rows
     return rows
 

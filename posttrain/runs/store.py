@@ -1,4 +1,4 @@
-"""The database of a run: metrics, rollouts and events in SQLite, one transaction a step, readable while it is written.
+"""The database of a run: metrics, rollouts and events in SQLite, one transaction per step, readable while it is written.
 
 Seconds are kept apart from metrics, so that the metrics of two runs can be compared bit for bit.
 """
@@ -34,7 +34,7 @@ CREATE TABLE IF NOT EXISTS events (id INTEGER PRIMARY KEY, phase TEXT, step INTE
 """
 TABLES = ("metrics", "times", "rollouts", "events")
 FORMATS = ("csv", "jsonl", "parquet")
-_LITTLE = 1 << 20  # with less room than this, an I/O error of SQLite is a full disk
+_LITTLE = 1 << 20  # bytes: with less free space than this, an I/O error of SQLite means a full disk
 _JSON_COLUMNS = ("rewards", "tokens", "logp", "adv", "mask")
 Row = dict[str, Any]
 
@@ -57,7 +57,7 @@ class Store:
     def log(
         self, phase: str, step: int, metrics: dict[str, float], groups: list[Group], seconds: float, limit: int = -1
     ) -> None:
-        """A step in one transaction; at most `limit` rollouts (-1: all), siblings together."""
+        """One step in one transaction; at most `limit` rollouts (-1: all), those of a group together."""
         rows = [
             _rollout_row(phase, step, g, s, r) for g, group in enumerate(groups) for s, r in enumerate(group.rollouts)
         ]
@@ -81,7 +81,7 @@ class Store:
                 )
 
     def event(self, phase: str, step: int, kind: str, message: str) -> None:
-        """Something a person should know of: a warning, a skipped update, failed rewards."""
+        """Something that the user should know of: a warning, a skipped update, failed rewards."""
         with self._errors(), self.db:
             self._event(phase, step, kind, message)
 
@@ -96,13 +96,13 @@ class Store:
         )
 
     def forget(self, phase: str, step: int) -> None:
-        """Delete what was written at or after a step: those steps are about to be done again."""
+        """Delete what was written at or after a step: those steps are about to be run again."""
         with self._errors(), self.db:
             for table in TABLES:
                 self.db.execute(f"DELETE FROM {table} WHERE phase = ? AND step >= ?", (phase, step))
 
     def begin(self, phase: str, role: str, answers: bool) -> None:
-        """Which role a phase trains, and whether that is something which answers (a reward model does not)."""
+        """Record which role a phase trains, and whether that role generates answers (a reward model does not)."""
         with self._errors(), self.db:
             self.db.execute("INSERT OR REPLACE INTO roles VALUES (?, ?, ?)", (phase, role, int(answers)))
 
@@ -115,7 +115,7 @@ class Store:
         self.sync()
 
     def sync(self) -> None:
-        """Put what is committed on the disk: a checkpoint must not outlive the rows that led to it."""
+        """Flush committed rows to the disk: a checkpoint must not outlive the rows that led to it."""
         with self._errors():
             self.db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
@@ -133,7 +133,7 @@ class Store:
         return [row[0] for row in self.db.execute("SELECT phase FROM phases ORDER BY place")]
 
     def roles(self) -> dict[str, tuple[str, bool]]:
-        """phase -> (role, whether it answers); nothing of runs that were written before roles were kept."""
+        """phase -> (role, whether it generates answers); empty for runs written before roles were recorded."""
         if not self.db.execute("SELECT 1 FROM sqlite_master WHERE name = 'roles'").fetchone():
             return {}
         return {phase: (role, bool(answers)) for phase, role, answers in self.db.execute("SELECT * FROM roles")}
@@ -155,7 +155,7 @@ class Store:
         return self._read("times", "name", phase=phase)
 
     def rollouts(self, step: int | None = None, phase: str | None = None) -> list[Row]:
-        """Stored rollouts; tokens, logp, adv, mask and rewards are lists and tables again."""
+        """Stored rollouts; tokens, logp, adv, mask and rewards are decoded from JSON."""
         return self._read("rollouts", "group_index, sample_index", phase=phase, step=step)
 
     def events(self, kind: str | None = None) -> list[Row]:
@@ -174,7 +174,7 @@ class Store:
     # ---- export
 
     def export(self, folder: Path, format: str = "csv") -> list[Path]:
-        """One file a table, for other tools; Parquet needs the package pyarrow."""
+        """One file per table, for other tools; Parquet needs the package pyarrow."""
         if format not in FORMATS:
             raise unknown("export format", format, FORMATS)
         folder.mkdir(parents=True, exist_ok=True)
@@ -193,7 +193,7 @@ class Store:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """SQLite's own complaints as a sentence about what to do."""
+        """SQLite's errors as a sentence about what to do."""
         try:
             yield
         except sqlite3.Error as error:
@@ -224,9 +224,7 @@ def _open_readonly(path: Path) -> sqlite3.Connection:
     try:
         db.execute("SELECT 1 FROM phases LIMIT 1")
         return db
-    except (
-        sqlite3.OperationalError
-    ):  # WAL needs a folder that can be written; a closed run in another is read as it lies
+    except sqlite3.OperationalError:  # WAL needs a writable folder; elsewhere a finished run is opened as it is
         db.close()
         return sqlite3.connect(f"file:{path.resolve()}?immutable=1", uri=True)
 
@@ -244,7 +242,7 @@ def _list(x: Tensor | None) -> str | None:
 
 
 def _row(r: sqlite3.Row) -> Row:
-    """SQLite has no NaN: a metric of NULL is one."""
+    """SQLite has no NaN: a NULL metric stands for one."""
     out = dict(r)
     if "value" in out and out["value"] is None:
         out["value"] = math.nan

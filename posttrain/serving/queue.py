@@ -1,7 +1,7 @@
-"""Requests from many threads, one model: a thread that owns the engine, and tickets on which the others wait.
+"""Requests from many threads, one model: a thread that owns the engine, and requests on which the other threads wait.
 
-Jobs of all requests run together in the native engine; after each turn what has been made so far is written on the tickets.
-Models that the native engine does not know are served one request after the other, each whole.
+Jobs of all requests run together in the native engine; after each of its steps the requests get their progress. Models that the
+native engine does not support are served one request after another, each when it is complete.
 """
 
 from __future__ import annotations
@@ -14,50 +14,57 @@ import torch
 
 from posttrain.core.errors import UserError
 from posttrain.models.decoder import Decoder
-from posttrain.serving.backends import Native, Plain
-from posttrain.serving.request import Full, Ticket
+from posttrain.serving.backends import NativeBackend, PlainBackend
+from posttrain.serving.request import QueueFull, Request
 
 
 class Queue(threading.Thread):
-    """Lets tickets in as they come, runs the model while there is work, and never ends because of a request."""
+    """Admits requests in order and runs the model while there is work; no error of a request ends the thread.
 
-    def __init__(self, policy: Any, slots: int = 0, most: int = 256) -> None:
+    slots: answers that run at a time (0: the backend's default); max_queued: answers that run or wait at a time
+    """
+
+    def __init__(self, policy: Any, slots: int = 0, max_queued: int = 256) -> None:
         super().__init__(name="posttrain-queue", daemon=True)
         policy.eval()
         native = isinstance(policy.model, Decoder)
-        self.maker: Native | Plain = Native(policy, slots) if native else Plain(policy)
-        self.most = most  # answers that may be made or waited for at a time
-        self.inbox: deque[Ticket] = deque()
-        self.live: list[Ticket] = []
-        self.broken: Exception | None = None
+        self.backend: NativeBackend | PlainBackend = NativeBackend(policy, slots) if native else PlainBackend(policy)
+        self.max_queued = max_queued
+        self.inbox: deque[Request] = deque()
+        self.live: list[Request] = []
+        self.broken: Exception | None = None  # an error that the backend did not recover from
         self._closing = False
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
 
-    def submit(self, ticket: Ticket) -> Ticket:
-        with self._news:
+    def submit(self, request: Request) -> Request:
+        with self._changed:
             if self._closing or self.broken:
-                raise Full(f"the server is ending ({self.broken or 'it was stopped'})")
-            if len(ticket.jobs) > self.most:
-                raise UserError(f"{len(ticket.jobs)} answers in one request; this server makes at most {self.most}")
-            if self.load + len(ticket.jobs) > self.most:
-                raise Full(f"{self.load} answers are being made or waited for, of {self.most}; try again in a moment")
-            self.inbox.append(ticket)
-            self._news.notify()
-        return ticket
+                raise QueueFull(f"the server is ending ({self.broken or 'it was stopped'})")
+            if len(request.jobs) > self.max_queued:
+                raise UserError(
+                    f"{len(request.jobs)} answers in one request; this server makes at most {self.max_queued}"
+                )
+            if self.load + len(request.jobs) > self.max_queued:
+                raise QueueFull(
+                    f"{self.load} answers are being made or waited for, of {self.max_queued}; try again in a moment"
+                )
+            self.inbox.append(request)
+            self._changed.notify()
+        return request
 
     @property
     def load(self) -> int:
         """Answers that are not done."""
-        return sum(not m.done for t in (*self.inbox, *self.live) for m in t.made)
+        return sum(not p.done for r in (*self.inbox, *self.live) for p in r.progress)
 
-    def cancel(self, ticket: Ticket) -> None:
-        """Nobody waits for it any more: its slots are free after the next turn."""
-        ticket.gone = True
+    def cancel(self, request: Request) -> None:
+        """No client waits for it any more: its slots are free after the next step."""
+        request.cancelled = True
 
     def close(self) -> None:
-        with self._news:
+        with self._changed:
             self._closing = True
-            self._news.notify()
+            self._changed.notify()
         if self.is_alive():
             self.join()
 
@@ -65,66 +72,67 @@ class Queue(threading.Thread):
 
     @torch.no_grad()
     def run(self) -> None:
-        device = self.maker.policy.device
+        device = self.backend.policy.device
         if device.type == "cuda":
-            torch.cuda.set_device(device)  # every thread has one of its own
+            torch.cuda.set_device(device)  # the current device is per thread
         while self._wait():
             try:
                 self._work()
             except Exception as error:  # a request must not end the server
                 self._fail(error)
-        self._end(Full("the server was stopped"))
+        self._end(QueueFull("the server was stopped"))
 
     def _wait(self) -> bool:
-        with self._news:
-            self._news.wait_for(lambda: self._closing or self.live or self.inbox)
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing or self.live or self.inbox)
             return not self._closing and self.broken is None
 
     def _work(self) -> None:
-        self._let_in()
-        for ticket in [t for t in self.live if t.gone]:
-            self.maker.drop(ticket)
+        self._admit()
+        for request in [r for r in self.live if r.cancelled]:
+            self.backend.abort(request)
         if self.live:
-            self.maker.turn()
-        with self._news:
-            self.live = [t for t in self.live if not t.done]
+            self.backend.step()
+        with self._changed:
+            self.live = [r for r in self.live if not r.done]
 
-    def _let_in(self) -> None:
-        """In order; who needs more room than there is waits until nothing runs, and so do those behind."""
+    def _admit(self) -> None:
+        """In order: a request that needs longer slots waits until nothing runs, and so do those behind it."""
         while self.inbox:
-            ticket = self.inbox[0]
+            request = self.inbox[0]
             try:
-                if not ticket.gone and not self.maker.ready(ticket, idle=not self.live):
+                if not request.cancelled and not self.backend.can_admit(request, idle=not self.live):
                     return
             except Exception as error:
-                ticket.write({}, readable(error))
-            with self._news:
+                request.update({}, readable(error))
+            with self._changed:
                 self.inbox.popleft()
-                if ticket.gone or ticket.done:
+                if request.cancelled or request.done:
                     continue
-                self.live.append(ticket)
-            self.maker.add(ticket)
+                self.live.append(request)
+            self.backend.add(request)
 
     def _fail(self, error: Exception) -> None:
         try:
-            self.maker.clear()
-        except Exception as worse:  # a GPU in a state of error answers nothing any more
+            self.backend.clear()
+        except Exception as worse:  # after some CUDA errors every further call fails
             self.broken = worse
-        with self._news:
+        with self._changed:
             failed, self.live = self.live, []
-        for ticket in failed:
-            ticket.write({}, readable(error))
+        for request in failed:
+            request.update({}, readable(error))
 
     def _end(self, error: Exception) -> None:
-        with self._news:
+        with self._changed:
             failed = [*self.live, *self.inbox]
             self.live.clear()
             self.inbox.clear()
-        for ticket in failed:
-            ticket.write({}, error)
+        for request in failed:
+            request.update({}, error)
 
 
 def readable(error: Exception) -> Exception:
+    """Out-of-memory errors as a sentence; other errors as they are."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return UserError("the device has no room for a request of this length; ask for fewer max_tokens")
     return error

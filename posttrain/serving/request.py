@@ -1,4 +1,4 @@
-"""A request as its thread and the model's thread share it: written by one, waited on by the other."""
+"""A request as the thread of its client and the model's thread share it: updated by one, waited on by the other."""
 
 from __future__ import annotations
 
@@ -9,50 +9,51 @@ from dataclasses import dataclass
 from posttrain.inference.jobs import Job
 
 
-class Full(Exception):
-    """Too many answers are being made or waited for."""
+class QueueFull(Exception):
+    """Too many answers are being generated or waited for."""
 
 
 @dataclass(frozen=True)
-class Made:
-    """What there is of an answer."""
+class Progress:
+    """What has been generated of one answer."""
 
     tokens: list[int]
-    logp: list[float]
+    logp: list[float]  # of each token
     done: bool = False
-    stopped: bool = False
+    stopped: bool = False  # ended by a stop token or stop string, not by the limit
 
 
-class Ticket:
-    """One request: its jobs, and what has been made of each. `gone` once nobody waits for it any more."""
+class Request:
+    """The jobs of one request and the progress of each; `cancelled` once no client waits for it any more."""
 
-    def __init__(self, jobs: Sequence[Job], streams: bool = False) -> None:
-        self.jobs, self.streams = list(jobs), streams
-        self.made = [Made([], []) for _ in jobs]
+    def __init__(self, jobs: Sequence[Job], stream: bool = False) -> None:
+        self.jobs, self.stream = list(jobs), stream
+        self.progress = [Progress([], []) for _ in jobs]
         self.error: Exception | None = None
-        self.gone = False
-        self.version = 0
-        self._news = threading.Condition()
+        self.cancelled = False
+        self.version = 0  # number of updates so far
+        self._updated = threading.Condition()
 
     @property
     def done(self) -> bool:
-        return self.error is not None or all(m.done for m in self.made)
+        return self.error is not None or all(p.done for p in self.progress)
 
     @property
-    def length(self) -> int:
-        """Places that its longest answer may take."""
+    def max_len(self) -> int:
+        """Positions that its longest answer may take, prompt included."""
         return max(len(j.context) + j.how.max_tokens for j in self.jobs)
 
     def wait(self, seen: int, seconds: float) -> int:
-        """Until there is more than version `seen`, or time is up; returns the version there is."""
-        with self._news:
-            self._news.wait_for(lambda: self.version > seen, seconds)
+        """Wait until the version is above `seen`, at most so many seconds; returns the current version."""
+        with self._updated:
+            self._updated.wait_for(lambda: self.version > seen, seconds)
             return self.version
 
-    def write(self, made: dict[int, Made], error: Exception | None = None) -> None:
-        with self._news:
-            for i, one in made.items():
-                self.made[i] = one
+    def update(self, progress: dict[int, Progress], error: Exception | None = None) -> None:
+        """New progress of some answers, by index."""
+        with self._updated:
+            for i, one in progress.items():
+                self.progress[i] = one
             self.error = self.error or error
             self.version += 1
-            self._news.notify_all()
+            self._updated.notify_all()

@@ -1,4 +1,4 @@
-"""`posttrain serve`: the standard library's HTTP server in front of a Service, in the words of OpenAI's API."""
+"""`posttrain serve`: the standard library's HTTP server in front of a Service, with OpenAI's API."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from posttrain.core.errors import UserError, nearest
-from posttrain.serving.openai import Refused, parse, read
+from posttrain.serving.openai import ApiError, parse_json, parse_request
 from posttrain.serving.service import Reply, Service
 
-BODY = 8 << 20  # bytes of a request
-PATIENCE = 60  # seconds a client may take to say the next thing
+MAX_BODY_BYTES = 8 << 20  # of a request
+CLIENT_TIMEOUT = 60  # seconds without a byte from a client before its connection is closed
 POSTS = {"/v1/chat/completions": "chat", "/v1/completions": "text"}
 GETS = ("/health", "/v1/models")
 
@@ -30,8 +30,8 @@ def loopback(host: str) -> bool:
         return False
 
 
-def guarded(host: str, key: str) -> None:
-    """Other machines are served only with a key."""
+def require_key(host: str, key: str) -> None:
+    """An address that other machines can reach needs an API key."""
     if not loopback(host) and not key:
         raise UserError(
             f"{host!r} can be reached by other machines, and there is no key; add --api-key KEY (or set "
@@ -40,7 +40,10 @@ def guarded(host: str, key: str) -> None:
 
 
 class Server(ThreadingHTTPServer):
-    """Listens; every connection has a thread, and all of them share the service's one engine."""
+    """Listens on host and port; every connection has a thread, and all of them share the service's one engine.
+
+    key: clients must send it ("": none needed, local addresses only); log: called with one line per request
+    """
 
     daemon_threads = True
     request_queue_size = 128
@@ -49,7 +52,7 @@ class Server(ThreadingHTTPServer):
         self, service: Service, host: str = "127.0.0.1", port: int = 8000, key: str = "",
         log: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
-        guarded(host, key)
+        require_key(host, key)
         self.service, self.key, self.log = service, key, log
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
@@ -58,7 +61,7 @@ class Server(ThreadingHTTPServer):
             raise UserError(f"cannot listen on {host}:{port} ({error}); use another --port or --host") from None
 
     def server_bind(self) -> None:
-        """Without the look-up of a name, which may take long and which nobody reads."""
+        """Without the reverse DNS look-up, which may be slow and is not used."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
@@ -68,32 +71,32 @@ class Server(ThreadingHTTPServer):
         return f"http://{host}:{self.server_port}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that broke is no news."""
+        """A broken connection is not worth a stack trace."""
 
 
 class Handler(BaseHTTPRequestHandler):
     server: Server
     server_version = "posttrain"
     protocol_version = "HTTP/1.1"
-    timeout = PATIENCE
+    timeout = CLIENT_TIMEOUT
 
     def do_GET(self) -> None:
-        self._answer(self._get)
+        self._handle(self._get)
 
     def do_POST(self) -> None:
-        self._answer(self._post)
+        self._handle(self._post)
 
-    def _answer(self, work: Callable[[], None]) -> None:
-        """Errors in OpenAI's shape; a client that has gone gets nothing."""
+    def _handle(self, work: Callable[[], None]) -> None:
+        """Errors in OpenAI's shape; a client that has disconnected gets nothing."""
         try:
             try:
                 work()
-            except Refused as error:
+            except ApiError as error:
                 self._send(error.status, error.body())
             except (ConnectionError, TimeoutError):
                 raise
-            except Exception as error:  # a fault of this program: the client is told, the server goes on
-                self._send(500, Refused(500, f"{type(error).__name__}: {error}").body())
+            except Exception as error:  # a bug of this program: the client gets a 500, the server goes on
+                self._send(500, ApiError(500, f"{type(error).__name__}: {error}").body())
         except (ConnectionError, TimeoutError):
             self.close_connection = True
 
@@ -101,54 +104,54 @@ class Handler(BaseHTTPRequestHandler):
         path, service = self.path.split("?")[0].rstrip("/"), self.server.service
         if path == "/health":
             queue = service.queue
-            well = queue.broken is None and queue.is_alive()
-            return self._send(200 if well else 503, {"status": "ok" if well else "broken", "answers": queue.load})
-        self._allowed()
+            healthy = queue.broken is None and queue.is_alive()
+            return self._send(200 if healthy else 503, {"status": "ok" if healthy else "broken", "answers": queue.load})
+        self._authorize()
         if path == "/v1/models":
             return self._send(200, {"object": "list", "data": service.models()})
         if path.startswith("/v1/models/"):
-            service.known(path.removeprefix("/v1/models/"))
+            service.check_model(path.removeprefix("/v1/models/"))
             return self._send(200, service.models()[0])
-        raise self._nowhere(path, path in POSTS, "POST")
+        raise self._not_found(path, path in POSTS, "POST")
 
     def _post(self) -> None:
         path = self.path.split("?")[0].rstrip("/")
         raw = self._body()
-        self._allowed()
+        self._authorize()
         if path not in POSTS:
-            raise self._nowhere(path, path in GETS, "GET")
-        asked = read(parse(raw), POSTS[path])
-        reply = self.server.service.ask(asked)
+            raise self._not_found(path, path in GETS, "GET")
+        params = parse_request(parse_json(raw), POSTS[path])
+        reply = self.server.service.submit(params)
         try:
-            self._stream(reply) if asked.stream else self._whole(reply)
+            self._stream(reply) if params.stream else self._reply(reply)
         except BaseException:
             reply.cancel()
             raise
 
-    def _allowed(self) -> None:
-        """The key; without one, only what this machine calls itself (a web page must not reach in by another name)."""
-        key, said = self.server.key, self.headers.get("Authorization", "")
-        if key and not hmac.compare_digest(said.removeprefix("Bearer ").strip().encode(), key.encode()):
-            raise Refused(401, "wrong or no API key; send it as Authorization: Bearer KEY", code="invalid_api_key")
+    def _authorize(self) -> None:
+        """Checks the key; without one, the Host header must be a loopback name (against DNS rebinding by a web page)."""
+        key, header = self.server.key, self.headers.get("Authorization", "")
+        if key and not hmac.compare_digest(header.removeprefix("Bearer ").strip().encode(), key.encode()):
+            raise ApiError(401, "wrong or no API key; send it as Authorization: Bearer KEY", code="invalid_api_key")
         host = self.headers.get("Host", "localhost")
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
         if not key and not loopback(name):
-            raise Refused(403, f"this server answers to localhost only, not to {host!r}; start it with --api-key")
+            raise ApiError(403, f"this server answers to localhost only, not to {host!r}; start it with --api-key")
 
-    def _nowhere(self, path: str, other: bool, method: str) -> Refused:
+    def _not_found(self, path: str, other: bool, method: str) -> ApiError:
         if other:
-            return Refused(405, f"{path} is asked with {method}, not {self.command}")
+            return ApiError(405, f"{path} is asked with {method}, not {self.command}")
         close = nearest(path, [*GETS, *POSTS])
-        return Refused(404, f"no such address: {path}; " + (f"did you mean {close}?" if close else "see /v1/models"))
+        return ApiError(404, f"no such address: {path}; " + (f"did you mean {close}?" if close else "see /v1/models"))
 
     def _body(self) -> bytes:
         size = self.headers.get("Content-Length", "")
         if not size.isdecimal():
             self.close_connection = True
-            raise Refused(411, "a request needs a Content-Length")
-        if int(size) > BODY:
+            raise ApiError(411, "a request needs a Content-Length")
+        if int(size) > MAX_BODY_BYTES:
             self.close_connection = True
-            raise Refused(413, f"a request of {int(size):,} bytes; at most {BODY:,} are read")
+            raise ApiError(413, f"a request of {int(size):,} bytes; at most {MAX_BODY_BYTES:,} are read")
         return self.rfile.read(int(size))
 
     # ---- replies
@@ -165,10 +168,10 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(raw)
 
-    def _whole(self, reply: Reply) -> None:
-        for _ in reply.looks():
-            self._still_there()
-        self._send(200, reply.whole())
+    def _reply(self, reply: Reply) -> None:
+        for _ in reply.wait():
+            self._check_connected()
+        self._send(200, reply.body())
 
     def _stream(self, reply: Reply) -> None:
         """Server-sent events; the end of the connection is the end of the stream."""
@@ -179,19 +182,19 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Connection", "close")
         self.end_headers()
         try:
-            for piece in reply.pieces():
-                self._still_there()
-                if piece is not None:
-                    self._event(json.dumps(piece))
-        except Refused as error:  # too late for a status
+            for chunk in reply.chunks():
+                self._check_connected()
+                if chunk is not None:
+                    self._event(json.dumps(chunk))
+        except ApiError as error:  # too late for an HTTP status
             return self._event(json.dumps(error.body()))
         self._event("[DONE]")
 
     def _event(self, text: str) -> None:
         self.wfile.write(f"data: {text}\n\n".encode())
 
-    def _still_there(self) -> None:
-        """A client that has hung up can be read from, and there is nothing to read."""
+    def _check_connected(self) -> None:
+        """Raises if the client has disconnected: its socket is then readable and has no data."""
         if select.select([self.connection], [], [], 0)[0] and not self.connection.recv(1, socket.MSG_PEEK):
             raise ConnectionResetError
 

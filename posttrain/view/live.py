@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from posttrain.runs.build import at_test
 from posttrain.view.figures import count, duration, percent, short
-from posttrain.view.report import graded, next_steps, report, thing
+from posttrain.view.report import graded, next_steps, report
 
 _RECENT = 10  # steps that the time left is estimated from
 _LINES = 20  # lines a run prints where there is no terminal
@@ -30,7 +30,7 @@ class Watch:
 
     def __init__(self, console: Console, runs: str = "runs") -> None:
         self.console, self.runs = console, runs
-        self.seen, self.curve = 0, "reward"
+        self.seen, self.curve, self.measured = 0, "reward", "accuracy"
         self.figures: dict[str, float] = {}
         self.recent: deque[float] = deque(maxlen=_RECENT)
         self.total = 0
@@ -49,6 +49,7 @@ class Watch:
         self.seen, self.figures, self.total = 0, {}, loop.config.steps
         written = loop.method.rollout.card.data in ("demonstrations", "pairs")
         self.curve = "loss" if written else "reward"  # what somebody else wrote has no reward to watch, nor entropy
+        self.measured = "pairs ranked right" if loop.method.rollout.name == "pairs" else "accuracy"
         self.recent.clear()
 
     def step(self, step: int, metrics: dict[str, float]) -> None:
@@ -65,7 +66,7 @@ class Watch:
         m = self.figures
         out = [f"{self.curve} {short(m.get(self.curve, float('nan')))}"]
         if "accuracy" in m:
-            out.append(f"accuracy {percent(m['accuracy'])}")
+            out.append(f"{self.measured} {percent(m['accuracy'])}")
         if "held_out_reward" in m:
             out.append(f"held-out {short(m['held_out_reward'])}")
         if self.curve == "reward":
@@ -89,7 +90,8 @@ class Watch:
         which = f"{shlex.quote(loop.config.name)}{self.where}"
         out = [(f"posttrain show {loop.method.name}", "read the algorithm")]
         if loop.method.scores:
-            return out
+            folder = shlex.quote(f"{self.runs}/{loop.config.name}")
+            return [(f"posttrain run grpo --reward {folder}{self.where}", "train a policy with this reward"), *out]
         out.insert(0, (f"posttrain chat --run {which}", "talk to what it has become"))
         if gold and loop.method.rollout.card.data != "pairs":
             task = shlex.quote(loop.config.task)
@@ -141,7 +143,9 @@ class Lines(Watch):
 
     def hello(self, config: Any, measured: bool = True) -> None:
         what = (
-            f", measuring it on {config.eval_problems} held-out problems" if measured and config.eval_problems else ""
+            f", measuring it on up to {config.eval_problems} held-out examples"
+            if measured and config.eval_problems
+            else ""
         )
         self.console.print(f"loading {config.model}{what} ...", style="dim", markup=False)
 
@@ -151,13 +155,17 @@ class Lines(Watch):
         size = count(sum(p.numel() for p in policy.parameters()))
         self.console.print(
             f"{loop.method.name} on {loop.config.task}: {loop.config.model} ({size} parameters) on {policy.device}, "
-            f"{loop.config.steps} steps of {loop.config.prompts} prompts, in {loop.run.folder}",
+            f"{loop.config.steps} steps of {loop.config.prompts} {'pairs' if before.of == 'pairs' else 'prompts'}, "
+            f"in {loop.run.folder}",
             soft_wrap=True, markup=False,
         )  # fmt: skip
         if before.problems:
             what = "" if before.name == "accuracy" else f"{before.name} "
-            told = f"{what}{graded(before)} of {before.problems} held-out {thing(before)}"
+            right = " ranked right" if before.of == "pairs" else ""
+            told = f"{what}{graded(before)} of {before.problems} held-out {before.of}{right}"
             self.console.print(f"before training: {told}")
+            if before.told:
+                self.console.print(before.told, style="yellow", markup=False, soft_wrap=True)
 
     def phase(self, loop: Any) -> None:
         super().phase(loop)

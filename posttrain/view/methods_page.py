@@ -12,7 +12,7 @@ from posttrain.core.index import PACKAGE, Row, index, rows
 
 PAGE = PACKAGE.parent / "METHODS.md"
 HEADINGS = {
-    "plan": "Plans", "method": "Methods", "prompts": "Prompts", "rollout": "Rollouts", "reward": "Rewards",
+    "plan": "Plans", "method": "Methods", "prompts": "Prompts", "rollout": "Rollouts", "reward": "Rewards", "scorer": "Scorers",
     "shaping": "Reward shaping", "select": "Selection", "advantage": "Advantages", "policy_loss": "Policy losses",
     "preference_loss": "Preference losses", "supervised_loss": "Supervised losses", "reward_model_loss": "Reward-model losses",
     "term": "Terms", "aggregate": "Aggregation", "optimiser": "Optimisers", "reference": "References", "decoding": "Decoding",

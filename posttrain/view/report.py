@@ -1,9 +1,10 @@
-"""What a run did, at its end: before and after on the same held-out problems, three answers, the reward's curve."""
+"""What a run did, at its end: before and after on the same held-out problems or pairs, three examples, the curve."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -24,6 +25,8 @@ def report(
         console.print(score_table(before, after))
         for lines in samples(before, after):
             console.print(lines)
+        if after.told:
+            console.print(Text(f"\n{after.told}", style="yellow"), soft_wrap=True)
     if curve:
         edge = max(1, len(curve) // 10)
         first, last = mean(curve[:edge]), mean(curve[-edge:])
@@ -36,26 +39,31 @@ def report(
 
 def score_table(before: Any, after: Any) -> Table:
     """The mean grade with its standard error; the change's error is that of paired differences, for the problems are one."""
-    table = Table(title=f"{after.problems} held-out {thing(after)}", title_justify="left")
+    table = Table(title=f"{after.problems} held-out {after.of}", title_justify="left")
     for head in ("", "before", "after", "change"):
         table.add_column(head, justify="left" if not head else "right")
     gain, error = paired(before, after)
     change = f"{100 * gain:+.1f} ± {100 * error:.1f}" if after.name == "accuracy" else f"{gain:+.3g} ± {error:.2g}"
-    table.add_row(after.name, graded(before), graded(after), change)
-    table.add_row(
-        "tokens an answer", f"{before.tokens:.1f}", f"{after.tokens:.1f}", f"{after.tokens - before.tokens:+.1f}"
-    )
-    done = [mean([float((not r.truncated)) for r in s.rollouts]) for s in (before, after)]
-    table.add_row("answers that end", percent(done[0]), percent(done[1]), f"{100 * (done[1] - done[0]):+.1f}")
-    failed = [sum(math.isnan(r.reward or 0.0) for r in s.rollouts) for s in (before, after)]
-    if any(failed):
-        table.add_row("could not be scored", *map(str, failed), f"{failed[1] - failed[0]:+d}")
+    table.add_row("ranked right" if after.of == "pairs" else after.name, graded(before), graded(after), change)
+    for row in pair_rows(before, after) if after.of == "pairs" else answer_rows(before, after):
+        table.add_row(*row)
     return table
 
 
-def thing(score: Any) -> str:
-    """What is measured on: problems have a right answer, prompts need not."""
-    return "problems" if score.name == "accuracy" else "prompts"
+def pair_rows(before: Any, after: Any) -> list[tuple[str, ...]]:
+    """Nobody answered: what there is besides the ranking is how clear it is."""
+    told = ("mean margin", short(before.margin), short(after.margin), f"{after.margin - before.margin:+.3g}")
+    return [told]
+
+
+def answer_rows(before: Any, after: Any) -> list[tuple[str, ...]]:
+    """How long answers are, how many end by themselves, how many could not be scored."""
+    tokens = (f"{before.tokens:.1f}", f"{after.tokens:.1f}", f"{after.tokens - before.tokens:+.1f}")
+    done = [mean([float((not r.truncated)) for r in s.rollouts]) for s in (before, after)]
+    ended = (percent(done[0]), percent(done[1]), f"{100 * (done[1] - done[0]):+.1f}")
+    failed = [sum(math.isnan(r.reward or 0.0) for r in s.rollouts) for s in (before, after)]
+    bad = [("could not be scored", *map(str, failed), f"{failed[1] - failed[0]:+d}")] if any(failed) else []
+    return [("tokens per answer", *tokens), ("finished answers", *ended), *bad]
 
 
 def graded(score: Any) -> str:
@@ -81,7 +89,14 @@ def samples(before: Any, after: Any, n: int = 3) -> list[Text]:
     kinds = [[i for i, c in enumerate(change) if math.isfinite(c) and sign(c) == s] for s in (1, -1, 0)]
     chosen = [kind[0] for kind in kinds if kind]
     chosen += [i for i in range(len(pairs)) if i not in chosen]
-    return [sample_text(*pairs[i], after.name == "accuracy") for i in sorted(chosen[:n])]
+    show = (
+        pair_text
+        if after.of == "pairs"
+        else sample_text
+        if after.name == "accuracy"
+        else partial(sample_text, marks=False)
+    )
+    return [show(*pairs[i]) for i in sorted(chosen[:n])]
 
 
 def sign(x: float) -> int:
@@ -100,6 +115,21 @@ def sample_text(before: Any, after: Any, marks: bool = True) -> Text:
         else:
             out.append(f"{short(math.nan if r.reward is None else r.reward)}  ", style="cyan")
         out.append(clip(r.text) + ("" if (not r.truncated) else " (cut off)"))
+    return out
+
+
+def pair_text(before: Any, after: Any) -> Text:
+    """A question, its preferred answer with a mark for each ranking, and the other answer."""
+    out = Text()
+    out.append(f"\n{clip(before.prompt.last)}", style="bold")
+    out.append(
+        f"\n  preferred  {clip(before.text)}\n  rejected   {clip(str(before.prompt.info['rejected']))}\n  ranked"
+    )
+    for word, r in (("before", before), ("after", after)):
+        grade = r.reward or 0.0
+        mark, style = ("✓", "green") if grade > 0.5 else ("=", "yellow") if grade == 0.5 else ("✗", "red")
+        out.append(f" {word} ")
+        out.append(mark, style=style)
     return out
 
 

@@ -91,6 +91,8 @@ class Learner:
                 seen.append(self._one(rows, batch, chosen, self._rate(step)))
         if self.reference is not None:
             self.reference.after_step(self.policy, step)
+        if hasattr(self.policy, "after_update"):  # parts that follow others: target networks
+            self.policy.after_update(self.goal.role)
         keys = seen[0].keys() if seen else ()
         out = {k: _mean([s[k] for s in seen]) for k in keys}
         out["skipped"] = float(self.skipped)

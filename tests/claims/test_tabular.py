@@ -67,7 +67,7 @@ def test_kl_by_hand_and_by_states() -> None:
 
 
 def test_expected_worth_and_the_best_policy() -> None:
-    """Worth 1 for aa only: E = 3/8. The tilt by beta = 1/log 3 triples its odds: 9/8 to 5/8, so 9/14."""
+    """FunctionScorer 1 for aa only: E = 3/8. The tilt by beta = 1/log 3 triples its odds: 9/8 to 5/8, so 9/14."""
     worth_PN = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
     assert float(expected(two_letters(), worth_PN)) == pytest.approx(3 / 8)
     best_PN = tilted(answer_logp(two_letters()), worth_PN, 1 / math.log(3))

@@ -67,7 +67,7 @@ def first_run(runs: Path) -> Said:
 
 @pytest.fixture
 def parts_file(tmp_path: Path) -> Iterator[Path]:
-    """A user's file: a reward, a reward that raises, and a method; forgotten afterwards."""
+    """A user's file: a reward, one that raises, one that raises now and then, and a method; forgotten afterwards."""
     file = tmp_path / f"parts_{tmp_path.name}.py"
     name = tmp_path.name.replace("_", "-")
     file.write_text(
@@ -81,6 +81,10 @@ def parts_file(tmp_path: Path) -> Iterator[Path]:
         "def always_raises(prompt, text):\n"
         '    """Raises: always."""\n'
         "    raise KeyError('no such key')\n"
+        "@reward()\n"
+        "def picky(prompt, text):\n"
+        '    """Picky: raises where the gold answer is no number."""\n'
+        "    return float(str(int(prompt.answer)) in text)\n"
         f"mine = find_method('grpo').but(name='mine-{name}', title='Mine', doc='Mine: no KL.', terms=())\n"
         "method(mine, __file__)\n"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -34,9 +35,48 @@ def test_eval_json_of_a_run(first_run: Said, runs: Path) -> None:
 def test_figures_count_right_answers_per_problem() -> None:
     """Two problems of two answers, 1 and 2 right: pass@1 = (1/2 + 1) / 2, pass@2 = 1. Part marks do not pass."""
     made = [SimpleNamespace(reward=r, stopped=True) for r in (1.0, 0.5, 1.0, 1.0)]
-    score = SimpleNamespace(rollouts=made, accuracy=0.875, error=0.0, problems=2, tokens=3.0)
+    score = SimpleNamespace(rollouts=made, accuracy=0.875, error=0.0, problems=2, tokens=3.0, failed=0, why="")
     found = figures(score, 2)
     assert found["pass_at_k"]["1"]["mean"] == 0.75 and found["pass_at_k"]["2"]["mean"] == 1.0
+    made[0].reward, score.failed = math.nan, 1  # the first problem cannot be counted: the second alone has 2 of 2
+    assert figures(score, 2)["pass_at_k"]["1"]["mean"] == 1.0 and figures(score, 2)["failed"] == 1
+    made[2].reward = math.nan
+    assert figures(score, 2)["pass_at_k"] == {}
+
+
+@pytest.fixture
+def half_graded(tmp_path: Path) -> str:
+    """Rows whose gold answer is a number, and some whose grade raises because it is none."""
+    rows = [{"question": f"What is {i}+1?", "answer": str(i + 1) if i % 4 else "many"} for i in range(60)]
+    file = tmp_path / "sums.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return f"{file}(reward='picky', think=False)"
+
+
+def test_a_grader_that_raises_is_counted_in_evaluation_as_in_training(
+    half_graded: str, parts_file: Path, tmp_path: Path
+) -> None:
+    small = ("--problems", "200", "--max-tokens", "8", "--use", str(parts_file))
+    said = call("eval", "--task", half_graded, *small, "--json")
+    assert said.code == 0, said.err
+    found = json.loads(said.out)
+    assert 0 < found["failed"] < found["problems"] and "invalid literal for int()" in found["why"]
+    said = call("eval", "--task", half_graded, *small)
+    assert f"{found['failed']} of {found['problems']} could not be graded" in " ".join(said.out.split())
+    run = ("run", "grpo", "--task", half_graded, "--steps", "1", "--prompts", "2", "--n", "2")
+    said = call(*run, "--sampling.max-tokens", "8", "--use", str(parts_file), "--runs", str(tmp_path), "--name", "half")
+    assert said.code == 0, said.err
+    assert f"{found['failed']} of {found['problems']} could not be graded" in " ".join(said.out.split())
+    summary = json.loads((tmp_path / "half" / "summary.json").read_text())
+    assert summary["ungraded_before"] == summary["ungraded_after"] == found["failed"]
+
+
+def test_nothing_graded_at_all_is_an_error(parts_file: Path, tmp_path: Path) -> None:
+    file = tmp_path / "words.jsonl"
+    file.write_text("".join(json.dumps({"question": f"Say {i}", "answer": "many"}) + "\n" for i in range(40)))
+    task = f"{file}(reward='picky', think=False)"
+    said = call("eval", "--task", task, "--problems", "4", "--max-tokens", "4", "--use", str(parts_file))
+    assert said.code == 2 and "not one of" in said.err and "invalid literal" in said.err
 
 
 @pytest.mark.parametrize(

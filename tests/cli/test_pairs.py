@@ -23,7 +23,9 @@ def pairs(tmp_path: Path) -> Path:
 def test_dpo(pairs: Path, tmp_path: Path) -> None:
     said = call("run", "dpo", *SMALL, "--task", str(pairs), "--runs", str(tmp_path))
     assert said.code == 0, said.err
-    assert "held-out problems" in said.out and "posttrain eval" not in said.out and "dpo-mine" in said.out
+    assert "held-out pairs" in said.out and "posttrain eval" not in said.out and "dpo-mine" in said.out
+    assert "ranked right" in said.out and "mean margin" in said.out and "2 steps of 4 pairs" in said.out
+    assert "accuracy" not in said.out and "finished answers" not in said.out and "problems" not in said.out
     assert call("chat", "--run", "dpo-mine", "--runs", str(tmp_path), "--say", "hi", "--max-tokens", "4").code == 0
 
 
@@ -33,6 +35,33 @@ def test_reward_model(pairs: Path, tmp_path: Path) -> None:
     assert 0 <= json.loads(said.out)["accuracy_after"] <= 1
     said = call("chat", "--run", "reward-model-mine", "--runs", str(tmp_path), "--say", "hi")
     assert said.code == 2 and "holds a reward model" in said.err
+
+
+@pytest.mark.parametrize("method", ["dpo", "reward-model"])
+def test_without_a_task_the_pairs_that_ship_are_learned_from(method: str, tmp_path: Path) -> None:
+    said = call("run", method, *SMALL, "--runs", str(tmp_path))
+    assert said.code == 0, said.err
+    assert f"{method} on school_pairs" in said.out and (tmp_path / f"{method}-school_pairs").is_dir()
+    assert json.loads((tmp_path / f"{method}-school_pairs" / "summary.json").read_text())["task"] == "school_pairs"
+    said = call(
+        "run",
+        method,
+        *SMALL,
+        "--runs",
+        str(tmp_path),
+        "--eval-every",
+        "1",
+        "--name",
+        "by-name",
+        "--task",
+        "school_pairs",
+    )
+    assert said.code == 0 and "pairs ranked right" in said.out
+
+
+def test_pairs_are_no_task_for_those_who_answer(tmp_path: Path) -> None:
+    said = call("run", "grpo", *SMALL, "--task", "school_pairs", "--runs", str(tmp_path))
+    assert said.code == 2 and "holds preference pairs" in said.err
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from posttrain.methods.gigpo import gigpo as gigpo_method
 from posttrain.methods.treepo import treepo as treepo_method
 from posttrain.rollouts.anchored import anchored, last_steps
 from posttrain.rollouts.tree import tree
-from posttrain.runs.in_memory import Worth, fit, numbered, row
+from posttrain.runs.in_memory import FunctionScorer, fit, numbered, row
 
 
 def said(text: str, reward: float, index: int, parent: int | None = None, fork: int = 0) -> Rollout:
@@ -135,7 +135,7 @@ def test_the_state_of_a_text_is_its_last_whole_step() -> None:
 def learned(method, prompts: int = 2) -> float:
     """A right first letter earns 1: how likely it becomes."""
     policy = TabularPolicy(prompts, 4, 3)
-    worth = Worth(lambda rollouts: torch.tensor([float(r.actions[0] == 1) for r in rollouts]))
+    worth = FunctionScorer(lambda rollouts: torch.tensor([float(r.actions[0] == 1) for r in rollouts]))
     config = Config(steps=15, prompts=prompts, lr=0.3, warmup=0, max_norm=100.0)
     fit(policy, method.but(select=(), minibatches=1), numbered(prompts), config, worth)
     return float(policy.table.detach()[:, 0, -1].softmax(-1)[:, 1].mean())

@@ -14,7 +14,7 @@ from posttrain.methods.grpo import grpo
 from posttrain.methods.ppo import ppo
 from posttrain.methods.reward_model import reward_model
 from posttrain.methods.sft import sft
-from posttrain.rewards.runtime.spec import Given
+from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.runs import plans as recipe
 from tests.core.test_plan import nothing
 from tests.runs import tiny_run
@@ -31,8 +31,8 @@ def env(context: Context) -> Pairs:
     return Pairs()
 
 
-def given(context: Context) -> Given:
-    return Given()
+def given(context: Context) -> Prescored:
+    return Prescored()
 
 
 def whole(done: list[str]) -> Plan:

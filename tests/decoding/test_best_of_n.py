@@ -8,14 +8,14 @@ from itertools import combinations
 import pytest
 
 from posttrain.decoding.best_of_n import best_of_n, best_of_n_kl, expected_best
-from posttrain.rewards.runtime.score import Scorer
+from posttrain.rewards.runtime.score import RewardSum
 from tests.runs import tiny_run
 
 
 def test_gives_the_best_of_its_samples() -> None:
     policy, how = tiny_run.policy(), tiny_run.config().sampling
     prompts = [tiny_run.Count().prompt(i) for i in range(3)]
-    scorer = Scorer([("a", lambda prompt, text: float(sum(map(ord, text))), 1.0)], timeout=60)
+    scorer = RewardSum([("a", lambda prompt, text: float(sum(map(ord, text))), 1.0)], timeout=60)
     best = best_of_n(policy, prompts, how, scorer, seed=5, n=6)
     for given, made in zip(best, policy.sample(prompts, 6, how, 5), strict=True):
         assert given is not None and sum(map(ord, given.text)) == max(sum(map(ord, r.text)) for r in made)
@@ -26,7 +26,11 @@ def test_nothing_scored_gives_nothing() -> None:
         raise RuntimeError("no")
 
     found = best_of_n(
-        tiny_run.policy(), [tiny_run.Count().prompt(0)], tiny_run.config().sampling, Scorer([("x", broken, 1.0)]), n=2
+        tiny_run.policy(),
+        [tiny_run.Count().prompt(0)],
+        tiny_run.config().sampling,
+        RewardSum([("x", broken, 1.0)]),
+        n=2,
     )
     assert found == [None]
 

@@ -18,7 +18,7 @@ from posttrain.core.types import Prompt
 from posttrain.environments.logs import logs
 from posttrain.environments.mixed import Mixed
 from posttrain.environments.task import log_task, task
-from posttrain.rewards.runtime.spec import Given
+from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rollouts.logged import logged
 from tests.models.tiny import policy as tiny_policy
 
@@ -92,8 +92,8 @@ def test_a_method_takes_the_rewards_of_the_log_unless_told_otherwise(tmp_path: P
     method = find_method("topr").but(rollout="logged")
     config = Config(task=written(tmp_path, rows()))
     env = environment(config, method)
-    assert isinstance(scorer_of(config, method, env), Given)
-    assert not isinstance(scorer_of(Config(task=config.task, reward="format"), method, env), Given)
+    assert isinstance(scorer_of(config, method, env), Prescored)
+    assert not isinstance(scorer_of(Config(task=config.task, reward="format"), method, env), Prescored)
     part = [{k: v for k, v in r.items() if k != "reward"} for r in rows()]
     config = Config(task=written(tmp_path, part))
     with pytest.raises(UserError, match="no gold answers"):

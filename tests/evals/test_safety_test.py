@@ -13,7 +13,7 @@ from posttrain.core.plan import Context, Stopped
 from posttrain.core.registry import find
 from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.evals.safety_test import margin, safety_test, student_cdf, student_quantile
-from posttrain.rewards.runtime.score import ScoreReport
+from posttrain.rewards.runtime.scorer import ScoreReport
 from posttrain.rewards.scorers.costed import Costed
 
 

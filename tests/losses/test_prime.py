@@ -14,7 +14,7 @@ from posttrain.core.types import Group
 from posttrain.losses.policy.implicit_prm import implicit_prm
 from posttrain.methods.prime import prime
 from posttrain.rewards.scorers.implicit import Implicit
-from posttrain.runs.in_memory import Worth, row
+from posttrain.runs.in_memory import FunctionScorer, row
 from tests.losses.table import slopes
 
 LOGP, REF = [[-1.0, -2.0], [-0.5, 9.0]], [[-1.5, -2.3], [-1.5, 4.0]]
@@ -47,7 +47,7 @@ def test_token_rewards_are_log_ratios() -> None:
     with torch.no_grad():
         prm.table[0, 1, 0] = torch.tensor([math.log(3.0), 0.0])  # the second letter: a in 3/4
     made = [start.written(row(0), t) for t in ("ba", "bb")]
-    outcome = Worth(lambda rs: torch.tensor([1.0, 0.0]))
+    outcome = FunctionScorer(lambda rs: torch.tensor([1.0, 0.0]))
     Implicit(outcome, prm, start, beta=2.0).score([Group(row(0), made)])
     # a: 2 log(.75 / .5) = 2 log 1.5; b: 2 log(.25 / .5) = -2 log 2; the first letter is as likely as it was
     assert made[0].reward_T.tolist() == pytest.approx([0.0, 2 * math.log(1.5)], abs=1e-6)

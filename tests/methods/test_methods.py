@@ -16,8 +16,8 @@ from posttrain.core.method import Method, find_method
 from posttrain.core.registry import parts
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
-from posttrain.rewards.runtime.score import Scorer
-from posttrain.rewards.runtime.spec import Given
+from posttrain.rewards.runtime.score import RewardSum
+from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.runs.run import Run
 from posttrain.train import train
 from tests.runs import tiny_run
@@ -51,7 +51,7 @@ def loop_of(method: Method, run: Run, reward: Any = share, **changes: Any) -> Lo
     policy = tiny_run.policy()
     if method.scores:
         policy = policy.as_reward_model()
-    scorer = Given() if method.rollout.name in WRITTEN else Scorer([("test", reward, 1.0)], timeout=60)
+    scorer = Prescored() if method.rollout.name in WRITTEN else RewardSum([("test", reward, 1.0)], timeout=60)
     return build_loop(tiny_run.config(**({"steps": 3, "warmup": 0} | changes)), method, policy, Pairs(), scorer, run)
 
 

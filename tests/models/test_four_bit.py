@@ -1,4 +1,4 @@
-"""Weights in four bits: close to what they were, the same in sampler and trainer, and adapters learn beside them."""
+"""4-bit weights: close to the original, the same in sampler and trainer, with adapters that are trained beside them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def linear() -> nn.Linear:
     return nn.Linear(128, 64)
 
 
-def test_a_packed_matrix_is_near_and_its_product_exact() -> None:
+def test_a_quantized_matrix_is_near_and_its_product_exact() -> None:
     plain = linear()
     packed = FourBit(plain, "cpu")
     assert packed.packed.numel() * 2 == plain.weight.numel() and packed.absmax.numel() * 64 == plain.weight.numel()
-    wide = packed.wide()
+    wide = packed.dequantized()
     # 16 levels for values of one block: NF4 is off by about a tenth of the mean size
     assert 0.02 < float(((wide - plain.weight).abs().mean() / plain.weight.abs().mean()).detach()) < 0.15
     x = torch.randn(5, 128, requires_grad=True)
@@ -42,9 +42,9 @@ def test_a_packed_matrix_is_near_and_its_product_exact() -> None:
 def test_the_adapter_is_that_of_a_plain_layer() -> None:
     packed = FourBit(linear(), "cpu")
     same = linear()
-    same.weight.data = packed.wide()
+    same.weight.data = packed.dequantized()
     packed.adapt(4, 8.0, 0, "layer")
-    beside = LoRALinear.around(same, 4, 8.0, 0, "layer")
+    beside = LoRALinear.wrap(same, 4, 8.0, 0, "layer")
     for layer in (packed, beside):
         nn.init.normal_(layer.lora_b, generator=torch.Generator().manual_seed(1))
     x = torch.randn(3, 128)

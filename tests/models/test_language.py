@@ -45,7 +45,7 @@ def gradient(policy: torch.nn.Module) -> Tensor:
 
 
 def close(got: Tensor, want: Tensor) -> None:
-    """|got - want| <= 1e-6 |want|: float32 has 6e-8 a number, and some thousands are added."""
+    """|got - want| <= 1e-6 |want|: float32 has 6e-8 per number, and some thousands are added."""
     assert float((got - want).norm()) <= 1e-6 * float(want.norm())
 
 

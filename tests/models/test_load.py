@@ -1,4 +1,4 @@
-"""What a user may get wrong about a model, and what they are told."""
+"""Mistakes that a user may make with a model, and the sentence for each."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_no_tokenizer(folder: Path) -> None:
 
 
 def test_recurrent_models_are_refused(tmp_path: Path) -> None:
-    """Mamba keeps its memory elsewhere than in a cache of keys and values: said at once, not at the first sample."""
+    """Mamba keeps its memory elsewhere than in a cache of keys and values: reported on loading, not at the first sample."""
     config = {"vocab_size": tiny.V, "hidden_size": 16, "num_hidden_layers": 1, "state_size": 4}
     tiny.random_hf("mamba", config).save_pretrained(tmp_path)
     with pytest.raises(UserError, match="mamba models cannot be sampled token by token here"):

@@ -26,7 +26,7 @@ def adapted(**changes):
 def test_a_layer_by_hand():
     linear = nn.Linear(2, 1, bias=False)
     nn.init.constant_(linear.weight, 1.0)
-    layer = LoRALinear.around(linear, 1, 3.0, "x")
+    layer = LoRALinear.wrap(linear, 1, 3.0, "x")
     layer.lora_a.data, layer.lora_b.data = torch.tensor([[2.0, 0.0]]), torch.tensor([[5.0]])
     # W x + 3 * 5 * (2 x1) = (x1 + x2) + 30 x1
     assert layer(torch.tensor([[1.0, 4.0]])).item() == 35.0

@@ -1,16 +1,16 @@
-"""Tokens end to end are padded rows: states, gradients, recomputed layers; the kernels' plain paths are what they replace."""
+"""Packed tokens give what padded rows give: hidden states, gradients, recomputed layers; the kernels' plain versions by hand."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from posttrain.models.elementwise import added_normed, gated
-from posttrain.models.fused_linear import joined
-from posttrain.models.layout import Rows, hidden_states, streamed
+from posttrain.models.elementwise import add_rms_norm, swiglu
+from posttrain.models.fused_linear import fused_linear
+from posttrain.models.layout import Rows, hidden_states, hidden_states_packed
 from posttrain.models.lora import LoRALinear
-from posttrain.models.packed import Stream
-from posttrain.models.rotate_and_gather import spread
+from posttrain.models.packed import PackedBatch
+from posttrain.models.rotate_and_gather import rotate_and_gather
 from tests.models import tiny
 from tests.models.test_language import LENGTHS, calm_policy
 
@@ -23,10 +23,12 @@ def test_states_and_gradients_are_those_of_padded_rows():
     policy = calm_policy()
     rows = rows_of()
     found = []
-    for which in ("padded", "stream"):
+    for which in ("padded", "packed"):
         policy.zero_grad()
         h_BTD, last_BD = (
-            hidden_states(policy.model, rows, "padded") if which == "padded" else streamed(policy.model, rows)
+            hidden_states(policy.model, rows, "padded")
+            if which == "padded"
+            else hidden_states_packed(policy.model, rows)
         )
         h_BTD = h_BTD * rows.real_BT.unsqueeze(-1)
         (h_BTD.pow(2).sum() + last_BD.pow(3).sum()).backward()
@@ -37,35 +39,35 @@ def test_states_and_gradients_are_those_of_padded_rows():
 
 
 def test_a_prompt_is_there_once():
-    stream = Stream.of(rows_of())
+    packed = PackedBatch.of(rows_of())
     prompts, answers = {s for s, _ in LENGTHS}, [t for _, t in LENGTHS]
-    assert len(stream.tokens_N) == sum(prompts) + sum(answers)
-    assert stream.longest_q == max(answers) and stream.longest_k == max(s + t for s, t in LENGTHS)
+    assert len(packed.tokens_N) == sum(prompts) + sum(answers)
+    assert packed.longest_q == max(answers) and packed.longest_k == max(s + t for s, t in LENGTHS)
 
 
 @pytest.mark.parametrize("recompute", [1, 2])
 def test_recomputed_layers_change_nothing(recompute):
-    model, stream = calm_policy().model, Stream.of(rows_of())
+    model, packed = calm_policy().model, PackedBatch.of(rows_of())
     grads = []
     for n in (0, recompute):
         model.zero_grad()
-        model.streamed(stream, n).pow(2).sum().backward()
+        model.hidden_packed(packed, n).pow(2).sum().backward()
         grads.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
     assert torch.equal(*grads)
 
 
-def test_gate_by_hand():
-    got = gated(torch.tensor([[0.0, 2.0, 5.0, 3.0]]))
+def test_swiglu_by_hand():
+    got = swiglu(torch.tensor([[0.0, 2.0, 5.0, 3.0]]))
     torch.testing.assert_close(got, torch.tensor([[0.0, 2.0 / (1 + 2.718281828**-2) * 3]]))
 
 
-def test_a_quarter_turn_and_copies_for_all_who_see_a_key():
+def test_a_quarter_turn_and_copies_for_every_sequence_that_attends():
     """Of two tokens with q, k, v in turn; the first is at a quarter turn, which takes (1, 0) to (0, 1) and (0, 1) to (-1, 0)."""
-    stream = Stream.of(rows_of())
-    stream.rope = (torch.tensor([[0.0], [1.0]]), torch.tensor([[1.0], [0.0]]))
-    stream.source_K = torch.tensor([0, 1, 0])
+    packed = PackedBatch.of(rows_of())
+    packed.rope = (torch.tensor([[0.0], [1.0]]), torch.tensor([[1.0], [0.0]]))
+    packed.source_K = torch.tensor([0, 1, 0])
     qkv = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [5.0, 6.0]], [[1.0, 2.0], [3.0, 4.0], [7.0, 8.0]]], requires_grad=True)
-    q, k, v = spread(qkv, 1, stream)
+    q, k, v = rotate_and_gather(qkv, 1, packed)
     assert q.tolist() == [[[0.0, 1.0]], [[1.0, 2.0]]]
     assert k.tolist() == [[[-1.0, 0.0]], [[3.0, 4.0]], [[-1.0, 0.0]]]
     assert v.tolist() == [[[5.0, 6.0]], [[7.0, 8.0]], [[5.0, 6.0]]]
@@ -74,15 +76,15 @@ def test_a_quarter_turn_and_copies_for_all_who_see_a_key():
 
 
 def test_keys_are_listed_by_token():
-    stream = Stream.of(rows_of())
-    for n in range(len(stream.tokens_N)):
-        mine = stream.order_K[stream.first_N[n] : stream.first_N[n + 1]]
-        assert mine.tolist() == (stream.source_K == n).nonzero().flatten().tolist() != []
+    packed = PackedBatch.of(rows_of())
+    for n in range(len(packed.tokens_N)):
+        mine = packed.order_K[packed.first_N[n] : packed.first_N[n + 1]]
+        assert mine.tolist() == (packed.source_K == n).nonzero().flatten().tolist() != []
 
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("frozen", [False, True])
-def test_joined_layers_are_the_layers_side_by_side(bias, frozen):
+def test_fused_layers_are_the_layers_side_by_side(bias, frozen):
     torch.manual_seed(0)
     layers = [torch.nn.Linear(4, n, bias=bias).double() for n in (3, 1, 2)]
     for layer in layers:
@@ -90,24 +92,24 @@ def test_joined_layers_are_the_layers_side_by_side(bias, frozen):
     x = torch.randn(5, 4, dtype=torch.double, requires_grad=True)
     given = [x, *(p for layer in layers for p in layer.parameters() if p.requires_grad)]
     up = torch.randn(5, 6, dtype=torch.double)
-    got, want = joined(layers, x), torch.cat([layer(x) for layer in layers], -1)
+    got, want = fused_linear(layers, x), torch.cat([layer(x) for layer in layers], -1)
     torch.testing.assert_close(got, want)
     for a, b in zip(torch.autograd.grad(got, given, up), torch.autograd.grad(want, given, up), strict=True):
         torch.testing.assert_close(a, b)
 
 
-def test_joined_layers_with_adapters_keep_them():
-    layers = [LoRALinear.around(torch.nn.Linear(4, n), 2, 4.0, n) for n in (3, 2)]
+def test_fused_layers_with_adapters_keep_them():
+    layers = [LoRALinear.wrap(torch.nn.Linear(4, n), 2, 4.0, n) for n in (3, 2)]
     for layer in layers:
         torch.nn.init.normal_(layer.lora_b)
     x = torch.randn(5, 4)
     torch.testing.assert_close(
-        joined(layers, x), torch.cat([x @ layer.merged().T + layer.bias for layer in layers], -1)
+        fused_linear(layers, x), torch.cat([x @ layer.merged().T + layer.bias for layer in layers], -1)
     )
 
 
 def test_a_norm_after_a_sum():
     """(1, 5) + (2, -1) = (3, 4), whose rms is sqrt(12.5)."""
-    x, h = added_normed(torch.tensor([[1.0, 5.0]]), torch.tensor([[2.0, -1.0]]), torch.tensor([1.0, 2.0]), 0.0)
+    x, h = add_rms_norm(torch.tensor([[1.0, 5.0]]), torch.tensor([[2.0, -1.0]]), torch.tensor([1.0, 2.0]), 0.0)
     assert x.tolist() == [[3.0, 4.0]]
     torch.testing.assert_close(h, torch.tensor([[3.0, 8.0]]) / 12.5**0.5)

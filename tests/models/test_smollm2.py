@@ -1,4 +1,4 @@
-"""SmolLM2 out of a PyPI package: a language model that transformers reads alike, and that knows where Paris is."""
+"""SmolLM2 from a PyPI package: a language model that gives the same logits in transformers, and knows where Paris is."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PARAGRAPH = (
 
 @pytest.fixture(scope="module")
 def cache() -> Iterator[Path]:
-    """A cache of its own, thrown away: 270 MB that nobody asked for should not stay."""
+    """A cache of its own, deleted afterwards: tests should not leave 270 MB behind."""
     folder = Path(tempfile.mkdtemp(prefix="posttrain-test-"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POSTTRAIN_CACHE", str(folder))
@@ -88,7 +88,7 @@ def test_sampler_equals_trainer(policy: LanguagePolicy) -> None:
 @installed
 @torch.no_grad()
 def test_sampler_is_near_the_trainer_in_bf16(policy: LanguagePolicy) -> None:
-    """0.035 nats a token: more than small models show, less than the guard's limit for bf16."""
+    """0.035 nats per token: more than small models show, less than the guard's limit for bf16."""
     half = policy.clone()
     half.model.to(torch.bfloat16)
     assert 0 < gap(half).mean() <= 0.025

@@ -62,7 +62,7 @@ def ours(name: str) -> Any:
 
 
 def theirs(name: str) -> Any:
-    """A transformers model that our decoder does not know."""
+    """A transformers model that our decoder does not support."""
     return random_hf(*THEIRS[name])
 
 
@@ -89,7 +89,7 @@ def saved(model: Any, folder: Path) -> str:
 
 
 def letters(**named: str) -> PreTrainedTokenizerFast:
-    """One token a letter; id 1 ends an answer."""
+    """One token per letter; id 1 ends an answer."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     vocab = {"<pad>": 0, "<end>": 1} | {c: i + 2 for i, c in enumerate(LETTERS)} | {"<unk>": V - 1}

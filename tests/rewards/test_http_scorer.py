@@ -11,7 +11,7 @@ from claims.worlds.service import serving
 from posttrain.core.errors import UserError
 from posttrain.core.registry import find
 from posttrain.core.types import Prompt
-from posttrain.rewards.runtime.score import Scorer
+from posttrain.rewards.runtime.score import RewardSum
 from posttrain.rewards.scorers.http_scorer import parse, retry_after
 
 
@@ -151,12 +151,12 @@ def test_token_and_no_redirect(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_addresses() -> None:
     for url in ("", "file:///etc/passwd", "localhost:8000"):
         with pytest.raises(UserError, match="scoring service"):
-            Scorer([("s", find("http_scorer", "reward").but(url=url), 1.0)])
+            RewardSum([("s", find("http_scorer", "reward").but(url=url), 1.0)])
 
 
 def test_in_a_scorer_a_failure_masks() -> None:
     service = Service({"scores": [1.0, None]})
     with serving(service) as url:
         part = find("http_scorer", "reward").but(url=url, rate=1e6)
-        totals, report = Scorer([("s", part, 2.0)]).texts([Prompt.text("p", "?")] * 2, ["a", "b"])
+        totals, report = RewardSum([("s", part, 2.0)]).texts([Prompt.text("p", "?")] * 2, ["a", "b"])
     assert totals[0] == 2.0 and math.isnan(totals[1]) and report.masked == 1

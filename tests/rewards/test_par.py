@@ -17,7 +17,7 @@ from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group
 from posttrain.rewards.scorers.referenced import Referenced
 from posttrain.rewards.shaping.par import preference_as_reward
-from posttrain.runs.in_memory import Worth, numbered
+from posttrain.runs.in_memory import FunctionScorer, numbered
 from tests.losses.table import slopes
 
 NAN = math.nan
@@ -96,11 +96,11 @@ def test_a_prompt_is_answered_by_the_reference_once_and_by_identity() -> None:
         return torch.stack([r.actions.float().sum() for r in rollouts])
 
     groups = [Group(p, policy.sample([p], 2, Sampling())[0]) for p in numbered(2).prompts]
-    scorer = Referenced(Worth(worth), policy, Sampling(), m=3)
+    scorer = Referenced(FunctionScorer(worth), policy, Sampling(), m=3)
     scorer.score(groups)
     scorer.score(groups)
     assert asked == [4, 6, 4]  # answers, then 2 x 3 references, then answers only
-    again = Referenced(Worth(worth), policy, Sampling(), m=3)
+    again = Referenced(FunctionScorer(worth), policy, Sampling(), m=3)
     again.ask([g.prompt for g in groups])
     assert again.known == scorer.known
     first = groups[0].rollouts[0]
@@ -113,7 +113,7 @@ def test_a_prompt_is_answered_by_the_reference_once_and_by_identity() -> None:
 
 def test_without_any_reference_reward_an_answer_is_masked() -> None:
     policy = TabularPolicy(1, 2, 3)
-    scorer = Referenced(Worth(lambda rollouts: torch.ones(len(rollouts))), policy, Sampling())
+    scorer = Referenced(FunctionScorer(lambda rollouts: torch.ones(len(rollouts))), policy, Sampling())
     (p,) = numbered(1).prompts
     scorer.known[p.id] = [NAN]
     group = Group(p, policy.sample([p], 1, Sampling())[0])

@@ -10,7 +10,7 @@ import torch
 
 from posttrain.core.errors import UserError
 from posttrain.core.types import Group
-from posttrain.rewards.runtime.score import Scorer
+from posttrain.rewards.runtime.score import RewardSum
 from posttrain.rewards.scorers.reward_model import RewardModel
 from tests.runs import tiny_run
 
@@ -91,7 +91,7 @@ def test_as_one_reward_among_others() -> None:
     """Summed with a rule in a Scorer: it takes (prompts, texts) and encodes them as demonstrations are."""
     model = RewardModel(reward_model())
     groups = sampled(1)
-    Scorer([("learned", model, 1.0), ("long", lambda prompt, text: 10.0, 1.0)], timeout=60).score(groups)
+    RewardSum([("learned", model, 1.0), ("long", lambda prompt, text: 10.0, 1.0)], timeout=60).score(groups)
     for g in groups:
         r = g.rollouts[0]
         assert r.reward == pytest.approx(10 + float(model.scores([model.policy.written(r.prompt, r.text)])), abs=1e-4)

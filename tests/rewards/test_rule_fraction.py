@@ -9,7 +9,7 @@ from posttrain.core.registry import find
 from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.rewards.rules import rule_fraction as module
 from posttrain.rewards.rules.rule_fraction import rule_fraction
-from posttrain.rewards.runtime.score import Scorer
+from posttrain.rewards.runtime.score import RewardSum
 from posttrain.rewards.scorers.rule_extraction import checked, extract_rules, listed, normal
 
 PROMPT = Prompt.text("p", "2+2?", "4")
@@ -30,7 +30,7 @@ def test_the_rule_grades_itself_and_refuses_what_is_no_rule() -> None:
     assert module.validate() == []
     for wrong in ((), "format", (("x", 3),), ("formatt",)):
         with pytest.raises(UserError):
-            Scorer([("r", rule_fraction.but(rules=wrong), 1.0)])
+            RewardSum([("r", rule_fraction.but(rules=wrong), 1.0)])
 
 
 def test_weighed_with_a_model() -> None:
@@ -38,7 +38,7 @@ def test_weighed_with_a_model() -> None:
     import torch
 
     r = Rollout.single(PROMPT, *[torch.zeros(1)] * 3, torch.ones(1), text="abcdefg")
-    scorer = Scorer([("rules", rule_fraction.but(rules=(LONG, SHOUTS)), 1.0), ("model", lambda p, t: 2.0, 0.3)])
+    scorer = RewardSum([("rules", rule_fraction.but(rules=(LONG, SHOUTS)), 1.0), ("model", lambda p, t: 2.0, 0.3)])
     scorer.score([Group(PROMPT, [r])])
     assert r.reward == pytest.approx(1.1) and r.rewards == {"rules": 0.5, "model": 2.0}
 

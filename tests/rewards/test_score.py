@@ -16,7 +16,7 @@ from posttrain.rewards.rules.numeric import numeric
 from posttrain.rewards.rules.regex import regex
 from posttrain.rewards.rules.task import task
 from posttrain.rewards.runtime.conventions import adapt
-from posttrain.rewards.runtime.score import Scorer
+from posttrain.rewards.runtime.score import RewardSum
 
 
 def rollout(prompt: Prompt, text: str) -> Rollout:
@@ -37,14 +37,14 @@ def groups(*texts: str, answer: object = "4") -> list[Group]:
 
 def scored(fn, *texts, timeout=2.0, workers=8, **keywords):
     made = groups(*texts, **keywords)
-    report = Scorer([("r", fn, 1.0)], timeout=timeout, workers=workers).score(made)
+    report = RewardSum([("r", fn, 1.0)], timeout=timeout, workers=workers).score(made)
     return [r.reward for g in made for r in g.rollouts], report
 
 
 def test_weighted_sum_by_hand():
     # right: 1, 0; words beyond 1, soft 2: "4" -> 1, "5 5" -> 1 - 1/2 = 0.5; 2 * right + 0.5 * short = 2.5, 0.25
     made = groups("4", "5 5")
-    scorer = Scorer([("right", numeric, 2.0), ("short", length.but(most=1, soft=2), 0.5)])
+    scorer = RewardSum([("right", numeric, 2.0), ("short", length.but(most=1, soft=2), 0.5)])
     report = scorer.score(made)
     rolls = made[0].rollouts
     assert [r.reward for r in rolls] == [2.5, 0.25]
@@ -88,7 +88,7 @@ def test_trl_messages_are_tried_when_strings_do_not_fit():
         return [float(c[0]["content"] == "4") for c in completions]
 
     made = groups("4", "5")
-    scorer = Scorer([("r", reward, 1.0)])
+    scorer = RewardSum([("r", reward, 1.0)])
     scorer.score(made)
     assert [r.reward for r in made[0].rollouts] == [1.0, 0.0]
     scorer.score(groups("4", "5"))
@@ -120,7 +120,7 @@ def test_trl_none_does_not_apply():
         return [1.0 if int(c) % 2 == 0 else None for c in completions]
 
     made = groups("4", "5")
-    report = Scorer([("even", evens, 1.0), ("right", numeric, 1.0)]).score(made)
+    report = RewardSum([("even", evens, 1.0), ("right", numeric, 1.0)]).score(made)
     assert [r.reward for r in made[0].rollouts] == [2.0, 0.0]
     assert math.isnan(made[0].rollouts[1].rewards["even"])
     assert report.rewards[0].skipped == 1 and report.rewards[0].failed == 0
@@ -160,7 +160,7 @@ def test_async_calls_overlap_and_share_one_loop():
         return 1.0
 
     made = groups(*["4"] * 20)
-    scorer = Scorer([("a", slow, 1.0), ("b", slow, 1.0)])
+    scorer = RewardSum([("a", slow, 1.0), ("b", slow, 1.0)])
     began = time.monotonic()
     scorer.score(made)
     scorer.score(made)
@@ -187,7 +187,7 @@ def test_a_blocked_event_loop_is_left_behind():
         return 1.0
 
     made = groups("4", "block")
-    scorer = Scorer([("r", blocks, 1.0)], timeout=0.1)
+    scorer = RewardSum([("r", blocks, 1.0)], timeout=0.1)
     began = time.monotonic()
     report = scorer.score(made)
     assert time.monotonic() - began < 2.5
@@ -202,13 +202,13 @@ def test_weight_zero_is_only_watched():
         raise ValueError("x")
 
     made = groups("4", "5")
-    report = Scorer([("right", numeric, 1.0), ("watched", fails, 0.0)]).score(made)
+    report = RewardSum([("right", numeric, 1.0), ("watched", fails, 0.0)]).score(made)
     assert [r.reward for r in made[0].rollouts] == [1.0, 0.0]
     assert report.rewards[1].failed == 2 and report.masked == 0
 
 
 def test_nothing_to_score():
-    report = Scorer([("r", numeric, 1.0)]).score([])
+    report = RewardSum([("r", numeric, 1.0)]).score([])
     assert report.n == 0 and report.rewards[0].n == 0 and report.all_failed == []
 
 
@@ -233,14 +233,14 @@ def test_report_is_plain():
 )
 def test_a_scorer_that_could_not_work_is_refused(rewards, told):
     with pytest.raises(UserError, match=told):
-        Scorer(rewards)
+        RewardSum(rewards)
 
 
 def test_bad_settings():
     with pytest.raises(UserError, match="timeout"):
-        Scorer([("a", numeric, 1.0)], timeout=0)
+        RewardSum([("a", numeric, 1.0)], timeout=0)
     with pytest.raises(UserError, match="workers"):
-        Scorer([("a", numeric, 1.0)], workers=0)
+        RewardSum([("a", numeric, 1.0)], workers=0)
 
 
 def test_a_coroutine_from_a_plain_function_is_told():

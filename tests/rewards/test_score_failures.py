@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from posttrain.rewards.rules.numeric import numeric
-from posttrain.rewards.runtime.score import Scorer
+from posttrain.rewards.runtime.score import RewardSum
 from tests.rewards.test_score import groups, scored
 
 
@@ -20,7 +20,7 @@ def test_a_raise_masks_and_is_told_with_its_line():
         return 1.0
 
     made = groups("4", "bad", "4", "4")
-    report = Scorer([("r", reward, 1.0), ("right", numeric, 1.0)]).score(made)
+    report = RewardSum([("r", reward, 1.0), ("right", numeric, 1.0)]).score(made)
     rewards = [r.reward for g in made for r in g.rollouts]
     assert rewards[0] == 2.0 and math.isnan(rewards[1]) and rewards[2:] == [2.0, 2.0]
     assert made[0].rollouts[1].failed and len(made[0].scored) == 1
@@ -109,7 +109,7 @@ def test_slow_calls_run_side_by_side_in_order():
 
 def test_cheap_rules_are_cheap():
     made = groups(*["4"] * 1000)
-    scorer = Scorer([("right", numeric, 1.0)])
+    scorer = RewardSum([("right", numeric, 1.0)])
     scorer.score(made)
     began = time.perf_counter()
     scorer.score(made)

@@ -5,7 +5,8 @@ import pytest
 from posttrain.core.errors import UserError
 from posttrain.core.types import Group
 from posttrain.environments.school import school
-from posttrain.rewards.runtime.spec import Given, build_scorer, split_sum
+from posttrain.rewards.runtime.scorer import Prescored
+from posttrain.rewards.runtime.spec import build_scorer, split_sum
 
 ENV = school("arithmetic", level=1, think=False)
 
@@ -46,4 +47,4 @@ def test_a_function_in_a_file_by_its_name(tmp_path):
 
 
 def test_given_scores_nothing():
-    assert Given().score([Group(ENV.prompt(0), [])]).n == 0
+    assert Prescored().score([Group(ENV.prompt(0), [])]).n == 0

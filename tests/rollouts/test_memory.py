@@ -20,7 +20,7 @@ from posttrain.inference.sampling import Sampling
 from posttrain.methods.grpo import grpo
 from posttrain.rollouts.memory import memory, noted
 from posttrain.rollouts.sample import sample
-from posttrain.runs.in_memory import Listed, Worth, fit
+from posttrain.runs.in_memory import FunctionScorer, Listed, fit
 
 
 class Scribe:
@@ -123,7 +123,7 @@ def test_training_moves_the_notes_by_the_answers_reward():
     with torch.no_grad():
         policy.table[1, 0, 0], policy.table[2, 0, 0] = torch.tensor([30.0, 0.0]), torch.tensor([0.0, 30.0])
     asked = Listed([Prompt.text(f"d{i}", "", "b", parts=["part"], ask="?") for i in range(4)])
-    worth = Worth(lambda rollouts: torch.tensor([float(r.text == "b") for r in rollouts]))
+    worth = FunctionScorer(lambda rollouts: torch.tensor([float(r.text == "b") for r in rollouts]))
     config = Config(seed=0, steps=12, prompts=4, lr=0.3, warmup=0, sampling=Sampling(1))
     rows = fit(policy, grpo.but(rollout=memory, terms=()), asked, config, worth)
     assert policy.table[0, 0, 0].softmax(-1)[1] > 0.9 and rows[-1]["reward"] > 0.8

@@ -17,7 +17,7 @@ from posttrain.methods.pure import pure
 from posttrain.models.load import load_model
 from posttrain.rewards.scorers.process_model import ProcessModel
 from posttrain.rollouts.step_labels import label_steps, step_ends, step_labels
-from posttrain.runs.in_memory import Listed, Worth, fit, row
+from posttrain.runs.in_memory import FunctionScorer, Listed, fit, row
 
 
 class Spelled:
@@ -61,7 +61,7 @@ def continued(monkeypatch: pytest.MonkeyPatch, policy: Spelled, tails: list[str]
 def test_steps_are_worth_what_their_continuations_earn(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = Spelled("a. b. c", "a. x")
     continued(monkeypatch, policy, ["c", "c", "c", "x"])
-    right = Worth(lambda rollouts: torch.tensor([float(r.text.endswith("c")) for r in rollouts]))
+    right = FunctionScorer(lambda rollouts: torch.tensor([float(r.text.endswith("c")) for r in rollouts]))
     (p,) = label_steps(policy, [row(0)], right, Sampling(16), (2, 4))
     told = [("".join(map(chr, s["tokens"])), s["worth"]) for s in p.info["steps"]]
     # inner ends first, three of four continuations right; then whole answers with their own reward
@@ -89,7 +89,7 @@ def test_the_model_learns_worths_and_pays_each_step() -> None:
     rows = fit(model, process_reward_model, Listed(prompts), Config(steps=30, prompts=4, lr=1e-3, warmup=0))
     assert rows[0]["loss"] == pytest.approx(0.6931, abs=1e-3) and rows[-1]["loss"] < 0.1
     made = [policy.written(prompts[0], t) for t, _ in (good, bad)]
-    outcome = Worth(lambda rollouts: torch.tensor([1.0, 0.0]))
+    outcome = FunctionScorer(lambda rollouts: torch.tensor([1.0, 0.0]))
     ProcessModel(outcome, model).score([Group(prompts[0], made)])
     for r, sign in zip(made, (1, -1), strict=True):
         paid = r.stream("reward")[r.stream("reward") != 0]

@@ -15,7 +15,7 @@ from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Rollout
 from posttrain.methods.vineppo import vineppo
 from posttrain.rollouts.vine import vine
-from posttrain.runs.in_memory import Worth, fit, numbered, row
+from posttrain.runs.in_memory import FunctionScorer, fit, numbered, row
 from posttrain.select.vine_values import vine_values
 
 
@@ -65,7 +65,7 @@ def test_it_learns() -> None:
     from posttrain.core.config import Config
 
     p = TabularPolicy(2, 4, 3)
-    right = Worth(lambda rs: torch.tensor([float((r.actions == 1).float().mean()) for r in rs]))
+    right = FunctionScorer(lambda rs: torch.tensor([float((r.actions == 1).float().mean()) for r in rs]))
     config = Config(steps=8, prompts=2, lr=0.5, warmup=0, max_norm=100.0)
     rows = fit(p, vineppo.but(rollout=vine.but(n=4, fork=(2, 2))), numbered(2), config, right)
     assert rows[-1]["reward"] > rows[0]["reward"] + 0.3

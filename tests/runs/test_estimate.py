@@ -21,8 +21,8 @@ from posttrain.models.lora import add_lora
 from posttrain.models.packed import layers_to_recompute
 from posttrain.models.shape import DecoderConfig
 from posttrain.runs import estimate as e
-from posttrain.runs.calibrate import best, calibrate
-from posttrain.runs.estimate import Machine, Work, adapters, estimate, layers_again, parameters
+from posttrain.runs.calibrate import calibrate, shortest
+from posttrain.runs.estimate import Machine, Work, adapters, estimate, layers_recomputed, parameters
 from posttrain.weights.learner import Learner
 
 TINY = DecoderConfig(
@@ -63,20 +63,20 @@ def test_adapters_are_those_of_lora() -> None:
 
 def test_memory_on_a_cpu_by_hand() -> None:
     """2 prompts x 3 answers x 5 tokens after 7 of prompt, fp32: weights 4*348, gradients as many, moments twice, no masters.
-    A place has 2*2*1*3 numbers, 48 bytes; 6 answers of 12 places: 3456. A piece of at most 15 tokens: 3 answers and their
+    A position has 2*2*1*3 numbers, 48 bytes; 6 answers of 12 positions: 3456. A piece of at most 15 tokens: 3 answers and their
     prompt, 22 tokens; each keeps 4*(14*4 + 4*6) = 320 bytes in 2 layers: 14080. Logits 22*10*12 + 4*40 = 2800."""
     found = estimate(TINY, Work(2, 3, 5, 7, 15), Machine(1.0, 1.0, 1e9))
-    want = {"weights": 1392, "masters": 0, "gradients": 1392, "moments": 2784, "reference": 1392, "joined copies": 0,
+    want = {"weights": 1392, "masters": 0, "gradients": 1392, "moments": 2784, "reference": 1392, "fused copies": 0,
             "keys and values": 3456, "activations": 14080, "logits": 2800}  # fmt: skip
     assert found.memory == want and found.slots == 6 and found.recomputed == 0
     assert found.total == sum(want.values()) and found.fits
 
 
 def test_memory_on_a_gpu_by_hand() -> None:
-    """bf16: masters of 4 bytes; joined copies 2*4*(6 + 6 + 12)*2 = 384; 5 tokens take a page of 64 places of 24 bytes, 1536,
-    and so do the 7 of a prompt, once for 3 answers: 6*1536 + 2*1536. A token keeps 2*(24 + 18 + 12) = 108 bytes a layer."""
+    """bf16: masters of 4 bytes; fused copies 2*4*(6 + 6 + 12)*2 = 384; 5 tokens take a page of 64 positions of 24 bytes, 1536,
+    and so do the 7 of a prompt, once for 3 answers: 6*1536 + 2*1536. A token keeps 2*(24 + 18 + 12) = 108 bytes per layer."""
     found = estimate(TINY, Work(2, 3, 5, 7, 15, size=2, reference=False), Machine(1.0, 1.0, 1e12, gpu=True))
-    want = {"weights": 696, "masters": 1392, "gradients": 1392, "moments": 2784, "reference": 0, "joined copies": 384,
+    want = {"weights": 696, "masters": 1392, "gradients": 1392, "moments": 2784, "reference": 0, "fused copies": 384,
             "keys and values": 12288, "activations": 22 * 2 * 108, "logits": 22 * 10 * 2 + 160}  # fmt: skip
     assert found.memory == want and found.recomputed == 0
 
@@ -95,7 +95,7 @@ def test_four_bits_by_hand() -> None:
     bytes each. With adapters the engine on a GPU has a copy of all 288."""
     found = estimate(TINY, Work(2, 3, 5, 7, 15, size=2, lora=2, bits=4), Machine(1.0, 1.0, 1e12, gpu=True))
     assert found.memory["weights"] == found.memory["reference"] == 162 + 120
-    assert found.memory["joined copies"] == 2 * 288
+    assert found.memory["fused copies"] == 2 * 288
 
 
 def test_lora_learns_little() -> None:
@@ -107,7 +107,7 @@ def test_lora_learns_little() -> None:
 
 
 def test_speed_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With all of the floor reached and starts free: a step of 6 answers reads 1392 bytes of weights and 6*(7 + 2.5)*48 = 2736
+    """With all of the floor reached and launches free: a step of 6 answers reads 1392 bytes of weights and 6*(7 + 2.5)*48 = 2736
     of keys and values, 4128 s at 1 byte/s; on a GPU the product, 2*348*6 = 4176 FLOPs, takes longer, and bounds it. Prompts:
     2*348*14 = 9744. 5 steps: 30624 s on a GPU, on a CPU one after the other: 9744 + 5*(4128 + 4176)."""
     for name in ("GPU", "CPU"):
@@ -127,7 +127,7 @@ def test_speed_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_keys_and_values_are_those_of_the_engine() -> None:
     model = Decoder(QWEN)
-    assert e.place_bytes(QWEN, 4) * 64 == Pages.bytes_each(model, 64)
+    assert e.position_bytes(QWEN, 4) * 64 == Pages.bytes_per_page(model, 64)
 
 
 @pytest.mark.parametrize("free", [8e9, 20e9, 40e9, 139e9])
@@ -136,7 +136,7 @@ def test_recomputation_is_that_of_the_trainer(free: float, monkeypatch: pytest.M
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 0)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 0)
     shape = SHAPES["Qwen2.5-1.5B"]
-    assert layers_again(shape, 32768, free) == layers_to_recompute(SimpleNamespace(config=shape), 32768)
+    assert layers_recomputed(shape, 32768, free) == layers_to_recompute(SimpleNamespace(config=shape), 32768)
 
 
 # ---- measurements
@@ -160,7 +160,7 @@ def test_recorded_training(row: dict[str, Any]) -> None:
     shape = SHAPES[row["name"].split()[1].strip(",")]
     found = estimate(shape, Work(8, 1, 2047, 1, 16384, size=2, reference=False), H200)
     assert row["seconds"] / 1.5 < found.train_s < row["seconds"] * 1.5
-    training = found.total - found.memory["keys and values"] - found.memory["joined copies"]
+    training = found.total - found.memory["keys and values"] - found.memory["fused copies"]
     assert row["peak_gib"] / 1.5 < training / 2**30 < row["peak_gib"] * 1.5
 
 
@@ -175,7 +175,7 @@ def test_a_step_of_the_built_in_model_on_this_cpu() -> None:
         work = Work(4, 4, 48, max(map(len, contexts)), reference=False)
         want = estimate(policy.model.config, work, machine)
         how, keys = Sampling(48), [[4 * p + i for i in range(4)] for p in range(4)]
-        rollout_s = best(lambda: generate(policy.model, contexts, keys, how, []), "cpu", 0.4, time.thread_time)
+        rollout_s = shortest(lambda: generate(policy.model, contexts, keys, how, []), "cpu", 0.4, time.thread_time)
         learner = Learner(policy, find_method("sft"), 0, 1e-6)
         groups = generate(policy.model, contexts, keys, how, [])
         prompts = [Prompt.text(str(i), "") for i in range(4)]
@@ -187,7 +187,7 @@ def test_a_step_of_the_built_in_model_on_this_cpu() -> None:
             policy.forward(made)["logp_BT"].sum().mul(0.001).backward()
             learner._step(1.0)
 
-        train_s = best(update, "cpu", 0.4, time.thread_time)
+        train_s = shortest(update, "cpu", 0.4, time.thread_time)
     finally:
         torch.set_num_threads(threads)
     assert rollout_s / 3 < want.rollout_s < rollout_s * 3

@@ -16,7 +16,7 @@ from posttrain.methods.dpo import dpo
 from posttrain.methods.grpo import grpo
 from posttrain.methods.ppo import ppo
 from posttrain.methods.sft import sft
-from posttrain.runs.in_memory import Worth, fit, numbered, repeated, row
+from posttrain.runs.in_memory import FunctionScorer, fit, numbered, repeated, row
 
 SETTINGS = Config(steps=10, prompts=8, lr=0.1, warmup=0)
 
@@ -35,8 +35,8 @@ def test_reward_rises_and_falls_with_its_sign(method) -> None:
     """Three letters out of three, uniform at first: one a on average."""
     up, down = TabularPolicy(2, 3, 3), TabularPolicy(2, 3, 3)
     assert mean_a(up) == pytest.approx(1.0)
-    fit(up, method, repeated(2, 4), SETTINGS, Worth(count_a))
-    fit(down, method, repeated(2, 4), SETTINGS, Worth(lambda rollouts: -count_a(rollouts)))
+    fit(up, method, repeated(2, 4), SETTINGS, FunctionScorer(count_a))
+    fit(down, method, repeated(2, 4), SETTINGS, FunctionScorer(lambda rollouts: -count_a(rollouts)))
     assert mean_a(up) > 1.5 and mean_a(down) < 0.6
     assert up.critic is None  # a phase leaves no critic behind
 
@@ -54,14 +54,19 @@ def test_a_run_repeats_itself() -> None:
     made = []
     for _ in range(2):
         policy = TabularPolicy(2, 3, 3)
-        made.append((fit(policy, grpo, repeated(2, 4), SETTINGS, Worth(count_a)), policy.table.detach()))
+        made.append((fit(policy, grpo, repeated(2, 4), SETTINGS, FunctionScorer(count_a)), policy.table.detach()))
     assert made[0][0] == made[1][0] and torch.equal(made[0][1], made[1][1])
 
 
 def test_after_is_called_with_each_step() -> None:
     seen: list[int] = []
     rows = fit(
-        TabularPolicy(2, 3, 3), grpo, numbered(2), Config(steps=3, prompts=2, lr=0.1), Worth(count_a), seen.append
+        TabularPolicy(2, 3, 3),
+        grpo,
+        numbered(2),
+        Config(steps=3, prompts=2, lr=0.1),
+        FunctionScorer(count_a),
+        seen.append,
     )
     assert seen == [0, 1, 2] and len(rows) == 3 and all("reward" in r for r in rows)
 
@@ -72,7 +77,7 @@ def test_a_sampler_that_differs_from_the_trainer_is_an_error() -> None:
             return super().logp_all(row_B, actions_BT) / 2
 
     with pytest.raises(UserError, match="sampler and trainer differ"):
-        fit(Hot(2, 3, 3), grpo, numbered(2), SETTINGS, Worth(count_a))
+        fit(Hot(2, 3, 3), grpo, numbered(2), SETTINGS, FunctionScorer(count_a))
 
 
 def test_labels_follow_the_utility_and_its_noise() -> None:

@@ -1,4 +1,4 @@
-"""The database: what is written comes back bit for bit, a step is written whole or not at all, full disks are told."""
+"""The database: what is written comes back bit for bit, a step is written completely or not at all, a full disk is reported."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ from posttrain.losses.supervised.sft import sft
 from posttrain.methods.grpo import grpo
 from posttrain.models.decoder import Decoder, DecoderConfig
 from posttrain.models.language import LanguagePolicy
-from posttrain.rewards.runtime.score import Scorer
+from posttrain.rewards.runtime.score import RewardSum
 from posttrain.rewards.shaping.adaptive_kl import adaptive_kl
 from posttrain.rollouts.sources import LocalSource
 from posttrain.rollouts.written import demonstrations
@@ -110,7 +110,7 @@ def build(run: Run, settings: Config | None = None, m: Method | None = None, pha
     learner = Learner(p, m, settings.seed, settings.lr, settings.warmup, settings.max_norm, settings.micro_tokens)
     env = Count()
     how = (settings.sampling, settings.prompts, settings.seed)
-    scorer = Scorer([("share", env.grade, 1.0)], timeout=60)
+    scorer = RewardSum([("share", env.grade, 1.0)], timeout=60)
     return Loop(
         settings, m, env, {"policy": learner}, LocalSource({"policy": p}, env, m.rollout, scorer, m.prompts.live(), how),
         run, phase=phase, select=[k.live() for k in m.select], shaping=[s.live() for s in m.shaping],

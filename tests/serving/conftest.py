@@ -20,8 +20,8 @@ def policy() -> Any:
 
 @pytest.fixture(scope="module")
 def server(policy: Any) -> Iterator[Server]:
-    made = start(Service(policy, "pocket"))
-    yield made
-    made.shutdown()
-    made.server_close()
-    made.service.close()
+    started = start(Service(policy, "pocket"))
+    yield started
+    started.shutdown()
+    started.server_close()
+    started.service.close()

@@ -1,4 +1,4 @@
-"""A server of the built-in model to test, and what a client does with it."""
+"""A server of the built-in model to test, and a client for it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def events(server: Server, path: str, body: dict[str, Any]) -> list[dict[str, An
 
 
 def slow(monkeypatch: pytest.MonkeyPatch, service: Service) -> None:
-    """An engine that takes its time."""
-    engine = service.queue.maker.engine
-    turn = engine.turn
-    monkeypatch.setattr(engine, "turn", lambda: (time.sleep(0.05), turn())[1])
+    """Make the engine slow: 50 ms per step."""
+    engine = service.queue.backend.engine
+    step = engine.step
+    monkeypatch.setattr(engine, "step", lambda: (time.sleep(0.05), step())[1])

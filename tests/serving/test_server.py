@@ -1,4 +1,4 @@
-"""The server: the answers of direct sampling, whole or in pieces, alone or among others; mistakes told in OpenAI's shape."""
+"""The server: the answers of direct sampling, whole or in chunks, alone or among others; errors in OpenAI's shape."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from posttrain.core.errors import UserError
 from posttrain.core.types import Prompt
 from posttrain.inference.sampling import Sampling, generate
 from posttrain.serving import server as server_file
-from posttrain.serving.detokenize import Stops, Writing, held_back
-from posttrain.serving.openai import read
+from posttrain.serving.detokenize import Detokenizer, StopStrings, stable_text
+from posttrain.serving.openai import parse_request
 from posttrain.serving.queue import Queue
-from posttrain.serving.request import Ticket
+from posttrain.serving.request import Request
 from posttrain.serving.server import Server, loopback
 from tests.serving.serving import SAM, SUM, call, chat, events, said, slow, start
 
@@ -77,10 +77,10 @@ def test_stop_strings_end_an_answer_and_are_not_shown(server: Server, stop: Any)
     want = whole[: min(whole.find(s) for s in stops)]
     answer = chat(server, temperature=0, max_tokens=60, stop=stop)
     assert said(answer) == [want] and answer["choices"][0]["finish_reason"] == "stop"
-    pieces = events(
+    chunks = events(
         server, "/v1/chat/completions", {"messages": [{"role": "user", "content": SUM}], "temperature": 0, "stop": stop}
     )
-    assert "".join(c["delta"].get("content", "") for p in pieces for c in p["choices"]) == want
+    assert "".join(c["delta"].get("content", "") for p in chunks for c in p["choices"]) == want
     assert (
         answer["usage"]["completion_tokens"] < chat(server, temperature=0, max_tokens=60)["usage"]["completion_tokens"]
     )
@@ -90,15 +90,15 @@ def test_stop_strings_end_an_answer_and_are_not_shown(server: Server, stop: Any)
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_pieces_add_up_to_the_whole(server: Server, n: int) -> None:
+def test_chunks_add_up_to_the_whole(server: Server, n: int) -> None:
     body = {"messages": [{"role": "user", "content": SAM}], "temperature": 2.0, "seed": 1, "max_tokens": 30, "n": n}
-    more = {"logprobs": True, "return_token_ids": True}
-    whole = call(server, "/v1/chat/completions", body | more)[1]
-    pieces = events(server, "/v1/chat/completions", body | more | {"stream_options": {"include_usage": True}})
-    assert pieces[-1]["usage"] == whole["usage"] and pieces[-1]["choices"] == []
-    assert {p["object"] for p in pieces} == {"chat.completion.chunk"} and len({p["id"] for p in pieces}) == 1
+    extra = {"logprobs": True, "return_token_ids": True}
+    whole = call(server, "/v1/chat/completions", body | extra)[1]
+    chunks = events(server, "/v1/chat/completions", body | extra | {"stream_options": {"include_usage": True}})
+    assert chunks[-1]["usage"] == whole["usage"] and chunks[-1]["choices"] == []
+    assert {p["object"] for p in chunks} == {"chat.completion.chunk"} and len({p["id"] for p in chunks}) == 1
     for want in whole["choices"]:
-        mine = [c for p in pieces for c in p["choices"] if c["index"] == want["index"]]
+        mine = [c for p in chunks for c in p["choices"] if c["index"] == want["index"]]
         assert mine[0]["delta"] == {"role": "assistant", "content": ""}
         assert "".join(c["delta"].get("content", "") for c in mine) == want["message"]["content"]
         assert [c["finish_reason"] for c in mine] == [None] * (len(mine) - 1) + [want["finish_reason"]]
@@ -107,45 +107,47 @@ def test_pieces_add_up_to_the_whole(server: Server, n: int) -> None:
         assert entries == want["logprobs"]["content"]
 
 
-def test_pieces_come_as_they_are_made(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_come_as_they_are_generated(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     slow(monkeypatch, server.service)
-    reply = server.service.ask(
-        read({"messages": [{"role": "user", "content": SUM}], "temperature": 0, "stream": True}, "chat")
+    reply = server.service.submit(
+        parse_request({"messages": [{"role": "user", "content": SUM}], "temperature": 0, "stream": True}, "chat")
     )
-    seen = [(p, reply.ticket.done) for p in reply.pieces() if p is not None]
+    seen = [(p, reply.request.done) for p in reply.chunks() if p is not None]
     early = [p for p, done in seen if not done and p["choices"][0]["delta"].get("content")]
     assert len(early) > 5
 
 
-def test_pieces_of_completions(server: Server) -> None:
+def test_chunks_of_completions(server: Server) -> None:
     body = {"prompt": "<|user|>What is 12+7?<|end|><|assistant|>", "temperature": 0, "max_tokens": 12}
     whole = call(server, "/v1/completions", body)[1]["choices"][0]
-    pieces = [c for p in events(server, "/v1/completions", body) for c in p["choices"]]
-    assert "".join(c["text"] for c in pieces) == whole["text"] and pieces[-1]["finish_reason"] == whole["finish_reason"]
+    chunks = [c for p in events(server, "/v1/completions", body) for c in p["choices"]]
+    assert "".join(c["text"] for c in chunks) == whole["text"] and chunks[-1]["finish_reason"] == whole["finish_reason"]
 
 
 def test_no_half_characters_and_no_beginnings_of_stop_strings(policy: Any) -> None:
     text = "5 € – né STOP no"
     ids = policy.tokenizer(text, add_special_tokens=False)["input_ids"]
-    assert len(ids) > len(text) - 3  # several tokens a character
-    writing = Writing(lambda t: policy.tokenizer.decode(t), ["STOP"])
-    pieces = [writing.more(ids[:n], False) for n in range(len(ids) + 1)]
-    assert "".join(pieces) == "5 € – né " and "\ufffd" not in "".join(pieces)
-    assert max(map(len, pieces)) <= 2
-    stops = Stops(lambda t: policy.tokenizer.decode(t), ["STOP", "nothing"])
+    assert len(ids) > len(text) - 3  # several tokens per character
+    detokenizer = Detokenizer(lambda t: policy.tokenizer.decode(t), ["STOP"])
+    chunks = [detokenizer.next_chunk(ids[:n], False) for n in range(len(ids) + 1)]
+    assert "".join(chunks) == "5 € – né " and "\ufffd" not in "".join(chunks)
+    assert max(map(len, chunks)) <= 2
+    stops = StopStrings(lambda t: policy.tokenizer.decode(t), ["STOP", "nothing"])
     found = stops(torch.tensor(ids))
     assert policy.tokenizer.decode(ids[:found]).endswith("STOP") and stops(torch.tensor(ids[: found - 1])) == 0
-    cut = Writing(lambda t: policy.tokenizer.decode(t))
+    cut = Detokenizer(lambda t: policy.tokenizer.decode(t))
     half = ids[: ids.index(policy.tokenizer("€", add_special_tokens=False)["input_ids"][0]) + 1]
-    assert cut.more(half, False) == "5 " and cut.more(half, True) == "\ufffd"  # at the end nothing is kept back
+    assert (
+        cut.next_chunk(half, False) == "5 " and cut.next_chunk(half, True) == "\ufffd"
+    )  # at the end nothing is kept back
 
 
-def test_held_back_by_hand() -> None:
-    assert held_back("abc<", ["</think>"]) == "abc"
-    assert held_back("abc</thin", ["</think>", "x"]) == "abc"
-    assert held_back("a</", ["</a>", "a</b"]) == ""  # the longest beginning counts
-    assert held_back("abc", ["bcd", "cx"]) == "a"
-    assert held_back("abc", ["d"]) == "abc"
+def test_stable_text_by_hand() -> None:
+    assert stable_text("abc<", ["</think>"]) == "abc"
+    assert stable_text("abc</thin", ["</think>", "x"]) == "abc"
+    assert stable_text("a</", ["</a>", "a</b"]) == ""  # the longest beginning counts
+    assert stable_text("abc", ["bcd", "cx"]) == "a"
+    assert stable_text("abc", ["d"]) == "abc"
 
 
 # ---- mistakes and keys
@@ -188,7 +190,7 @@ def test_mistakes(server: Server, path: str, body: Any, status: int, words: str)
 
 
 def test_a_large_body_is_not_read(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_file, "BODY", 100)
+    monkeypatch.setattr(server_file, "MAX_BODY_BYTES", 100)
     status, told = call(server, "/v1/completions", {"prompt": "a" * 200})
     assert status == 413 and "at most 100" in told["error"]["message"]
 
@@ -245,4 +247,4 @@ def test_closing_twice_and_submitting_after(policy: Any) -> None:
     queue.close()
     queue.close()
     with pytest.raises(Exception, match="it was stopped"):
-        queue.submit(Ticket([]))
+        queue.submit(Request([]))

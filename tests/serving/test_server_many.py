@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from posttrain.models.load import load_model
-from posttrain.serving.backends import Plain
+from posttrain.serving.backends import PlainBackend
 from posttrain.serving.queue import Queue
 from posttrain.serving.server import Server
 from posttrain.serving.service import Service
@@ -32,7 +32,7 @@ def test_eight_at_once_get_what_each_gets_alone(server: Server) -> None:
 
 
 def test_a_longer_request_than_there_is_room_for(policy: Any) -> None:
-    """Room for 1,024 places is made first; a request that needs more waits for the one before it, and is answered."""
+    """Slots have 1,024 positions at first; a request that needs more waits for the one before it, and is answered."""
     short = load_model("pocket", "cpu")
     object.__setattr__(short.model.config, "max_positions", 4096)
     service = Service(short, "pocket")
@@ -42,7 +42,7 @@ def test_a_longer_request_than_there_is_room_for(policy: Any) -> None:
             first = pool.submit(chat, server, SUM, temperature=0, max_tokens=60)
             second = pool.submit(chat, server, SUM, temperature=0, max_tokens=1500)
             assert said(first.result()) == said(second.result())
-        assert service.queue.maker.engine.slots.length > 1500
+        assert service.queue.backend.engine.slots.length > 1500
     finally:
         server.shutdown()
         server.server_close()
@@ -50,8 +50,8 @@ def test_a_longer_request_than_there_is_room_for(policy: Any) -> None:
 
 
 def test_a_client_that_hangs_up_leaves_room_for_others(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """12 answers of 900 tokens in 8 slots, at 50 ms a token: over a minute. Once the client hangs up the queue is empty
-    within seconds, those that run and those that wait."""
+    """12 answers of 900 tokens in 8 slots, at 50 ms per token: over a minute. Once the client disconnects the queue is
+    empty within seconds, of running and of waiting jobs."""
     body = {
         "prompt": "<|user|>Count",
         "max_tokens": 900,
@@ -77,13 +77,13 @@ def test_a_client_that_hangs_up_leaves_room_for_others(server: Server, monkeypat
         while queue.load and time.monotonic() < before + 20:
             time.sleep(0.05)
         assert queue.load == 0
-        assert not queue.maker.owner and not queue.maker.engine.busy
+        assert not queue.backend.owner and not queue.backend.engine.busy
     monkeypatch.undo()
     assert said(chat(server, temperature=0)) == said(chat(server, temperature=0))
 
 
 def test_a_full_queue_is_503_and_an_impossible_request_400(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    service = Service(policy, "pocket", slots=1, most=2)
+    service = Service(policy, "pocket", slots=1, max_queued=2)
     server = start(service)
     slow(monkeypatch, service)
     body = {"prompt": "<|user|>Count", "max_tokens": 900, "temperature": 8.0, "seed": 3, "n": 2}
@@ -95,7 +95,7 @@ def test_a_full_queue_is_503_and_an_impossible_request_400(policy: Any, monkeypa
             time.sleep(0.01)
         status, told = call(server, "/v1/completions", body | {"n": 1})
         assert status == 503 and "2 answers are being made" in told["error"]["message"]
-        service.close()  # the one that waits is told, not left hanging
+        service.close()  # the waiting client gets an error, it is not left hanging
         assert link.getresponse().status == 503
         link.close()
     finally:
@@ -107,10 +107,10 @@ def test_a_fault_of_the_engine_ends_no_server(policy: Any, monkeypatch: pytest.M
     service = Service(policy, "pocket")
     server = start(service)
     body = {"prompt": "<|user|>", "max_tokens": 3}
-    engine = service.queue.maker.engine
+    engine = service.queue.backend.engine
     try:
         with monkeypatch.context() as m:
-            m.setattr(engine, "turn", lambda: 1 / 0)
+            m.setattr(engine, "step", lambda: 1 / 0)
             status, told = call(server, "/v1/completions", body)
             assert status == 500 and "ZeroDivisionError" in told["error"]["message"]
         assert call(server, "/v1/completions", body)[0] == 200 and call(server, "/health")[1]["answers"] == 0
@@ -121,10 +121,10 @@ def test_a_fault_of_the_engine_ends_no_server(policy: Any, monkeypatch: pytest.M
 
 
 def test_other_models_are_served_one_by_one(policy: Any, server: Server) -> None:
-    """The path of models that the native engine does not know, with one that it does: the same answers."""
+    """The path of models that the native engine does not support, with one that it does: the same answers."""
     queue = Queue(policy)
-    queue.maker = Plain(policy)
-    assert Queue(policy).maker.longest == 1024
+    queue.backend = PlainBackend(policy)
+    assert Queue(policy).backend.max_model_len == 1024
     service = Service(policy, "pocket")
     service.queue.close()
     service.queue = queue

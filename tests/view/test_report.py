@@ -11,6 +11,7 @@ from rich.console import Console
 
 from posttrain.core.method import find_method
 from posttrain.core.types import Prompt
+from posttrain.evals.accuracy import Score
 from posttrain.view.live import Bar, Lines, Watch, display
 from posttrain.view.report import clip, next_steps, paired, report, samples
 
@@ -19,10 +20,11 @@ def answer(reward: float, text: str, i: int = 0, stopped: bool = True) -> Simple
     return SimpleNamespace(reward=reward, text=text, stopped=stopped, prompt=Prompt.text(f"p{i}", f"question {i}"))
 
 
-def score(rewards: list[float], word: str, name: str = "accuracy") -> SimpleNamespace:
+def score(rewards: list[float], word: str, name: str = "accuracy") -> Score:
     rollouts = [answer(r, f"{word} {i}", i) for i, r in enumerate(rewards)]
     mean = sum(rewards) / len(rewards)
-    return SimpleNamespace(rollouts=rollouts, accuracy=mean, error=0.1, problems=len(rewards), tokens=3.0, name=name)
+    of = "problems" if name == "accuracy" else "prompts"
+    return Score(mean, 0.1, len(rewards), 3.0, rollouts, name, of=of)  # type: ignore[arg-type]
 
 
 def console(terminal: bool = False) -> Console:
@@ -65,6 +67,30 @@ def test_a_reward_is_told_as_the_number_it_is() -> None:
     assert "2 held-out prompts" in shown and "3.000 ± 0.1" in shown and "5.000 ± 0.1" in shown and "+2 ± 0" in shown
     assert "before 2.000  a 0" in shown and "after  4.000  b 0" in shown
     assert "accuracy" not in shown and "✓" not in shown and "✗" not in shown
+
+
+def test_pairs_are_ranked_not_answered() -> None:
+    """1 of 2 and then 2 of 2 ranked right, margins -1 and 3: +4. Nobody answered, so no length and no end is shown."""
+    before, after = score([0, 1], "good"), score([1, 1], "good")
+    for s, margin in ((before, -1.0), (after, 3.0)):
+        s.of, s.margin = "pairs", margin
+        for i, r in enumerate(s.rollouts):
+            r.prompt = Prompt.text(f"p{i}", f"question {i}", rejected=f"bad {i}")
+    c = console()
+    report(c, before, after, {"seconds": 1.0, "tokens": 2}, [0.7, 0.5], "loss")
+    shown = text(c)
+    assert "2 held-out pairs" in shown and "ranked right" in shown and "50.0% ± 10.0" in shown and "+50.0 ±" in shown
+    assert "mean margin" in shown and "-1.000" in shown and "3.000" in shown and "+4" in shown
+    assert "preferred  good 0" in shown and "rejected   bad 0" in shown and "ranked before ✗ after ✓" in shown
+    assert "accuracy" not in shown and "finished answers" not in shown and "tokens per answer" not in shown
+
+
+def test_grades_that_failed_are_told_with_their_reason() -> None:
+    before, after = score([1, 0], "a"), score([1, 0], "b")
+    after.failed, after.why = 1, "task failed on 1 of 2 (ValueError: no gold)"
+    c = console()
+    report(c, before, after, {"seconds": 1.0, "tokens": 2}, [])
+    assert "1 of 2 could not be graded: task failed on 1 of 2 (ValueError: no gold)" in " ".join(text(c).split())
 
 
 def test_answers_that_could_not_be_scored_are_counted() -> None:
@@ -162,7 +188,7 @@ def test_what_is_worth_typing_depends_on_what_was_trained() -> None:
 
     assert verbs("grpo") == ["chat", "eval", "show", "export"]
     assert verbs("dpo") == ["chat", "show", "export"]  # pairs are no task
-    assert verbs("reward-model") == ["show"]  # it only scores
+    assert verbs("reward-model") == ["run", "show"]  # it only scores: another run can be rewarded by it
 
 
 def test_display_suits_where_it_is() -> None:

@@ -11,7 +11,7 @@ from posttrain.core.errors import UserError
 from posttrain.core.registry import Part
 from posttrain.core.types import Prompt
 from posttrain.rewards.auditing.attacks import CORRUPTIONS, DEGENERATE, STYLES, Attack, gold_of
-from posttrain.rewards.runtime.score import Scorer
+from posttrain.rewards.runtime.score import RewardSum
 
 _TIE = 1e-9
 
@@ -56,7 +56,7 @@ class AuditReport:
 def audit(reward: Any, prompts: Sequence[Prompt], environment: Any = None, timeout: float = 10.0) -> AuditReport:
     """Score families of answers to the prompts and say which an optimiser would be paid for.
 
-    reward is a rule or a function as the Scorer takes them; the rule `task` is given the environment. Corrupted and
+    reward is a rule or a function as the RewardSum takes them; the rule `task` is given the environment. Corrupted and
     degenerate answers are compared with the gold answer of the same prompt, written in the style the reward likes best.
     """
     golds = {p.id: gold_of(p) for p in prompts}
@@ -65,7 +65,7 @@ def audit(reward: Any, prompts: Sequence[Prompt], environment: Any = None, timeo
         raise UserError("an audit needs prompts with gold answers, got none; set Prompt.answer")
     if environment is not None and isinstance(reward, Part) and "environment" in reward.defaults():
         reward = reward.but(environment=environment)
-    scorer = Scorer([("audited", reward, 1.0)], timeout=timeout)
+    scorer = RewardSum([("audited", reward, 1.0)], timeout=timeout)
 
     def run(write: Attack) -> dict[str, float]:
         texts = {p.id: text for p in prompts if (text := write(p, golds[p.id] or "")) is not None}

@@ -1,82 +1,44 @@
-"""Rewards for rollouts. A failed reward is data: the rollout is masked and counted, never worth 0; the run goes on."""
+"""Several rewards as one scorer: each called with a time limit, their numbers weighted and summed."""
 
 from __future__ import annotations
 
-import inspect
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from numbers import Real
 from typing import Any
 
 from posttrain.core.errors import UserError
 from posttrain.core.selfcheck import check_ready
 from posttrain.core.types import Group, Prompt
 from posttrain.rewards.runtime.conventions import Answers, Call, adapt, call_many, call_many_async
+from posttrain.rewards.runtime.scorer import (
+    NAN,
+    BaseScorer,
+    Outcome,
+    RewardReport,
+    ScoreReport,
+    Verdict,
+    answers_of,
+    as_number,
+    aside,
+    report_of,
+    texts_of,
+)
 from posttrain.rewards.runtime.timeout_pool import EventLoop, Failure, run_items
 
 _ASYNC = 8  # coroutines for each worker: they mostly wait
-NAN = float("nan")
+Ask = Callable[[Any], list[Outcome]]  # a scorer -> what it says of the answers at hand
 
 
-@dataclass
-class RewardReport:
-    """How one reward went: its mean over what could be scored, what failed and why, and how long it took."""
+class RewardSum(BaseScorer):
+    """Several rewards, weighted: RewardSum([("right", numeric, 1.0), ("short", my_function, 0.1)]).
 
-    name: str
-    n: int = 0
-    failed: int = 0  # raised, late or not a number
-    late: int = 0  # of those, the ones that ran out of time
-    skipped: int = 0  # a TRL reward said None: it does not apply here
-    mean: float = NAN
-    seconds: float = 0.0
-    error: str = ""  # the first failure
-    where: str = ""  # the last line of its traceback
-
-
-@dataclass
-class ScoreReport:
-    """How a scoring went."""
-
-    n: int = 0
-    masked: int = 0
-    seconds: float = 0.0
-    rewards: list[RewardReport] = field(default_factory=list)
-
-    @property
-    def all_failed(self) -> list[str]:
-        """Rewards that failed on every answer: a mistake in the reward rather than in the answers."""
-        return [r.name for r in self.rewards if r.n and r.failed == r.n]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for a log or a page."""
-        return asdict(self)
-
-    def metrics(self) -> dict[str, float]:
-        """The numbers worth a curve."""
-        out = {"reward/masked": float(self.masked)}
-        for r in self.rewards:
-            out |= {f"reward/{r.name}/mean": r.mean, f"reward/{r.name}/failed": float(r.failed)}
-        return out
-
-    def __str__(self) -> str:
-        bad = [r for r in self.rewards if r.failed]
-        told = [f"; {r.name} failed on {r.failed} of {r.n} ({r.error}{r.where and f' at {r.where}'})" for r in bad]
-        return f"{self.n} rollouts scored, {self.masked} masked" + "".join(told)
-
-
-class Scorer:
-    """Several rewards, weighted: Scorer([("right", numeric, 1.0), ("short", my_function, 0.1)]).
-
-    A reward is a registered rule, or a function in one of the ways of rewards/conventions.py. `timeout` is for one call
-    (one answer, or the whole batch for a function that takes it at once), `workers` how many calls run side by side.
+    A reward is a registered rule, a function in one of the ways of conventions.py, or another scorer. `timeout`
+    is for one call (one answer, or the whole batch for a function that takes it at once), `workers` how many calls run
+    side by side; scorers keep their own time.
     """
 
-    def __init__(
-        self, rewards: Sequence[tuple[str, Callable[..., Any], float]], timeout: float = 10.0, workers: int = 8
-    ) -> None:
+    def __init__(self, rewards: Sequence[tuple[str, Any, float]], timeout: float = 10.0, workers: int = 8) -> None:
         if not rewards:
             raise UserError("nothing to score with; give at least one reward, like [('right', numeric, 1.0)]")
         names = [name for name, _, _ in rewards]
@@ -86,43 +48,45 @@ class Scorer:
             raise UserError(f"a scorer needs timeout > 0 and workers >= 1, got timeout={timeout}, workers={workers}")
         self.timeout, self.workers = timeout, workers
         self.weights = {name: float(weight) for name, _, weight in rewards}
-        self.calls = {name: _checked(fn) for name, fn, _ in rewards}
+        self.rewards = {name: fn if is_scorer(fn) else _checked(fn) for name, fn, _ in rewards}
         self.loop = EventLoop()
 
-    def score(self, groups: Sequence[Group]) -> ScoreReport:
+    def score(self, groups: list[Group]) -> ScoreReport:
         """Set reward (the weighted sum) and rewards (by name) of every rollout; NaN where a reward failed."""
-        began = time.perf_counter()
-        rollouts = [r for group in groups for r in group.rollouts]
+        began, rollouts = time.perf_counter(), answers_of(groups)
         answers = Answers(
             [r.prompt for r in rollouts], [r.text for r in rollouts], lambda: [r.actions.tolist() for r in rollouts]
         )
-        found, reports = self._all(answers)
-        for i, rollout in enumerate(rollouts):
-            row = {name: outcomes[i] for name, outcomes in found.items()}
-            rollout.rewards = {name: x if isinstance(x, float) else NAN for name, x in row.items()}
-            rollout.reward = total(row, self.weights)
-        masked = sum(r.failed for r in rollouts)
-        return ScoreReport(len(rollouts), masked, time.perf_counter() - began, reports)
+        rows, reports = self._rows(answers, lambda scorer: aside(scorer, groups))
+        return self.written(groups, [Verdict(total(row, self.weights), row) for row in rows], reports, began)
 
     def texts(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> tuple[list[float], ScoreReport]:
         """The weighted sums for plain texts, NaN where a reward failed."""
         began = time.perf_counter()
-        found, reports = self._all(Answers(prompts, texts, lambda: [[] for _ in texts]))
-        totals = [total({name: xs[i] for name, xs in found.items()}, self.weights) for i in range(len(texts))]
+        answers = Answers(prompts, texts, lambda: [[] for _ in texts])
+        rows, reports = self._rows(answers, lambda scorer: [as_number(x) for x in texts_of(scorer, prompts, texts)])
+        totals = [total(row, self.weights) for row in rows]
         masked = sum(math.isnan(x) for x in totals)
         return totals, ScoreReport(len(texts), masked, time.perf_counter() - began, reports)
 
-    def _all(self, answers: Answers) -> tuple[dict[str, list[Any]], list[RewardReport]]:
-        """Outcomes by reward, in the order they were given; asynchronous ones run while the others do."""
-        pending = {n: self._begin(c, answers) for n, c in self.calls.items() if c.asynchronous}
-        found: dict[str, list[Any]] = {}
+    def _rows(self, answers: Answers, ask: Ask) -> tuple[list[dict[str, Outcome]], list[RewardReport]]:
+        """The outcomes of each answer by reward, in the order they were given; asynchronous ones run while others do."""
+        n = len(answers.texts)
+        pending = {
+            name: self._begin(call, answers)
+            for name, call in self.rewards.items()
+            if isinstance(call, Call) and call.asynchronous
+        }
+        found: dict[str, list[Outcome]] = {}
         reports = []
-        for name, call in self.calls.items():
+        for name, reward in self.rewards.items():
             began = time.perf_counter()
-            raw = pending[name]() if name in pending else self._sync(call, answers)
-            found[name] = _outcomes(call, raw, len(answers.texts))
-            reports.append(_report(name, found[name], time.perf_counter() - began))
-        return found, reports
+            if isinstance(reward, Call):
+                found[name] = _outcomes(reward, pending[name]() if name in pending else self._sync(reward, answers), n)
+            else:
+                found[name] = ask(reward)
+            reports.append(report_of(name, found[name], time.perf_counter() - began))
+        return [{name: outcomes[i] for name, outcomes in found.items()} for i in range(n)], reports
 
     def _sync(self, call: Call, answers: Answers) -> list[Any]:
         n = len(answers.texts)
@@ -139,13 +103,18 @@ class Scorer:
         return self.loop.start(lambda i: one(answers.prompts[i], answers.texts[i]), n, self.timeout, limit)
 
 
+def is_scorer(fn: Any) -> bool:
+    """A scorer, and not also a function of texts that can be called like any other reward."""
+    return hasattr(fn, "score") and not callable(fn)
+
+
 def _checked(fn: Any) -> Call:
     """A reward that could work, and how to call it."""
     check_ready(fn)
     return adapt(fn)
 
 
-def _outcomes(call: Call, raw: list[Any], n: int) -> list[Any]:
+def _outcomes(call: Call, raw: list[Any], n: int) -> list[Outcome]:
     """A float, None (a TRL reward that does not apply) or a Failure for each answer."""
     if call.kind == "one":
         return [as_number(x) for x in raw]
@@ -160,36 +129,11 @@ def _outcomes(call: Call, raw: list[Any], n: int) -> list[Any]:
     return [None if x is None and call.kind == "trl" else as_number(x) for x in listed]
 
 
-def as_number(x: Any) -> float | Failure:
-    """A finite float, or the Failure that says what came instead."""
-    if isinstance(x, Failure):
-        return x
-    if inspect.iscoroutine(x):
-        x.close()
-        return Failure("not a number", "returned a coroutine; declare the reward with `async def`")
-    if hasattr(x, "item"):  # a scalar of numpy or torch; larger arrays are told as what they are
-        with suppress(ValueError, RuntimeError):
-            x = x.item()
-    if not isinstance(x, Real):
-        return Failure("not a number", f"returned {type(x).__name__} {x!r}"[:120] + ", expected a number")
-    value = float(x)
-    return value if math.isfinite(value) else Failure("not a number", f"returned {value}, expected a finite number")
-
-
 def total(row: dict[str, Any], weights: dict[str, float]) -> float:
-    """sum_k w_k r_k; NaN when one that counts failed, or none applies. Weight 0 is only watched: it cannot mask."""
+    """sum_k w_k r_k; NaN when one that counts failed, or none applies. A reward with weight 0 is logged but never masks."""
     counted = {name: x for name, x in row.items() if weights[name] != 0 and x is not None}
     if any(isinstance(x, Failure) for x in counted.values()):
         return NAN
     if not counted:
         return 0.0 if row and all(weights[name] == 0 for name in row) else NAN
     return math.fsum(weights[name] * x for name, x in counted.items())
-
-
-def _report(name: str, outcomes: list[Any], seconds: float) -> RewardReport:
-    good = [x for x in outcomes if isinstance(x, float)]
-    bad = [x for x in outcomes if isinstance(x, Failure)]
-    first = bad[0] if bad else Failure("", "")
-    mean = math.fsum(good) / len(good) if good else NAN
-    late, skipped = sum(b.kind == "late" for b in bad), sum(x is None for x in outcomes)
-    return RewardReport(name, len(outcomes), len(bad), late, skipped, mean, seconds, first.error, first.where)

@@ -1,54 +1,149 @@
-"""Rewards by name, or as a function in a file: `"numeric + 0.2*mine.py:polite"`; empty: the task grades itself."""
+"""Scorers from what is typed: `"numeric + 0.2*mine.py:polite + 0.5*runs/my-rm"`; empty: the task grades itself.
+
+numeric, length(target=9)                 a registered rule
+mine.py:polite                            a function of the user's (rewards/runtime/conventions.py)
+runs/NAME, path/to/folder                 a reward model: one that a run trained, or a Hugging Face folder
+win_rate(judge='mine.py:prefer')          a registered scorer; judges, rewards and scorers in it are named likewise
+"""
 
 from __future__ import annotations
 
+import inspect
 import re
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from posttrain.core.errors import UserError, unknown
+from posttrain.core.errors import UserError, nearest, unknown
 from posttrain.core.python_file import import_file
-from posttrain.core.registry import find, split_sum
-from posttrain.core.types import Group
+from posttrain.core.registry import Part, find, parse, split_sum
 from posttrain.rewards.rules.task import task
-from posttrain.rewards.runtime.score import Scorer, ScoreReport
+from posttrain.rewards.runtime.score import RewardSum, is_scorer
+from posttrain.rewards.runtime.scorer import BaseScorer, texts_of
 
-_NAME = r"[A-Za-z][\w-]*(?:\(.*\))?|[^*]+\.py:\w+"
+_NAME = r"[A-Za-z][\w.-]*(?:\(.*\))?|[^*]+\.py:\w+|'[^']+'|[^*()]+/[^*()]*"
 _SUMMAND = re.compile(rf"^(?:(?P<weight>[-+]?[0-9.]+(?:[eE][-+]?\d+)?)\s*\*\s*)?(?P<name>{_NAME})$")
+_LITERAL = (str, int, float, bool)
 
 
-def build_scorer(spec: str, env: Any, timeout: float = 10.0) -> Any:
+@dataclass(frozen=True)
+class Build:
+    """What a scorer is built for: the task, the seconds a call may take, the device of networks."""
+
+    env: Any
+    timeout: float = 10.0
+    device: str = ""
+
+
+def build_scorer(spec: str, env: Any, timeout: float = 10.0, device: str = "") -> Any:
     """The scorer a spec stands for."""
     if not spec:
-        return Scorer([("task", task.but(environment=env), 1.0)], timeout)
-    rewards = []
+        return task_scorer(env, timeout)
+    how = Build(env, timeout, device)
+    rewards = [(*_named(name, how), weight) for weight, name in summands(spec)]
+    if len(rewards) == 1 and rewards[0][2] == 1.0 and is_scorer(rewards[0][1]):
+        return rewards[0][1]
+    return RewardSum(rewards, timeout)
+
+
+def task_scorer(env: Any, timeout: float = 10.0) -> RewardSum:
+    """The task's own grade, with a time limit; the same in training and in evaluation."""
+    return RewardSum([("task", task.but(environment=env), 1.0)], timeout)
+
+
+def summands(spec: str) -> list[tuple[float, str]]:
+    """(weight, name) of each reward in a sum."""
+    out = []
     for piece in split_sum(spec):
         match = _SUMMAND.match(piece)
         if not match:
-            told = "write it like 'numeric + 0.2*format', or 'mine.py:function'"
+            told = "write it like 'numeric + 0.2*format', 'mine.py:function' or 'runs/NAME'"
             raise UserError(f"cannot read {piece!r} in the reward {spec!r}; {told}")
-        rewards.append((*named(match["name"], env), float(match["weight"] or 1.0)))
-    return Scorer(rewards, timeout)
+        out.append((float(match["weight"] or 1.0), match["name"]))
+    return out
 
 
 def named(name: str, env: Any) -> tuple[str, Any]:
-    """(what a rollout keeps its number under, the reward): `task`, a registered rule, or `file.py:function`."""
+    """(what a rollout keeps its number under, the reward): a rule, a function, a reward model or a scorer."""
+    return _named(name, Build(env))
+
+
+def _named(name: str, how: Build) -> tuple[str, Any]:
     file, _, function = name.rpartition(":")
-    if file.endswith(".py"):
+    if file.endswith(".py") and not name.endswith(")"):
         return function, function_of(file, function)
-    return name, task.but(environment=env) if name == "task" else find(name, "reward")
+    if name == "task":
+        return name, task.but(environment=how.env)
+    if is_folder(name):
+        from posttrain.rewards.scorers.learned import LearnedReward
+
+        made = LearnedReward(name.strip("'"), how.device)
+        return made.name, made
+    word, params = parse(name)
+    part = find(word, "reward", "scorer")
+    return name, part.but(**params) if part.card.stage == "reward" else scorer_from(part, params, how)
+
+
+def is_folder(name: str) -> bool:
+    """A path: quoted, with a slash outside parentheses, or a folder that is here and has no parameters."""
+    return (
+        name.startswith("'")
+        or "/" in name.partition("(")[0]
+        or ("(" not in name and Path(name, "config.json").is_file())
+    )
+
+
+def scorer_from(part: Part, params: dict[str, Any], how: Build) -> BaseScorer:
+    """A registered scorer from literals; one that needs a live network says that only a plan can build it."""
+    kinds: dict[str, str] = dict(part.fn.by_name)  # type: ignore[attr-defined]
+    wanted = inspect.signature(part.fn).parameters
+    closed = [n for n, p in wanted.items() if p.default is p.empty and n not in kinds]
+    if closed:
+        raise UserError(
+            f"the scorer {part.name} is built around live parts of a run ({', '.join(closed)}), so a plan builds it and "
+            f"--reward cannot; read it with: posttrain show scorer/{part.name}"
+        )
+    known = [n for n, p in wanted.items() if n in kinds or isinstance(p.default, _LITERAL)]
+    for name in params:
+        if name not in known:
+            close = nearest(name, known)
+            hint = f"did you mean {close!r}?" if close else f"it takes: {', '.join(known)}"
+            raise UserError(f"the scorer {part.name} has no parameter {name!r}; {hint}")
+    if missing := [n for n in kinds if n not in params]:
+        like = ", ".join(f"{n}={_EXAMPLE[kinds[n]]!r}" for n in missing)
+        raise UserError(f"the scorer {part.name} needs {' and '.join(missing)}; write {part.name}({like})")
+    made: BaseScorer = part.fn(**{n: _READ[kinds[n]](x, how) if n in kinds else x for n, x in params.items()})
+    return made
+
+
+def _scorer(spec: str, how: Build) -> Any:
+    return build_scorer(str(spec), how.env, how.timeout, how.device)
+
+
+def _texts(spec: str, how: Build) -> Any:
+    """A reward as a function of (prompts, texts)."""
+    made = _scorer(spec, how)
+    return lambda prompts, texts: texts_of(made, prompts, texts)
+
+
+def _judge(spec: str, how: Build) -> Any:
+    """`mine.py:prefer(prompt, a, b)` gives P(a wins); any other reward r judges by sigmoid(r_a - r_b)."""
+    from posttrain.rewards.scorers.pairwise import by_score, is_judge, one_by_one
+
+    file, _, name = str(spec).rpartition(":")
+    if file.endswith(".py") and "+" not in spec and is_judge(fn := function_of(file, name)):
+        return one_by_one(fn)
+    return by_score(_texts(spec, how))
+
+
+_READ = {"judge": _judge, "scorer": _scorer, "texts": _texts, "folder": lambda text, how: str(text)}
+_EXAMPLE = {"judge": "mine.py:prefer", "scorer": "numeric", "texts": "numeric", "folder": "runs/NAME"}
 
 
 def function_of(file: str, name: str) -> Any:
-    """A function of the user's, in any of the ways of rewards/conventions.py."""
+    """A function of the user's, in any of the ways of rewards/runtime/conventions.py."""
     module = import_file(file, f"--reward {file}:{name}")
     made = {k for k, x in vars(module).items() if callable(x) and getattr(x, "__module__", "") == module.__name__}
     if name not in vars(module):
         raise unknown(f"function in {file}", name, made)
     return getattr(module, name)
-
-
-class Given:
-    """For rollouts whose worth came with them (demonstrations, pairs): nothing to score."""
-
-    def score(self, groups: list[Group]) -> ScoreReport:
-        return ScoreReport(sum(len(g.rollouts) for g in groups))

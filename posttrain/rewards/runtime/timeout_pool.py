@@ -1,6 +1,6 @@
 """Calling functions nobody has vetted: in threads that are left behind when late, with failures kept as data.
 
-A first lane starts alone; when it is not through after a few milliseconds the others join it. So cheap rules pay for
+A first worker starts alone; when it is not through after a few milliseconds the others join it. So cheap rules pay for
 one thread in all, and slow ones run side by side. Results come in the order of their index whatever finished first.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 AsyncCall = Callable[[int], Awaitable[Any]]
-_ALONE = 0.005  # seconds the first lane runs by itself
+_ALONE = 0.005  # seconds the first worker runs by itself
 _GRACE = 1.0  # seconds an event loop gets beyond its due time before it counts as blocked
 
 
@@ -45,51 +45,51 @@ def late(timeout: float) -> Failure:
     return Failure("late", f"TimeoutError: no result within {timeout:g} s")
 
 
-class _Lane(threading.Thread):
+class Worker(threading.Thread):
     """A thread that takes the next index until there is none, or until it is given up on."""
 
-    def __init__(self, board: _Board) -> None:
+    def __init__(self, results: Results) -> None:
         super().__init__(daemon=True)
-        self.board, self.item, self.since, self.given_up = board, -1, 0.0, False
+        self.results, self.item, self.since, self.given_up = results, -1, 0.0, False
 
     def run(self) -> None:
-        while self.board.take(self):
+        while self.results.take(self):
             result: Any
             try:
-                result = self.board.call(self.item)
+                result = self.results.call(self.item)
             except KeyboardInterrupt as error:
-                return self.board.stop(error)
+                return self.results.stop(error)
             except BaseException as error:  # SystemExit too: a reward must not end a run
                 result = caught(error)
-            self.board.put(self, result)
+            self.results.put(self, result)
 
 
-class _Board:
+class Results:
     """What has been taken, what is done, and by whom."""
 
     def __init__(self, call: Callable[[int], Any], n: int) -> None:
         self.call, self.n = call, n
-        self.results: list[Any] = [None] * n
+        self.values: list[Any] = [None] * n
         self.next = self.done = 0
         self.changed = threading.Condition()
         self.interrupt: KeyboardInterrupt | None = None
 
-    def take(self, lane: _Lane) -> bool:
+    def take(self, worker: Worker) -> bool:
         with self.changed:
-            if lane.given_up or self.next >= self.n:
-                lane.item = -1
+            if worker.given_up or self.next >= self.n:
+                worker.item = -1
                 return False
-            lane.item, lane.since = self.next, time.monotonic()
+            worker.item, worker.since = self.next, time.monotonic()
             self.next += 1
             return True
 
-    def put(self, lane: _Lane, result: Any) -> None:
+    def put(self, worker: Worker, result: Any) -> None:
         with self.changed:
-            if not lane.given_up:
-                self.finish(lane.item, result)
+            if not worker.given_up:
+                self.finish(worker.item, result)
 
     def finish(self, item: int, result: Any) -> None:
-        self.results[item] = result
+        self.values[item] = result
         self.done += 1
         if self.done == self.n:
             self.changed.notify_all()
@@ -105,45 +105,45 @@ def run_items(call: Callable[[int], Any], n: int, timeout: float, workers: int) 
 
     Only code that gives up the interpreter lock now and then can be timed out this way.
     """
-    board = _Board(call, n)
-    lanes: list[_Lane] = []
+    results = Results(call, n)
+    pool: list[Worker] = []
 
     def start() -> None:
-        lanes.append(_Lane(board))
-        lanes[-1].start()
+        pool.append(Worker(results))
+        pool[-1].start()
 
     try:
-        with board.changed:
+        with results.changed:
             if n:
                 start()
-                board.changed.wait(min(_ALONE, timeout))
-            for _ in range(min(workers, n - board.next + 1) - 1 if board.done < n and not board.interrupt else 0):
+                results.changed.wait(min(_ALONE, timeout))
+            for _ in range(min(workers, n - results.next + 1) - 1 if results.done < n and not results.interrupt else 0):
                 start()
-            while board.done < n and board.interrupt is None:
-                if _give_up_late(board, lanes, timeout):
-                    start()  # takes the place of the lane that was given up
+            while results.done < n and results.interrupt is None:
+                if _give_up_late(results, pool, timeout):
+                    start()  # takes the place of the worker that was given up
                 else:
-                    board.changed.wait(_until_due(lanes, timeout))
+                    results.changed.wait(_until_due(pool, timeout))
     finally:
-        for lane in lanes:
-            lane.given_up = True
-    if board.interrupt is not None:
-        raise board.interrupt
-    return board.results
+        for worker in pool:
+            worker.given_up = True
+    if results.interrupt is not None:
+        raise results.interrupt
+    return results.values
 
 
-def _give_up_late(board: _Board, lanes: list[_Lane], timeout: float) -> bool:
+def _give_up_late(results: Results, pool: list[Worker], timeout: float) -> bool:
     now = time.monotonic()
-    for lane in lanes:
-        if not lane.given_up and lane.item >= 0 and now - lane.since >= timeout:
-            lane.given_up = True
-            board.finish(lane.item, late(timeout))
-            return board.done < board.n
+    for worker in pool:
+        if not worker.given_up and worker.item >= 0 and now - worker.since >= timeout:
+            worker.given_up = True
+            results.finish(worker.item, late(timeout))
+            return results.done < results.n
     return False
 
 
-def _until_due(lanes: list[_Lane], timeout: float) -> float:
-    due = [lane.since for lane in lanes if not lane.given_up and lane.item >= 0]
+def _until_due(pool: list[Worker], timeout: float) -> float:
+    due = [worker.since for worker in pool if not worker.given_up and worker.item >= 0]
     return max(min(due, default=time.monotonic()) + timeout - time.monotonic(), 0.001)
 
 

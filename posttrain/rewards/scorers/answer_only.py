@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 
+from posttrain.core.registry import scorer
 from posttrain.core.types import Group, Prompt
 from posttrain.environments.base import final_answer
-from posttrain.rewards.runtime.score import NAN, ScoreReport
-from posttrain.rewards.scorers.pairwise import told
+from posttrain.rewards.runtime.scorer import BaseScorer, Verdict, answers_of
 
 
-class AnswerOnly:
-    """A scorer: R = reward(prompt, what follows the last </think>); the whole rollout, thought included, is credited with it.
+@scorer(title="Answer only", paper="arXiv:2509.20357")
+class AnswerOnly(BaseScorer):
+    """Answer only: R = reward(prompt, what follows the last </think>); the whole rollout, thought included, is credited with it.
 
     A thought that was never closed has no answer: it earns the least that any answer of the step did, so that it is neither
     free nor masked. `answer` says where the answer is in a text (None: nowhere). What the reward cannot score is masked.
     """
+
+    reported, by_name = ("answer",), {"reward": "texts"}
 
     def __init__(
         self,
@@ -26,16 +28,14 @@ class AnswerOnly:
     ) -> None:
         self.reward, self.answer = reward, answer
 
-    def score(self, groups: list[Group]) -> ScoreReport:
-        began = time.perf_counter()
-        rollouts = [r for g in groups for r in g.rollouts]
+    def verdicts(self, groups: list[Group]) -> list[Verdict]:
+        rollouts = answers_of(groups)
         answers = [self.answer(r.text) for r in rollouts]
         there = [(r.prompt, a) for r, a in zip(rollouts, answers, strict=True) if a is not None]
         found = [float(x) for x in self.reward([p for p, _ in there], [a for _, a in there])] if there else []
         least = min((x for x in found if math.isfinite(x)), default=0.0)
         said = iter(found)
-        for r, a in zip(rollouts, answers, strict=True):
-            x = least if a is None else next(said)
-            r.reward = x if math.isfinite(x) else NAN
-            r.rewards = {"answer": r.reward, "answered": float(a is not None)}
-        return told(rollouts, "answer", time.perf_counter() - began)
+        worth = [least if a is None else next(said) for a in answers]
+        return [
+            Verdict(x, {"answer": x, "answered": float(a is not None)}) for x, a in zip(worth, answers, strict=True)
+        ]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -13,8 +11,10 @@ from torch import Tensor
 
 from posttrain.core.credit import Span, token_ends
 from posttrain.core.errors import UserError
+from posttrain.core.registry import scorer
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.rewards.runtime.score import NAN, RewardReport, ScoreReport
+from posttrain.rewards.runtime.scorer import NAN, BaseScorer, Verdict, answers_of
+from posttrain.rewards.runtime.timeout_pool import caught
 
 Critic = Callable[[Prompt, str], str]  # a question and its answer -> a critique in words with its quotes in JSON
 VERDICTS = {"good": 1.0, "poor": -1.0}
@@ -59,39 +59,29 @@ def mark_tokens(spans: Iterable[tuple[Span, float]], ends: Sequence[int], mask_T
     return delta_T.clamp(-1, 1) * mask_T
 
 
-class Critiqued:
-    """A scorer that asks a critic about each answer: reward_T = scale delta_t; the outcome is 0, or that of `scorer`.
+@scorer(title="Critique", paper="arXiv:2505.22338")
+class Critiqued(BaseScorer):
+    """Critique: a critic is asked about each answer; reward_T = scale delta_t; the outcome is 0, or that of `scorer`.
 
     An answer whose critique fails or cannot be read is masked and counted.
     """
 
+    reported = ("critique",)
+
     def __init__(self, critic: Critic, decode: Callable[[Tensor], str], scale: float = 1.0, scorer: Any = None) -> None:
-        self.critic, self.decode, self.scale, self.scorer = critic, decode, scale, scorer
+        self.critic, self.decode, self.scale, self.inner = critic, decode, scale, scorer
 
-    def score(self, groups: list[Group]) -> ScoreReport:
-        began, rollouts = time.perf_counter(), [r for g in groups for r in g.rollouts]
-        report = self.scorer.score(groups) if self.scorer else ScoreReport(len(rollouts))
-        mine = RewardReport("critique", len(rollouts))
-        for r in rollouts:
-            self.judge(r, mine)
-        good = [r.rewards["critique"] for r in rollouts if not math.isnan(r.rewards["critique"])]
-        mine.mean = math.fsum(good) / len(good) if good else NAN
-        report.rewards.append(mine)
-        report.masked, report.seconds = sum(r.failed for r in rollouts), time.perf_counter() - began
-        return report
+    def verdicts(self, groups: list[Group]) -> list[Verdict]:
+        return [self.one(r) for r in answers_of(groups)]
 
-    def judge(self, r: Rollout, report: RewardReport) -> None:
+    def one(self, r: Rollout) -> Verdict:
         """One answer: its critique read, found and put on tokens."""
-        r.reward = 0.0 if self.scorer is None else r.reward
         try:
             spans = find_quotes(r.text, read_critique(self.critic(r.prompt, r.text)))
-            marked_T = self.scale * mark_tokens(spans, token_ends(self.decode, r.actions), r.mask_T)
-            r.set_stream("reward", marked_T)
-            r.rewards = r.rewards | {"critique": float(marked_T.sum())}
+            reward_T = self.scale * mark_tokens(spans, token_ends(self.decode, r.actions), r.mask_T)
         except Exception as error:  # a failed reward is data
-            report.failed += 1
-            report.error = report.error or f"{type(error).__name__}: {error}"
-            r.reward, r.rewards = NAN, r.rewards | {"critique": NAN}
+            return Verdict(NAN, {"critique": caught(error)})
+        return Verdict(0.0 if self.inner is None else None, {"critique": float(reward_T.sum())}, reward_T)
 
 
 def of_task(env: Any) -> Critic:

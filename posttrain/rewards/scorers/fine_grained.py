@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +11,11 @@ from torch import Tensor
 
 from posttrain.core.credit import Span, spans_to_tokens, split_steps, token_ends
 from posttrain.core.errors import UserError
+from posttrain.core.registry import scorer, split_sum
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.rewards.runtime.score import NAN, RewardReport, ScoreReport
-from posttrain.rewards.runtime.spec import named, split_sum
+from posttrain.rewards.runtime.scorer import NAN, BaseScorer, Outcome, Verdict, answers_of
+from posttrain.rewards.runtime.spec import named
+from posttrain.rewards.runtime.timeout_pool import caught
 
 Judge = Callable[[Prompt, str, Span], float]  # what a segment of a text is worth
 
@@ -42,9 +43,11 @@ def of_change(score: Callable[[Prompt, str], float]) -> Judge:
     return lambda prompt, text, span: float(score(prompt, text[: span[1]]) - score(prompt, text[: span[0]]))
 
 
-class FineGrained:
-    """r_t = sum_k sum_j [t ends segment j of model k] w_k R_k(x, y, j): a scorer that fills reward_T.
+@scorer(title="Fine-grained rewards", paper="arXiv:2306.01693")
+class FineGrained(BaseScorer):
+    """Fine-grained rewards: each model judges segments of its own size as they end.
 
+    r_t = sum_k sum_j [t ends segment j of model k] w_k R_k(x, y, j), in reward_T
     Models of whole answers (level "answer") give the outcome, the others dense credit; `rewards` has each one's sum. An
     answer of which a model fails is masked and counted.
     """
@@ -53,37 +56,29 @@ class FineGrained:
         if not models:
             raise UserError("nothing to judge with; give at least one SegmentModel")
         self.models, self.decode = list(models), decode
+        self.reported = tuple(m.name for m in self.models)
 
-    def score(self, groups: list[Group]) -> ScoreReport:
-        began, rollouts = time.perf_counter(), [r for g in groups for r in g.rollouts]
-        reports = {m.name: RewardReport(m.name, len(rollouts)) for m in self.models}
-        for r in rollouts:
-            self.judge(r, reports)
-        for name, report in reports.items():
-            good = [r.rewards[name] for r in rollouts if not math.isnan(r.rewards[name])]
-            report.mean = math.fsum(good) / len(good) if good else NAN
-        masked = sum(r.failed for r in rollouts)
-        return ScoreReport(len(rollouts), masked, time.perf_counter() - began, list(reports.values()))
+    def verdicts(self, groups: list[Group]) -> list[Verdict]:
+        return [self.one(r) for r in answers_of(groups)]
 
-    def judge(self, r: Rollout, reports: dict[str, RewardReport]) -> None:
+    def one(self, r: Rollout) -> Verdict:
         """Every model on one answer."""
         ends = token_ends(self.decode, r.actions)
-        r.reward, r.rewards = 0.0, {}
-        dense_T = spans_to_tokens([], [], ends, r.mask_T)
+        reward, reward_T = 0.0, spans_to_tokens([], [], ends, r.mask_T)
+        found: dict[str, Outcome] = {}
         for m in self.models:
             try:
                 spans = m.spans(r.text)
                 worths = [m.weight * m.judge(r.prompt, r.text, span) for span in spans]
             except Exception as error:  # a failed reward is data
-                reports[m.name].failed += 1
-                reports[m.name].error = reports[m.name].error or f"{type(error).__name__}: {error}"
-                worths, spans = [NAN], []
-            r.rewards[m.name] = math.fsum(worths)
-            if m.level == "answer" or not math.isfinite(r.rewards[m.name]):
-                r.reward += r.rewards[m.name]
+                found[m.name], reward = caught(error), NAN
+                continue
+            total = found[m.name] = math.fsum(worths)
+            if m.level == "answer" or not math.isfinite(total):
+                reward += total
             else:
-                dense_T = dense_T + spans_to_tokens(spans, worths, ends, r.mask_T)
-        r.set_stream("reward", dense_T)
+                reward_T = reward_T + spans_to_tokens(spans, worths, ends, r.mask_T)
+        return Verdict(reward, found, reward_T)
 
 
 def models_of(spec: str, env: Any) -> list[SegmentModel]:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import inspect
 import math
-import time
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import Any
 
 from posttrain.core import rng
 from posttrain.core.errors import UserError, unknown
+from posttrain.core.registry import scorer
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.rewards.runtime.score import NAN, RewardReport, ScoreReport
+from posttrain.rewards.runtime.scorer import NAN, BaseScorer, Verdict, answers_of
 
 Judge = Callable[[Sequence[Prompt], Sequence[str], Sequence[str]], Sequence[float]]
 Match = tuple[Prompt, str, str]
@@ -78,21 +78,23 @@ def is_judge(fn: Any) -> bool:
     return callable(fn) and list(inspect.signature(fn).parameters)[1:3] == ["a", "b"]
 
 
-class WinRate:
-    """A scorer: the share of others that an answer beats, R_i = mean_j P(y_i > y_j).
+@scorer(title="Win rate", paper="arXiv:2401.04056")
+class WinRate(BaseScorer):
+    """Win rate: the share of others that an answer beats, R_i = mean_j P(y_i > y_j).
 
     others: its siblings (None), or texts for each group from a function of the groups (a pool, an opponent's answers).
     Comparisons the judge could not make do not count; an answer with no other is as good as itself (1/2), one with only
     such comparisons is masked. `calls` counts the questions.
     """
 
+    reported, by_name = ("win_rate",), {"judge": "judge"}
+
     def __init__(
         self, judge: Judge, others: Callable[[list[Group]], list[list[str]]] | None = None, orders: str = "both"
     ) -> None:
         self.judge, self.others, self.orders, self.calls = judge, others, orders, 0
 
-    def score(self, groups: list[Group]) -> ScoreReport:
-        began = time.perf_counter()
+    def verdicts(self, groups: list[Group]) -> list[Verdict]:
         won: dict[int, list[float]] = {id(r): [] for g in groups for r in g.rollouts}
         pairs = self.siblings(groups) if self.others is None else self.against(groups, self.others(groups))
         matches = [(r.prompt, r.text, text) for r, text, _ in pairs]
@@ -101,10 +103,8 @@ class WinRate:
             won[id(r)].append(p)
             if other is not None:
                 won[id(other)].append(1 - p)
-        for r in (r for g in groups for r in g.rollouts):
-            r.reward = mean(won[id(r)])
-            r.rewards = {"win_rate": r.reward}
-        return told([r for g in groups for r in g.rollouts], "win_rate", time.perf_counter() - began)
+        found = [mean(won[id(r)]) for r in answers_of(groups)]
+        return [Verdict(x, {"win_rate": x}) for x in found]
 
     @staticmethod
     def siblings(groups: list[Group]) -> list[tuple[Rollout, str, Rollout | None]]:
@@ -120,11 +120,3 @@ def mean(xs: Sequence[float]) -> float:
     """Of those that are numbers; 1/2 of none, NaN if all failed."""
     good = [x for x in xs if x == x]
     return math.fsum(good) / len(good) if good else (NAN if xs else 0.5)
-
-
-def told(rollouts: Sequence[Rollout], name: str, seconds: float) -> ScoreReport:
-    """How the scoring went, as any reward tells it."""
-    good = [r.reward for r in rollouts if r.reward is not None and not r.failed]
-    bad = sum(r.failed for r in rollouts)
-    report = RewardReport(name, len(rollouts), bad, mean=math.fsum(good) / len(good) if good else NAN, seconds=seconds)
-    return ScoreReport(len(rollouts), bad, seconds, [report])

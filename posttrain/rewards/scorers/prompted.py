@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from posttrain.core.errors import UserError
-from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.rewards.runtime.score import ScoreReport
+from posttrain.core.registry import scorer
+from posttrain.core.types import Group, Prompt
+from posttrain.rewards.runtime.scorer import BaseScorer, Verdict, answers_of
 
 Reader = Callable[[Sequence[Prompt], Sequence[str]], Tensor]  # inputs, prompts for them -> label probabilities (B, K)
 
@@ -27,8 +28,9 @@ def piecewise(gap_B: Tensor, wrong: float = 180.0, right: float = 200.0) -> Tens
     return torch.where(gap_B > 0, right, wrong) * gap_B
 
 
-class Prompted:
-    """A scorer: each rollout is a prompt, the Prompt it answers an input with its label (`answer`, one of `labels`).
+@scorer(title="Prompted classifier", paper="arXiv:2205.12548")
+class Prompted(BaseScorer):
+    """Prompted classifier: each rollout is a prompt, the Prompt it answers an input with its label (`answer`, one of `labels`).
 
     R = piecewise(gap);  components: `gap`, and `right` (1 where the frozen model is right under this prompt).
     """
@@ -43,12 +45,11 @@ class Prompted:
         label_B = torch.tensor([self.labels.index(str(p.answer)) for p in prompts])
         return gap(self.read(prompts, texts), label_B)
 
-    def score(self, groups: list[Group]) -> ScoreReport:
-        rollouts: list[Rollout] = [r for g in groups for r in g.rollouts]
+    def verdicts(self, groups: list[Group]) -> list[Verdict]:
+        rollouts = answers_of(groups)
         gap_B = self.gaps([r.prompt for r in rollouts], [r.text for r in rollouts])
-        for r, x, worth in zip(rollouts, gap_B.tolist(), piecewise(gap_B, *self.slopes).tolist(), strict=True):
-            r.reward, r.rewards = worth, {"gap": x, "right": float(x > 0)}
-        return ScoreReport(len(rollouts))
+        worth = piecewise(gap_B, *self.slopes).tolist()
+        return [Verdict(y, {"gap": x, "right": float(x > 0)}) for x, y in zip(gap_B.tolist(), worth, strict=True)]
 
 
 def label_reader(frozen: Any, labels: Sequence[str]) -> Reader:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,23 +9,26 @@ import torch
 from torch import Tensor
 
 from posttrain.core.errors import UserError
+from posttrain.core.registry import scorer
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.rewards.runtime.score import RewardReport, ScoreReport
+from posttrain.rewards.runtime.scorer import BaseScorer, ScoreReport, Verdict, answers_of, as_number, finite, report_of
 
 _TINY = 1e-6  # a model that gives everything the same score scales nothing
 
 
-class RewardModel:
-    """The score of an answer in units of a reference set: R = (s - mean) / std.
+@scorer(title="Reward model", paper="arXiv:2203.02155")
+class RewardModel(BaseScorer):
+    """Reward model: the score of an answer in units of a reference set: R = (s - mean) / std.
 
     As a scorer (`score`) it reads tokens and never encodes a text again; called with (prompts, texts) it is a reward
-    like any other, which can be summed with rules in a Scorer.
+    like any other, which can be summed with rules in a RewardSum.
     """
 
     def __init__(self, policy: Any, mean: float = 0.0, std: float = 1.0, name: str = "reward_model") -> None:
         if getattr(policy, "score", None) is None:
             raise UserError("this policy has no score head; make one with policy.as_reward_model()")
         self.policy, self.mean, self.std, self.name = policy, mean, max(std, _TINY), name
+        self.reported = (name,)
 
     @torch.no_grad()
     def raw(self, rollouts: Sequence[Rollout], tokens: int = 32768) -> Tensor:
@@ -50,17 +51,14 @@ class RewardModel:
         score_B = self.raw(rollouts)
         return RewardModel(self.policy, float(score_B.mean()), float(score_B.std(correction=0)), self.name)
 
-    def score(self, groups: list[Group]) -> ScoreReport:
-        """Rewards into the rollouts; a score that is not finite masks its answer."""
-        began = time.perf_counter()
-        rollouts = [r for g in groups for r in g.rollouts]
-        for r, x in zip(rollouts, self.scores(rollouts).tolist(), strict=True):
-            r.reward = x if math.isfinite(x) else math.nan
-            r.rewards = {self.name: r.reward}
-        good = [r.reward for r in rollouts if r.reward is not None and not r.failed]
-        mean, bad, seconds = math.fsum(good) / max(len(good), 1), len(rollouts) - len(good), time.perf_counter() - began
-        report = RewardReport(self.name, len(rollouts), bad, mean=mean if good else math.nan, seconds=seconds)
-        return ScoreReport(len(rollouts), bad, seconds, [report])
+    def verdicts(self, groups: list[Group]) -> list[Verdict]:
+        """By the tokens as they were sampled; a score that is not finite masks its answer."""
+        return [Verdict(x, {self.name: x}) for x in self.scores(answers_of(groups)).tolist()]
+
+    def texts(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> tuple[list[float], ScoreReport]:
+        found = [as_number(x) for x in self(prompts, texts)]
+        report = report_of(self.name, found, 0.0)
+        return [finite(x) for x in found], ScoreReport(len(found), report.failed, 0.0, [report])
 
     def __call__(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
         return self.scores([self.policy.written(p, t) for p, t in zip(prompts, texts, strict=True)]).tolist()

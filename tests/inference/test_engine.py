@@ -1,4 +1,4 @@
-"""The slot engine makes the same answers as plain sampling, whatever the slots; kernels' twins mean what they say."""
+"""The slot engine generates the same answers as plain sampling, whatever the slots, the pages and the order of admission."""
 
 import weakref
 from itertools import chain
@@ -10,7 +10,7 @@ from posttrain.core import rng
 from posttrain.core.errors import UserError
 from posttrain.inference.engine import Engine
 from posttrain.inference.jobs import Job
-from posttrain.inference.prefill import Reader
+from posttrain.inference.prefill import Prefill
 from posttrain.inference.sampling import Sampling, generate
 from posttrain.models.decoder import Decoder
 from posttrain.models.shape import DecoderConfig
@@ -23,7 +23,7 @@ SHAPES = {
 }
 
 
-def made(name: str) -> Decoder:
+def small_model(name: str) -> Decoder:
     torch.manual_seed(0)
     model = Decoder(SHAPES[name]).eval()
     for p in model.parameters():
@@ -38,7 +38,7 @@ KEYS = [[rng.key(p, i) for i in range(n)] for p, n in enumerate((3, 1, 4, 2))]
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("how", [Sampling(12), Sampling(12, temperature=0.0), Sampling(12, temperature=0.7, top_k=4)])
 def test_same_answers_as_plain_sampling(name, how):
-    model = made(name)
+    model = small_model(name)
     want = generate(model, CONTEXTS, KEYS, how, [1, 5])
     got = Engine(model).generate(CONTEXTS, KEYS, how, [1, 5])
     for a, b in zip(chain(*want), chain(*got), strict=True):
@@ -46,15 +46,15 @@ def test_same_answers_as_plain_sampling(name, how):
         torch.testing.assert_close(a.logp_T, b.logp_T, atol=1e-4, rtol=0)
 
 
-def texts(made):
-    return [s.tokens.tolist() for g in made for s in g]
+def texts(samples):
+    return [s.tokens.tolist() for g in samples for s in g]
 
 
-@pytest.mark.parametrize("room", [0, 40])  # a page a slot, as without a GPU; pages of 64, as with one
-def test_fewer_slots_than_answers_changes_nothing(room):
-    model = made("llama")
+@pytest.mark.parametrize("num_pages", [0, 40])  # one page per slot, as without a GPU; pages of 64, as with one
+def test_fewer_slots_than_answers_changes_nothing(num_pages):
+    model = small_model("llama")
     want = generate(model, CONTEXTS, KEYS, Sampling(12), [1])
-    small = Engine(model, most=3, room=room)
+    small = Engine(model, max_slots=3, num_pages=num_pages)
     got = small.generate(CONTEXTS, KEYS, Sampling(12), [1])
     assert small.slots.count == 3
     assert texts(got) == texts(want)
@@ -64,44 +64,44 @@ LONG = [torch.arange(n) % 50 + 2 for n in (130, 64, 65, 3)]
 MANY = [[rng.key(p, i) for i in range(5)] for p in range(4)]
 
 
-def test_pages_shared_by_a_group_and_given_back():
-    model = made("llama")
+def test_pages_are_shared_by_a_group_and_released():
+    model = small_model("llama")
     want = generate(model, LONG, MANY, Sampling(90), [1])
-    engine = Engine(model, most=6, room=200)
+    engine = Engine(model, max_slots=6, num_pages=200)
     assert texts(engine.generate(LONG, MANY, Sampling(90), [1])) == texts(want)
-    assert engine.read == sum(len(c) - 1 for c in LONG)  # a prompt is read once, whatever the slots
+    assert engine.prefill_tokens == sum(len(c) - 1 for c in LONG)  # one prefill per prompt, whatever the slots
     assert len(engine.slots.pages.free) == 199 and engine.preempted == 0
 
 
 def test_too_few_pages_preempt_and_change_nothing():
-    model = made("llama")
+    model = small_model("llama")
     want = generate(model, LONG, MANY, Sampling(90), [1])
-    engine = Engine(model, room=12)  # one answer to the first prompt fills four
+    engine = Engine(model, num_pages=12)  # one answer to the first prompt fills four
     assert texts(engine.generate(LONG, MANY, Sampling(90), [1])) == texts(want)
     assert engine.preempted > 0 and len(engine.slots.pages.free) == 11
 
 
-@pytest.mark.parametrize("room", [0, 13, 60])
-@pytest.mark.parametrize("most", [3, 50])
-def test_looking_behind_the_device_changes_nothing(room, most):
-    """Several steps between looks, the host a look behind: ended slots are stepped on, and nothing of it is kept."""
-    model = made("llama")
+@pytest.mark.parametrize("num_pages", [0, 13, 60])
+@pytest.mark.parametrize("max_slots", [3, 50])
+def test_snapshots_behind_the_device_change_nothing(num_pages, max_slots):
+    """Several steps between snapshots, the host one snapshot behind: finished slots are stepped on, and the results discarded."""
+    model = small_model("llama")
     limits = [[7 * i + 3 * p + 1 for i in range(5)] for p in range(4)]
     want = Engine(model).generate(LONG, MANY, Sampling(90), [1], limits=limits)
-    engine = Engine(model, most=most, room=room, stride=4)
+    engine = Engine(model, max_slots=max_slots, num_pages=num_pages, stride=4)
     for _ in range(2):
         got = engine.generate(LONG, MANY, Sampling(90), [1], limits=limits)
         assert texts(got) == texts(want) and not engine.busy
         assert [s.stopped for g in got for s in g] == [s.stopped for g in want for s in g]
-        if room:
-            assert len(engine.slots.pages.free) == room - 1
+        if num_pages:
+            assert len(engine.slots.pages.free) == num_pages - 1
 
 
-def test_slots_that_jobs_moved_away_from_hold_nothing(monkeypatch):
-    """On a GPU the number of slots stepped is a power of two. Slots that the last jobs of one call moved away from are stepped
-    in the next call without a job; what they write must not land in pages that others have by then."""
-    model = made("llama")
-    engine = Engine(model, room=22)  # few pages, so that they are used again
+def test_slots_that_jobs_were_moved_out_of_hold_nothing(monkeypatch):
+    """On a GPU the batch size is a power of two. Slots that the last jobs of one call were moved out of are stepped in the next
+    call without a job; what they write must not land in pages that other sequences have by then."""
+    model = small_model("llama")
+    engine = Engine(model, num_pages=22)  # few pages, so that they are reused
     monkeypatch.setattr(engine, "_bucket", lambda n: max(4, 1 << (n - 1).bit_length()))
     keys = [[rng.key("moved", p, i) for i in range(8)] for p in range(2)]
     contexts = [2 + torch.arange(128) % n for n in (50, 40)]
@@ -117,17 +117,17 @@ def test_slots_that_jobs_moved_away_from_hold_nothing(monkeypatch):
 
 def test_no_room_for_one_answer_is_a_sentence():
     with pytest.raises(UserError, match="max_tokens"):
-        Engine(made("llama"), room=3).generate(LONG, MANY, Sampling(90), [])
+        Engine(small_model("llama"), num_pages=3).generate(LONG, MANY, Sampling(90), [])
 
 
-def test_a_known_beginning_is_not_read_again():
-    model = made("llama")
-    engine = Engine(model, room=60, remember=True)
+def test_a_cached_prefix_is_not_prefilled_again():
+    model = small_model("llama")
+    engine = Engine(model, num_pages=60, prefix_cache=True)
     (first,) = engine.generate(LONG[:1], [[7]], Sampling(90), [])
-    read = engine.read
+    prefill_tokens = engine.prefill_tokens
     longer = torch.cat((LONG[0], first[0].tokens, torch.tensor([5, 6, 7])))  # the next turn of the same conversation
     again = engine.generate([longer], [[8]], Sampling(20), [])
-    assert engine.read - read == len(longer) - 1 - 192  # three pages of 64 were there
+    assert engine.prefill_tokens - prefill_tokens == len(longer) - 1 - 192  # three pages of 64 were there
     assert texts(again) == texts(generate(model, [longer], [[8]], Sampling(20), []))
     with torch.no_grad():
         model.model.norm.weight.mul_(1.1)
@@ -136,7 +136,7 @@ def test_a_known_beginning_is_not_read_again():
 
 
 def test_limits_of_each_answer_and_mixed_settings():
-    model = made("llama")
+    model = small_model("llama")
     limits = [[3, 1, 7, 12, 5][: len(k)] for k in KEYS]
     got = Engine(model).generate(CONTEXTS, KEYS, Sampling(12), [], limits=limits)
     assert [[len(s.tokens) for s in g] for g in got] == limits
@@ -145,51 +145,51 @@ def test_limits_of_each_answer_and_mixed_settings():
         assert a.tokens.tolist() == b.tokens.tolist()[: len(a.tokens)] and not a.stopped
     engine = Engine(model)
     cut = Sampling(12, 0.7, min_p=0.2, raw_logp=True)
-    ways = (Sampling(12), Sampling(12, temperature=0.0), Sampling(12, top_p=0.5), cut)
-    engine.open(4, 30, 12, [1])
-    jobs = [Job(CONTEXTS[1], 5, how) for how in ways]
+    hows = (Sampling(12), Sampling(12, temperature=0.0), Sampling(12, top_p=0.5), cut)
+    engine.prepare(4, 30, 12, [1])
+    jobs = [Job(CONTEXTS[1], 5, how) for how in hows]
     engine.waiting.extend(jobs)
     while engine.busy:
-        engine.turn()
-    for job, how in zip(jobs, ways, strict=True):
+        engine.step()
+    for job, how in zip(jobs, hows, strict=True):
         want = generate(model, CONTEXTS[1:2], [[5]], how, [1])[0][0]
         assert job.tokens.tolist() == want.tokens.tolist()
         torch.testing.assert_close(job.logp, want.logp_T, atol=1e-4, rtol=0)
 
 
 def test_raw_log_probabilities_are_those_at_temperature_one():
-    model = made("llama")
+    model = small_model("llama")
     tempered, raw = (generate(model, CONTEXTS, KEYS, Sampling(12, 0.5, raw_logp=r), [1])[1][0] for r in (False, True))
     text = torch.cat((CONTEXTS[1], raw.tokens))
     logits = model.logits(model.hidden(text[None]))[0, len(CONTEXTS[1]) - 1 : -1]
-    for got, heat in ((tempered, 2.0), (raw, 1.0)):
-        want = torch.log_softmax(heat * logits, -1).gather(-1, raw.tokens[:, None]).squeeze(-1)
+    for got, inv_temperature in ((tempered, 2.0), (raw, 1.0)):
+        want = torch.log_softmax(inv_temperature * logits, -1).gather(-1, raw.tokens[:, None]).squeeze(-1)
         torch.testing.assert_close(got.logp_T, want.detach(), atol=1e-5, rtol=1e-5)
 
 
 def test_a_stop_string_ends_an_answer():
-    model = made("llama")
+    model = small_model("llama")
     whole = generate(model, CONTEXTS, KEYS, Sampling(12), [])
 
-    def completes(tokens):  # "a token over 40" as a stop string
+    def find_stop(tokens):  # "a token over 40" as a stop string
         over = (tokens > 40).nonzero()
         return int(over[0]) + 1 if len(over) else 0
 
-    got = Engine(model, most=4).generate(CONTEXTS, KEYS, Sampling(12), [], completes)
+    got = Engine(model, max_slots=4).generate(CONTEXTS, KEYS, Sampling(12), [], find_stop=find_stop)
     for a, b in zip(chain(*got), chain(*whole), strict=True):
-        n = completes(b.tokens)
+        n = find_stop(b.tokens)
         assert a.tokens.tolist() == b.tokens.tolist()[: n or 12] and a.stopped == bool(n)
 
 
 def test_an_interrupted_call_leaves_nothing_behind():
-    model = made("llama")
-    engine = Engine(model, room=60)
+    model = small_model("llama")
+    engine = Engine(model, num_pages=60)
 
-    def completes(tokens):
+    def find_stop(tokens):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        engine.generate(LONG, MANY, Sampling(90), [], completes)
+        engine.generate(LONG, MANY, Sampling(90), [], find_stop=find_stop)
     assert not engine.busy and len(engine.slots.pages.free) == 59
     assert texts(engine.generate(CONTEXTS, KEYS, Sampling(12), [1])) == texts(
         generate(model, CONTEXTS, KEYS, Sampling(12), [1])
@@ -197,7 +197,7 @@ def test_an_interrupted_call_leaves_nothing_behind():
 
 
 def test_new_weights_are_seen_at_once():
-    model = made("llama")
+    model = small_model("llama")
     engine = Engine(model)
     before = engine.generate(CONTEXTS, KEYS, Sampling(12), [1])
     with torch.no_grad():
@@ -209,74 +209,74 @@ def test_new_weights_are_seen_at_once():
     assert [s.tokens.tolist() for g in again for s in g] != [s.tokens.tolist() for g in before for s in g]
 
 
-@pytest.mark.parametrize("remember", [False, True])
-def test_reading_in_rounded_sizes_as_graphs_do_changes_nothing(monkeypatch, remember):
-    """A GPU reads texts of rounded numbers and lengths, the second time and on as a captured graph with inputs of its own."""
+@pytest.mark.parametrize("prefix_cache", [False, True])
+def test_prefill_in_rounded_shapes_as_graphs_do_changes_nothing(monkeypatch, prefix_cache):
+    """A GPU prefills batches of rounded shapes, from the second time on as a captured graph with inputs of its own."""
 
     class Graph:
-        def __init__(self, reader, inputs):
-            self.reader, self.inputs, self.replayed = reader, inputs, 0
+        def __init__(self, prefill, inputs):
+            self.prefill, self.inputs, self.replayed = prefill, inputs, 0
 
         def replay(self):
             self.replayed += 1
-            self.reader.fused.read(*self.inputs, self.reader.pages)
+            self.prefill.fused.prefill(*self.inputs, self.prefill.pages)
 
     def capture(self, size, given):
         inputs = tuple(torch.zeros_like(x) for x in given)
         self.graphs[size] = Graph(self, inputs), inputs
 
-    monkeypatch.setattr(Reader, "_capture", capture)
-    model = made("llama")
-    engine = Engine(model, room=90, remember=remember)
+    monkeypatch.setattr(Prefill, "_capture", capture)
+    model = small_model("llama")
+    engine = Engine(model, num_pages=90, prefix_cache=prefix_cache)
     engine.generate(LONG, MANY, Sampling(20), [])
-    engine.slots.reader.pool = "a GPU's"
-    for turn in range(4):
-        contexts = [c.roll(turn) for c in LONG[:3]]  # three texts of up to 129 tokens: read as four of 160
+    engine.slots.prefill.pool = "a GPU's"
+    for step in range(4):
+        contexts = [c.roll(step) for c in LONG[:3]]  # three sequences of up to 129 tokens: prefilled as four of 160
         want = generate(model, contexts, MANY[:3], Sampling(20), [1])
         assert texts(engine.generate(contexts, MANY[:3], Sampling(20), [1])) == texts(want)
-    graphs = engine.slots.reader.graphs
+    graphs = engine.slots.prefill.graphs
     replayed = {size: graph.replayed for size, (graph, _) in graphs.items()}
-    assert replayed == {(4, 160): 3} if not remember else sum(replayed.values()) > 1
+    assert replayed == {(4, 160): 3} if not prefix_cache else sum(replayed.values()) > 1
 
 
-def test_growing_lets_the_old_memory_go_first(monkeypatch):
-    engine = Engine(made("llama"), room=40)
+def test_growing_frees_the_old_memory_first(monkeypatch):
+    engine = Engine(small_model("llama"), num_pages=40)
     engine.generate(CONTEXTS, KEYS, Sampling(4), [1])
     old, there = weakref.ref(engine.slots), []
-    make = engine._make
-    monkeypatch.setattr(engine, "_make", lambda *size: there.append(old()) or make(*size))
+    make = engine._allocate
+    monkeypatch.setattr(engine, "_allocate", lambda *size: there.append(old()) or make(*size))
     engine.generate(CONTEXTS, KEYS, Sampling(400), [1])
     assert there == [None]
 
 
-def test_padding_beyond_the_longest_text():
-    """Two texts with a past of 128 and 64 places: the first one's padding ends beyond the places that rotations are known for."""
-    model, one = made("llama"), LONG[0]
+def test_padding_beyond_the_longest_sequence():
+    """Two sequences with a past of 128 and 64 positions: the first one's padding ends beyond the rotary table."""
+    model, one = small_model("llama"), LONG[0]
     two = torch.cat((one[:64], one[64:].flip(0)))
-    engine = Engine(model, room=60, remember=True)
+    engine = Engine(model, num_pages=60, prefix_cache=True)
     for contexts in ([one], [one, two]):
         keys = [row[:2] for row in MANY[: len(contexts)]]
         want = generate(model, contexts, keys, Sampling(20), [1])
         assert texts(engine.generate(contexts, keys, Sampling(20), [1])) == texts(want)
 
 
-def test_who_has_ended_unseen_is_not_preempted():
-    """The host is a look behind and pages run out: an answer that has stopped by then must not be put off and go on."""
-    model = made("llama")
+def test_a_finished_job_is_collected_not_preempted():
+    """The host is one snapshot behind and pages run out: an answer that has stopped by then must not be preempted and resumed."""
+    model = small_model("llama")
     contexts = [torch.arange(n) % 50 + 2 for n in (63, 129, 130, 2, 60)]
     for tag in (2, 3, 4):
         keys = [[rng.key(tag, p, i) for i in range(n)] for p, n in enumerate((4, 1, 5, 6, 4))]
-        engine = Engine(model, room=14, stride=8)
+        engine = Engine(model, num_pages=14, stride=8)
         want = generate(model, contexts, keys, Sampling(70), [1])
         assert texts(engine.generate(contexts, keys, Sampling(70), [1])) == texts(want)
         assert engine.preempted > 0 and len(engine.slots.pages.free) == 13
 
 
 def test_fewer_pages_than_slots_even_where_one_page_holds_an_answer():
-    model, contexts = made("llama"), [torch.arange(60) % 50 + 2, torch.arange(60) % 40 + 2]
+    model, contexts = small_model("llama"), [torch.arange(60) % 50 + 2, torch.arange(60) % 40 + 2]
     keys = [[rng.key("few", p, i) for i in range(n)] for p, n in enumerate((6, 3))]
-    engine = Engine(model, room=5)
+    engine = Engine(model, num_pages=5)
     assert texts(engine.generate(contexts, keys, Sampling(3), [1])) == texts(
         generate(model, contexts, keys, Sampling(3), [1])
     )
-    assert not engine.slots.fixed and len(engine.slots.pages.free) == 4
+    assert not engine.slots.one_page_each and len(engine.slots.pages.free) == 4

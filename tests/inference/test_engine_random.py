@@ -1,5 +1,5 @@
-"""The slot engine under random slots, pages, strides, prompts and limits against plain sampling: whatever memory and order, the
-answers are the same and every page comes back. Each seed is a configuration; faults found so have tests of their own."""
+"""The slot engine with random slots, pages, strides, prompts and limits against plain sampling: whatever the memory and the order,
+the answers are the same and every page is released. Each seed is a configuration; bugs found this way have tests of their own."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from posttrain.core.errors import UserError
 from posttrain.inference.engine import Engine
 from posttrain.inference.sampling import Sampling, truncate
 from posttrain.models.decoder import Decoder
-from tests.inference.test_native import made
+from tests.inference.test_engine import small_model
 
-SHAPES = {name: made(name) for name in ("llama", "qwen3")}
+SHAPES = {name: small_model(name) for name in ("llama", "qwen3")}
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_any_configuration_gives_the_same_answers(seed: int) -> None:
     draw = random.Random(seed)
-    model, remember = SHAPES[draw.choice(list(SHAPES))], draw.random() < 0.5
+    model, prefix_cache = SHAPES[draw.choice(list(SHAPES))], draw.random() < 0.5
     engine = Engine(
-        model, most=draw.choice([3, 7, 50]), room=draw.choice([14, 20, 40]), remember=remember, stride=draw.choice([1, 4, 8])
+        model, max_slots=draw.choice([3, 7, 50]), num_pages=draw.choice([14, 20, 40]), prefix_cache=prefix_cache, stride=draw.choice([1, 4, 8])
     )  # fmt: skip
     engine._bucket = lambda n: max(4, 1 << (n - 1).bit_length())  # type: ignore[method-assign]  # as on a GPU
     words = [torch.tensor([draw.randrange(2, 50) for _ in range(200)]) for _ in range(2)]
@@ -36,7 +36,7 @@ def test_any_configuration_gives_the_same_answers(seed: int) -> None:
         try:
             got = engine.generate(contexts, keys, how, [1], limits=limits)
         except UserError:
-            continue  # one answer alone is too long for so few pages, which is said
+            continue  # one answer alone is too long for so few pages, as the error says
         want = Engine(model).generate(contexts, keys, how, [1], limits=limits)
         for p, (wanted, found) in enumerate(zip(want, got, strict=True)):
             for key, a, b in zip(keys[p], wanted, found, strict=True):
@@ -47,12 +47,12 @@ def test_any_configuration_gives_the_same_answers(seed: int) -> None:
                 else:
                     assert a.stopped == b.stopped
         pages = engine.slots.pages
-        in_use = sum(uses > 0 for uses in pages.uses)
-        assert in_use == len(set(pages.known.values())) and in_use + len(pages.free) == pages.count - 1
+        in_use = sum(count > 0 for count in pages.ref_count)
+        assert in_use == len(set(pages.cached.values())) and in_use + len(pages.free) == pages.count - 1
 
 
 def agreed(a: torch.Tensor, b: torch.Tensor) -> int:
-    """How many first tokens are the same."""
+    """The number of leading tokens that are equal."""
     n = min(len(a), len(b))
     differ = (a[:n] != b[:n]).nonzero()
     return int(differ[0]) if len(differ) else n
@@ -60,7 +60,7 @@ def agreed(a: torch.Tensor, b: torch.Tensor) -> int:
 
 @torch.no_grad()
 def on_an_edge(model: Decoder, text: torch.Tensor, key: int, place: int, how: Sampling) -> bool:
-    """Whether the draw falls where one token's share ends, so that rounding decides: about one answer in ten thousand does."""
+    """Whether the draw falls on the boundary between two tokens, so that rounding decides: about one answer in ten thousand."""
     z_V = truncate(model.logits(model.hidden(text[None]))[:, -1].float() / how.temperature, how)[0]
     share_V = torch.softmax(z_V.double(), -1).cumsum(-1)
     u = float(rng.uniform(torch.tensor([key]), torch.tensor([place])))
@@ -68,7 +68,7 @@ def on_an_edge(model: Decoder, text: torch.Tensor, key: int, place: int, how: Sa
 
 
 def begun(draw: random.Random, words: list[torch.Tensor]) -> torch.Tensor:
-    """A text around the ends of pages; many begin alike."""
+    """A sequence that ends near a page boundary; many have a common prefix."""
     text = draw.choice(words)[: draw.choice([1, 2, 5, 63, 64, 65, 127, 128, 129, 180])].clone()
     if draw.random() < 0.4 and len(text) > 3:
         half = len(text) // 2

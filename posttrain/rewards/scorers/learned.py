@@ -1,0 +1,61 @@
+"""A reward model from a folder: one that `posttrain run reward-model` trained, or one in the format of Hugging Face."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from posttrain.core.errors import UserError, nearest
+from posttrain.core.registry import scorer
+from posttrain.core.types import Prompt
+from posttrain.rewards.runtime.scorer import TextBase
+
+Values = Callable[[Sequence[Prompt], Sequence[str]], list[float]]
+
+
+@scorer(title="Learned reward", paper="arXiv:2203.02155")
+class LearnedReward(TextBase):
+    """Learned reward: the score that a trained reward model gives to a prompt with its answer, as its head gives it.
+
+    --reward runs/NAME               a finished run of reward-model (or of a plan that trains one)
+    --reward path/to/folder          a Hugging Face folder for sequence classification with one label
+    It reads texts with its own tokenizer and chat template, so it may judge the answers of any policy.
+    """
+
+    by_name = {"folder": "folder"}
+
+    def __init__(self, folder: str, device: str = "") -> None:
+        self.name = Path(folder).name
+        self.reported = (self.name,)
+        self.read = values_of(Path(folder), device)
+
+    def values(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
+        return self.read(prompts, texts) if len(texts) else []
+
+
+def values_of(folder: Path, device: str = "") -> Values:
+    """What a folder says texts are worth; a sentence where it says nothing."""
+    if not folder.is_dir():
+        near = nearest(folder.name, [p.name for p in folder.parent.glob("*/")] if folder.parent.is_dir() else [])
+        hint = f"did you mean {folder.parent / near}?" if near else "train one: posttrain run reward-model"
+        raise UserError(f"--reward {folder}: there is no such folder; {hint}")
+    if (folder / "run.sqlite").exists():
+        from posttrain.rewards.scorers.reward_model import RewardModel
+        from posttrain.runs.saved import load_reward_model
+
+        return RewardModel(load_reward_model(folder, device))
+    if not (folder / "config.json").exists():
+        raise UserError(f"--reward {folder}: neither a run nor a model folder; there is no config.json in it")
+    try:
+        kinds = json.loads((folder / "config.json").read_text()).get("architectures") or []
+    except (ValueError, AttributeError):
+        raise UserError(f"--reward {folder}: its config.json is not a JSON object") from None
+    if not any(str(kind).endswith("ForSequenceClassification") for kind in kinds):
+        got = f"a model of the kind {kinds[0]}" if kinds else "no sequence classifier"
+        raise UserError(
+            f"--reward {folder}: it holds {got}; a reward model is a ...ForSequenceClassification with one label"
+        )
+    from posttrain.rewards.scorers.classifier import load_classifier
+
+    return load_classifier(folder, device)

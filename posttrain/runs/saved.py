@@ -1,0 +1,54 @@
+"""What a finished run left behind, for others to use: a reward model."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from posttrain.core.config import Config, from_dict
+from posttrain.core.errors import UserError
+from posttrain.models.load import load_model
+from posttrain.models.lora import add_lora
+from posttrain.runs.checkpoint import listing, newest
+from posttrain.runs.run import Run
+
+
+def load_reward_model(folder: Path, device: str = "") -> Any:
+    """The policy with a score head that a run trained, frozen."""
+    with Run.open(folder) as run:
+        phase = scoring_phase(run)
+        known = {f.name for f in dataclasses.fields(Config)}
+        config: Config = from_dict(Config, {k: v for k, v in run.config.items() if k in known})
+        policy = load_model(config.model, device or None, config.dtype, config.bits)
+        policy = (add_lora(policy, config.lora, seed=config.seed) if config.lora else policy).as_reward_model()
+        policy.layout = config.layout
+        run.load_weights(phase, policy)
+    return policy.eval().requires_grad_(False)
+
+
+def scoring_phase(run: Run) -> str:
+    """The newest phase that trained a reward model; a sentence where there is none, or where it has not ended."""
+    began = run.store.phases()
+    trained = [phase for phase in began if listing(run.checkpoints, phase)]
+    scoring = [phase for phase in trained if scores(run, phase)]
+    if not began or not trained:
+        raise UserError(f"--reward {run.folder}: this run has no checkpoint yet; let it end first")
+    if not scoring:
+        raise UserError(
+            f"--reward {run.folder}: this run trained a policy, which gives no scores; name a run of reward-model"
+        )
+    if not run.finished(scoring[-1]):
+        raise UserError(
+            f"--reward {run.folder}: this run has not ended, and a reward must not change under a run; "
+            "the command that started it goes on with it"
+        )
+    return scoring[-1]
+
+
+def scores(run: Run, phase: str) -> bool:
+    """Whether a phase trained something with a score head. Older runs kept no roles: the weights tell."""
+    if phase in run.store.roles():
+        return not run.store.roles()[phase][1]
+    ck = newest(run.checkpoints, phase)
+    return ck is not None and any(k.startswith("score.") for k in ck.tables["weights"])
