@@ -69,7 +69,7 @@ $(DOCS): $(RUNTIME)
 	@touch $(DOCS)
 
 docs: $(DOCS)
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open site/index.html, or: $(BIN)/mkdocs serve"
 
 # each example with three seeds, and the number it should end at

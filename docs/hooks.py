@@ -21,27 +21,30 @@ ROOT_PAGES = {
     "SECURITY.md": "security.md",
 }
 _FROM = {site: source for source, site in ROOT_PAGES.items()}
-_FENCE = re.compile(r"(^```.*?^```[ \t]*$)", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"(^(````?)[^`\n]*\n.*?^\2[ \t]*$)", re.MULTILINE | re.DOTALL)
+_BADGE = re.compile(r"^\[!\[[^\]]*\]\(https?:[^)]*\)\]\([^)]*\)\n", re.MULTILINE)  # a picture from another host
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 log = logging.getLogger("mkdocs.hooks")
 
 
 def on_config(config: Any) -> Any:
-    """The place marked `systems` in the navigation becomes a section per family, from the folders that are there."""
-    families = [
-        {family.name.replace("-", " ").capitalize(): [f"systems/{family.name}/{p.name}" for p in sorted(family.glob("*.md"))]}
-        for family in sorted((ROOT / "docs" / "systems").iterdir())
-        if family.is_dir()
-    ]
-    config["nav"] = _filled(config["nav"], families)
+    """The places marked `stages` and `systems` in the navigation become the pages that are there, systems by family."""
+    stages = ["stages/README.md", *_pages(ROOT / "docs" / "stages")]
+    families = sorted(folder for folder in (ROOT / "docs" / "systems").iterdir() if folder.is_dir())
+    named = [{folder.name.replace("-", " ").capitalize(): _pages(folder)} for folder in families]
+    config["nav"] = _filled(config["nav"], {"stages": stages, "systems": named})
     return config
 
 
-def _filled(item: Any, families: list[Any]) -> Any:
+def _pages(folder: Path) -> list[str]:
+    return [p.relative_to(ROOT / "docs").as_posix() for p in sorted(folder.glob("*.md")) if p.name != "README.md"]
+
+
+def _filled(item: Any, marks: dict[str, list[Any]]) -> Any:
     if isinstance(item, list):
-        return [_filled(x, families) for x in item]
+        return [_filled(x, marks) for x in item]
     if isinstance(item, dict):
-        return {name: families if x == "systems" else _filled(x, families) for name, x in item.items()}
+        return {name: marks.get(x, x) if isinstance(x, str) else _filled(x, marks) for name, x in item.items()}
     return item
 
 
@@ -57,8 +60,12 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links as the site has them; marks for the test of snippets go."""
     here = page.file.src_uri
-    pieces = _FENCE.split(markdown)  # odd ones are fenced
-    return "".join(_shown(x) if i % 2 else _linked(x, here) for i, x in enumerate(pieces))
+    out, at = [], 0
+    text = _BADGE.sub("", markdown)
+    for fence in _FENCE.finditer(text):
+        out += [_linked(text[at : fence.start()], here), _shown(fence[0])]
+        at = fence.end()
+    return "".join([*out, _linked(text[at:], here)])
 
 
 def _shown(fence: str) -> str:

@@ -26,7 +26,7 @@ PAGES = [ROOT / "README.md", ROOT / "docs/from-trl.md", *sorted((ROOT / "docs/tu
 LANGUAGES = ("bash", "python", "json", "text")
 AT_MOST = {"steps": 2, "prompts": 2, "eval_problems": 4}
 ANSWERS, TOKENS = 4, 16
-_FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^(?P<ticks>````?)(\w*)([^`\n]*)\n(.*?)^(?P=ticks)$", re.MULTILINE | re.DOTALL)
 _TITLE = re.compile(r'title="([^"]+)"')
 
 
@@ -46,7 +46,7 @@ def blocks(page: Path) -> list[Block]:
     text = page.read_text()
     out = []
     for found in _FENCE.finditer(text):
-        language, rest, code = found.groups()
+        _, language, rest, code = found.groups()
         title = _TITLE.search(rest)
         where = f"{page.relative_to(ROOT)}:{text.count(chr(10), 0, found.start()) + 1}"
         tested = "no-test" not in rest.split() and language != "text"

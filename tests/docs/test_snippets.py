@@ -93,3 +93,12 @@ def test_every_method_that_is_named_exists() -> None:
     assert len(names) > 5
     for name in names:
         find(name, "method", "plan")
+
+
+def test_the_tree_of_the_readme_is_the_tree() -> None:
+    """Folders under posttrain/ and beside it that the README lists exist, and none of the package's is left out."""
+    [tree] = [b.code for b in blocks(ROOT / "README.md") if b.language == "text" and "train.py" in b.code]
+    listed = set(re.findall(r"^  (\w+)/ ", tree, re.MULTILINE))
+    there = {p.name for p in (ROOT / "posttrain").iterdir() if p.is_dir() and not p.name.startswith(("_", "."))}
+    assert listed == there
+    assert all((ROOT / name).is_dir() for name in re.findall(r"^(\w+)/ ", tree, re.MULTILINE))
