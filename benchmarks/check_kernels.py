@@ -9,11 +9,12 @@ import torch
 
 from benchmarks import compare_kernels
 from posttrain.core import rng
+from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt, Rollout
 from posttrain.inference.engine import Engine
-from posttrain.inference.sampling import Sampling, generate
 from posttrain.models.decoder import Decoder
 from posttrain.models.language import LanguagePolicy
+from posttrain.models.sampling import generate
 from posttrain.models.shape import DecoderConfig
 
 SHAPES = [

@@ -18,15 +18,16 @@ import torch
 from torch import Tensor
 
 from posttrain.core import rng
+from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt, Rollout
 from posttrain.inference import attention, pick, products
 from posttrain.inference.engine import Engine
-from posttrain.inference.sampling import Sampling, generate
 from posttrain.models import elementwise, likelihood, rotate_and_gather
 from posttrain.models.decoder import Decoder
 from posttrain.models.kernels import plain_torch, use_kernels
 from posttrain.models.layout import Rows
 from posttrain.models.packed import PackedBatch
+from posttrain.models.sampling import generate
 from posttrain.models.shape import DecoderConfig
 
 Gaps = dict[str, float]
@@ -170,7 +171,7 @@ def packed_batch(device: str) -> PackedBatch:
         mask_T = torch.ones(count, dtype=torch.bool)
         context, actions = torch.arange(prompt), torch.arange(count)
         rollouts.append(Rollout.single(Prompt.text("", ""), context, actions, torch.zeros(count), mask_T))
-    return PackedBatch.of(Rows.of(rollouts, device))
+    return PackedBatch.of(Rows.of([r.row for r in rollouts], device))
 
 
 def engine(device: str) -> Gaps:

@@ -26,7 +26,7 @@ imported = time.perf_counter() - began
 from benchmarks.rollout import built, prompts
 from posttrain.core import rng
 from posttrain.inference.engine import Engine
-from posttrain.inference.sampling import Sampling
+from posttrain.models.sampling import Sampling
 engine = Engine(built("SmolLM2-135M"))
 contexts = prompts("SmolLM2-135M", 32)
 engine.prepare(256, 384, 256, [])

@@ -16,9 +16,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.rollout import PROMPT, SHAPES, scaled
 from posttrain.core import rng
+from posttrain.core.sampling import Sampling
 from posttrain.inference.engine import STRIDE, Engine
 from posttrain.inference.jobs import Job
-from posttrain.inference.sampling import Sampling
 from posttrain.models.decoder import Decoder
 
 

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from posttrain.core import rng
+from posttrain.core.sampling import Sampling
 from posttrain.inference.engine import Engine
-from posttrain.inference.sampling import Sampling
 from posttrain.models.decoder import Decoder
 from posttrain.models.shape import DecoderConfig
 

@@ -3,8 +3,8 @@
     pip install "posttrain[control]"
     python -m examples.control            # PPO, then GRPO, on Pendulum-v1
 
-What you should see: the mean return of held-out episodes (100 moments each, rewards divided by 100) rises from about -6 to
-above -3 with PPO in 60 steps; GRPO, which has no critic and compares whole episodes from one start, gains less.
+What you should see: the mean return of held-out episodes (100 moments each, rewards divided by 10) rises from about -40 to
+above -30 with PPO in 60 steps; GRPO, which has no critic and compares whole episodes from one start, gains less.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from posttrain.runs.in_memory import fit
 class Control(pt.Environment):
     """A Gymnasium task: a prompt is a start (the seed of its reset), an episode at most `moments` actions long."""
 
-    def __init__(self, task: str = "Pendulum-v1", moments: int = 100, scale: float = 0.01) -> None:
+    def __init__(self, task: str = "Pendulum-v1", moments: int = 100, scale: float = 0.1) -> None:
         self.name, self.moments, self.scale = task, moments, scale
 
     def prompt(self, index: int, split: str = "train") -> pt.Prompt:
@@ -54,7 +54,7 @@ class Moving(pt.Episode):
 
     def step(self, turn: pt.Turn) -> pt.Step:
         high = torch.as_tensor(self.sim.action_space.high)
-        force = (turn.actions[0] * high).clamp(-high, high).numpy()
+        force = (torch.tanh(turn.actions[0]) * high).numpy()
         self.state, reward, ended, _, _ = self.sim.step(force)
         self.left -= 1
         worth = float(reward) * self.env.scale

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
+from posttrain.core.sampling import Sampling
 from posttrain.environments.school import LEVELS, TASKS, school
 from posttrain.evals.accuracy import accuracy
-from posttrain.inference.sampling import Sampling
 from posttrain.models.load import load_model
 
 

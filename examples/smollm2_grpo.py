@@ -27,7 +27,7 @@ from posttrain.evals.accuracy import accuracy
 from posttrain.methods.grpo import grpo
 from posttrain.models.load import load_model
 from posttrain.models.lora import add_lora
-from posttrain.rewards.runtime.spec import build_scorer
+from posttrain.rewards.scorers.spec import build_scorer
 from posttrain.runs.guard import Guard
 from posttrain.runs.in_memory import After, loop_of
 from posttrain.train import train

@@ -28,21 +28,21 @@ from posttrain.core.types import Prompt
 from posttrain.environments.language.listed import Listed
 from posttrain.environments.task import task
 from posttrain.losses.aggregate import token_mean
-from posttrain.methods.dapo import dapo
 from posttrain.methods.grpo import grpo
-from posttrain.methods.grpo_lambda import grpo_lambda
-from posttrain.methods.lite_ppo import lite_ppo
-from posttrain.methods.process_reward_model import process_reward_model
-from posttrain.methods.prorl import prorl
-from posttrain.methods.pure import min_form_rl
-from posttrain.methods.topr import topr
-from posttrain.methods.treepo import treepo
 from posttrain.models.load import load_model
-from posttrain.rewards.runtime.spec import build_scorer
 from posttrain.rewards.scorers.process_model import ProcessModel
+from posttrain.rewards.scorers.spec import build_scorer
 from posttrain.rollouts.step_labels import label_steps
 from posttrain.runs.in_memory import fit
 from posttrain.select.zero_variance import zero_variance
+from posttrain.systems.efficient_reasoning.grpo_lambda import grpo_lambda
+from posttrain.systems.policy_gradient.dapo import dapo
+from posttrain.systems.policy_gradient.lite_ppo import lite_ppo
+from posttrain.systems.policy_gradient.prorl import prorl
+from posttrain.systems.policy_gradient.pure import min_form_rl
+from posttrain.systems.policy_gradient.topr import topr
+from posttrain.systems.policy_gradient.treepo import treepo
+from posttrain.systems.reward_model.process_reward_model import process_reward_model
 
 plain, WARM_UP = grpo.but(terms=()), 15
 min_form = min_form_rl(outcome="outcome").but(terms=())

@@ -53,16 +53,18 @@ def run_config(
 
 def run(
     *, model: Any = "pocket", task: Any = None, env: Any = None, reward: Any = None, method: str | Method = "grpo",
-    steps: int = 40, callbacks: Sequence[Any] = (), runs: str | Path = "runs", fresh: bool = False, **settings: Any,
+    callbacks: Sequence[Any] = (), **settings: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """Train, with objects or strings; returns the summary.
 
     model: a name, folder or hub id, or a Policy. task: a name, a file, or a list of rows ({"question": ..., "answer": ...});
     env: an Environment instead. reward: a function of yours, a name, or a run of a reward model. method: a name (a plan's too)
     or a Method. callbacks: objects with any of on_begin, on_rollouts, on_step, on_eval, on_checkpoint, on_end.
-    settings: anything else that `Config` has, `sampling={...}` included.
+    settings: anything else that `Config` has (steps, lr, num_generations, `sampling={...}` ...), runs="runs" for the folder of
+    all runs, and fresh=True to start over.
     """
-    plain: dict[str, Any] = {"steps": steps, **settings}
+    plain: dict[str, Any] = dict(settings)
+    runs, fresh = plain.pop("runs", "runs"), bool(plain.pop("fresh", False))
     given: dict[str, Any] = {}
     if isinstance(model, str | Path):
         plain["model"] = str(model)

@@ -60,7 +60,7 @@ def scored(policy: Tabular, G: int) -> tuple[Tensor, Tensor, Batch]:
     logp_BT = policy.logp(prompt_B, tokens_BT)
     uniform_BT = torch.full_like(mask_BT, -torch.log(torch.tensor(float(V))))
     batch = Batch(
-        logp_BT, mask_BT, old_logp_BT=logp_BT.detach(), ref_logp_BT=uniform_BT, reward_BT=reward_BT, group_B=prompt_B,
+        logp_BT=logp_BT, mask_BT=mask_BT, old_logp_BT=logp_BT.detach(), ref_logp_BT=uniform_BT, reward_BT=reward_BT, group_B=prompt_B,
         old_value_BT=torch.full_like(mask_BT, 0.5), **{"length_B": LENGTH_P[prompt_B]},
     )  # fmt: skip
     return prompt_B, tokens_BT, batch

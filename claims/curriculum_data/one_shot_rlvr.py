@@ -16,7 +16,7 @@ from posttrain.evals.accuracy import accuracy
 from posttrain.methods.grpo import grpo
 from posttrain.models.load import load_model
 from posttrain.prompts.uniform import uniform
-from posttrain.rewards.runtime.spec import build_scorer
+from posttrain.rewards.scorers.spec import build_scorer
 from posttrain.runs.in_memory import Listed, fit
 
 ENV = school("counting", think=True)

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from claims.machinery.claim import Check, Claim, claim
 from claims.worlds.thinking import Thinker, Thinking, ramp
-from posttrain.advantages.adacot import adacot as masked
 from posttrain.advantages.gae import gae
 from posttrain.core.registry import Part
 from posttrain.core.types import Prompt, Rollout
 from posttrain.methods.ppo import ppo
-from posttrain.rewards.rules.adacot import adacot as penalty
+from posttrain.systems.efficient_reasoning.adacot import mode_penalty as penalty
+from posttrain.systems.efficient_reasoning.adacot import without_the_decision as masked
 
 T, EASY, HARD = 12, 3, 3
 SKEWED, MIXED = 20, 25  # steps of the two stages, 96 answers each

@@ -10,9 +10,9 @@ from claims.machinery.claim import Check, Claim, claim
 from claims.worlds.thinking import Thinking, ramp
 from posttrain.core.registry import Part
 from posttrain.methods.grpo import grpo
-from posttrain.rewards.shaping.autothink import autothink as naive
-from posttrain.rewards.shaping.autothink_balance import autothink_balance as balance
-from posttrain.rewards.shaping.autothink_length import autothink_length as prune
+from posttrain.systems.efficient_reasoning.autothink import autothink_balance as balance
+from posttrain.systems.efficient_reasoning.autothink import autothink_length as prune
+from posttrain.systems.efficient_reasoning.autothink import naive_reward as naive
 
 T, COPIES, EASY, HARD = 12, 4, 6, 2  # letters at most; steps of 8 answers to 4 questions of each of 8 kinds
 STEPS = (60, 40, 10)  # of the three stages

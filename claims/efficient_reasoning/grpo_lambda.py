@@ -8,8 +8,8 @@ from functools import partial
 from claims.machinery.claim import Check, Claim, claim
 from claims.worlds.thinking import Thinking, ramp
 from posttrain.core.registry import Part
-from posttrain.methods.grpo_lambda import grpo_lambda
-from posttrain.rewards.shaping.grpo_lambda import grpo_lambda as switch
+from posttrain.systems.efficient_reasoning.grpo_lambda import grpo_lambda
+from posttrain.systems.efficient_reasoning.grpo_lambda import short_where_solved as switch
 
 T, STEPS, COPIES = 20, 60, 3  # the window; steps of 8 answers to 3 questions of each of 6 kinds
 NEED = (1, 2, 4, 6, 8, 10)

@@ -8,8 +8,8 @@ from functools import partial
 from claims.machinery.claim import Check, Claim, claim
 from claims.worlds.thinking import Thinking, ramp
 from posttrain.core.method import Method
-from posttrain.methods.laser import adaptive, laser, laser_d, laser_de
-from posttrain.rewards.shaping.laser import laser as bonus
+from posttrain.systems.efficient_reasoning.laser import adaptive, laser, laser_d, laser_de
+from posttrain.systems.efficient_reasoning.laser import length_bonus as bonus
 
 T, STEPS, KINDS, COPIES = 24, 40, 3, 3  # the window; steps of 8 answers to 3 questions of each of 3 kinds a level
 LEVELS = ("easy", "medium", "hard")

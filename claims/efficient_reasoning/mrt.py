@@ -12,9 +12,8 @@ from claims.worlds.thinking import Thinker, Thinking, ramp
 from posttrain.core.method import Method
 from posttrain.core.types import Rollout
 from posttrain.methods.grpo import grpo
-from posttrain.methods.mrt import mrt
-from posttrain.rewards.shaping.grpo_lambda import grpo_lambda as penalty
-from posttrain.rollouts.mrt import mrt as probed
+from posttrain.systems.efficient_reasoning.grpo_lambda import short_where_solved as penalty
+from posttrain.systems.efficient_reasoning.mrt import mrt, probed
 
 T, STEPS, COPIES = 20, 30, 3  # letters at most; steps of 8 answers to 3 questions of each of 4 kinds
 plain = grpo.but(terms=())

@@ -14,7 +14,7 @@ from claims.worlds.thinking import Thinking, ramp
 from posttrain.core.registry import Part
 from posttrain.core.types import Rollout
 from posttrain.methods.grpo import grpo
-from posttrain.rewards.shaping.open_rs import open_rs as reward
+from posttrain.systems.efficient_reasoning.open_rs import cosine_and_form as reward
 
 T, STEPS = 16, 50
 NEED = (2, 4, 8, 12)  # letters of work of four kinds; the limit is 16 and the start policy writes 11
@@ -33,8 +33,8 @@ def train(
     def scored(rollouts: list[Rollout]) -> Tensor:
         right_B = w.right(rollouts)
         for r, x in zip(rollouts, right_B.tolist(), strict=True):
-            r.rewards = {"task": x, "format": float((not r.truncated))}
-        return right_B + torch.tensor([float((not r.truncated)) for r in rollouts])
+            r.rewards = {"task": x, "format": float(not r.truncated)}
+        return right_B + torch.tensor([float(not r.truncated) for r in rollouts])
 
     def look(step: int) -> None:
         if step % 5 == 4:

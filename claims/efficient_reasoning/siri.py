@@ -7,8 +7,8 @@ from functools import partial
 from claims.machinery.claim import Check, Claim, claim
 from claims.worlds.thinking import Thinking, ramp
 from posttrain.core.registry import Part
-from posttrain.methods.siri import siri
-from posttrain.rollouts.siri import siri as cycles
+from posttrain.systems.efficient_reasoning.siri import length_cycles as cycles
+from posttrain.systems.efficient_reasoning.siri import siri
 
 T, SHORT, STEPS, COPIES = 24, 12, 90, 3  # wide and tight limit; steps of 8 answers to 3 questions of each of 8 kinds
 NEED = (2, 2, 4, 4, 8, 8, 11, 11)  # letters of work; the hardest fit the tight limit if no letter is idle

@@ -19,15 +19,15 @@ from posttrain.core.config import Config
 from posttrain.core.method import Method
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Rollout
-from posttrain.losses.preference.copg import copg as contrastive
 from posttrain.losses.preference.dpo import dpo as dpo_loss
-from posttrain.losses.preference.ipo import ipo as ipo_loss
 from posttrain.losses.regularisers.kl import kl
-from posttrain.methods.copg import copg
 from posttrain.methods.reinforce import reinforce
 from posttrain.rollouts.logged import logged
 from posttrain.runs.in_memory import FunctionScorer, Listed, fit, repeated
 from posttrain.select.best_worst import best_worst
+from posttrain.systems.policy_gradient.copg import contrastive_loss as contrastive
+from posttrain.systems.policy_gradient.copg import copg
+from posttrain.systems.preference.ipo import ipo_loss
 
 P, V, PAIRS, STEPS, BETA = 4, 6, 240, 60, 0.5
 TWO = logged.but(n=2, logp=False)

@@ -13,9 +13,8 @@ from posttrain.advantages.rloo import rloo
 from posttrain.core import rng
 from posttrain.core.config import Config
 from posttrain.core.types import Rollout
-from posttrain.methods.dr_po import dr_po
-from posttrain.rollouts.dataset_reset import dataset_reset
 from posttrain.runs.in_memory import FunctionScorer, Listed, fit, row
+from posttrain.systems.policy_gradient.dr_po import dataset_reset, dr_po
 
 P, T, V, STEPS, N, DEMOS, NOISE = 2, 10, 4, 40, 8, 8, 0.3
 

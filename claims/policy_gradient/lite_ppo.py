@@ -15,10 +15,10 @@ from posttrain.core.config import Config
 from posttrain.core.method import Method
 from posttrain.core.types import Rollout
 from posttrain.losses.aggregate import sequence_mean
-from posttrain.methods.dapo import dapo
-from posttrain.methods.lite_ppo import lite_ppo
 from posttrain.methods.sft import sft
 from posttrain.runs.in_memory import FunctionScorer, Listed, fit, row
+from posttrain.systems.policy_gradient.dapo import dapo
+from posttrain.systems.policy_gradient.lite_ppo import lite_ppo
 
 P, F, T, V, STEPS = 64, 32, 9, 6, 40
 END = V - 1

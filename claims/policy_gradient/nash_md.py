@@ -16,10 +16,9 @@ from posttrain.core.config import Config
 from posttrain.core.method import Method
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Rollout
-from posttrain.methods.nash_md import against_mixture
-from posttrain.rewards.scorers.opponent import Opponent
 from posttrain.rewards.scorers.pairwise import WinRate
 from posttrain.runs.in_memory import FunctionScorer, fit, numbered
+from posttrain.systems.policy_gradient.nash_md import Opponent, against_mixture
 
 P, STEPS, TAU = 3, 160, 0.1
 

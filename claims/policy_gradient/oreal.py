@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from claims.machinery.claim import Check, Claim, claim
 from claims.worlds.tabular import TabularPolicy
 from posttrain.advantages.baseline import baseline
-from posttrain.advantages.oreal import oreal as weighted
 from posttrain.core import rng
 from posttrain.core.config import Config
 from posttrain.core.method import Method
 from posttrain.core.types import Rollout
-from posttrain.methods.oreal import oreal
 from posttrain.runs.in_memory import FunctionScorer, fit, numbered
 from posttrain.select.zero_variance import zero_variance
+from posttrain.systems.policy_gradient.oreal import oreal
+from posttrain.systems.policy_gradient.oreal import token_weighted as weighted
 
 P, T, V, F, PLACES = 32, 24, 3, 2, 2  # two of 24 letters decide, others in each prompt; prompts share two features
 STEPS, WARMUP = 40, 10

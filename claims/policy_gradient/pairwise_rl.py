@@ -15,15 +15,13 @@ from posttrain.core import rng
 from posttrain.core.config import Config
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
-from posttrain.methods.pairwise_rl import pairwise_ppo
 from posttrain.methods.reward_model import reward_model
 from posttrain.methods.sft import sft
-from posttrain.rewards.scorers.anchors import Anchors
-from posttrain.rewards.scorers.pair_judge import PairJudge, lessons
 from posttrain.rewards.scorers.pairwise import WinRate, compare
 from posttrain.rewards.scorers.reward_model import RewardModel
 from posttrain.rollouts.sample import sample
 from posttrain.runs.in_memory import Listed, fit, numbered, row
+from posttrain.systems.policy_gradient.pairwise_rl import Anchors, PairJudge, lessons, pairwise_ppo
 
 P, N, LABELS, STEPS, PLACE, ORIGIN = 8, 6, 1600, 10, 0.6, 4.0
 WORDS = ("a", "b")

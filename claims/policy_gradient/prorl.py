@@ -8,8 +8,8 @@ from claims.machinery.claim import Check, Claim, claim
 from claims.worlds.sums import learn, sums
 from posttrain.core.method import Method
 from posttrain.losses.regularisers.kl import kl
-from posttrain.methods.prorl import prorl
 from posttrain.rollouts.sample import sample
+from posttrain.systems.policy_gradient.prorl import prorl
 from posttrain.weights.reference import fixed, reset
 
 EIGHT = prorl.but(rollout=sample.but(n=8))

@@ -14,11 +14,10 @@ from posttrain.core.config import Config
 from posttrain.core.registry import Part
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Rollout
-from posttrain.methods.pure import min_form_rl
 from posttrain.rewards.runtime.scorer import ScoreReport
-from posttrain.rewards.shaping.min_form import min_form
 from posttrain.rollouts.sample import sample
 from posttrain.runs.in_memory import fit, numbered, row
+from posttrain.systems.policy_gradient.pure import min_form, min_form_rl
 
 P, T, STEPS, N = 4, 8, 25, 16
 GOOD, FILLER, BAD, END = range(4)

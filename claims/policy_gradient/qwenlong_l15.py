@@ -9,16 +9,14 @@ from torch import Tensor
 
 from claims.machinery.claim import Check, Claim, claim
 from claims.worlds.tabular import TabularPolicy
-from posttrain.advantages.aepo import aepo
-from posttrain.advantages.lite_ppo import lite_ppo as batch_std
-from posttrain.advantages.task_std import task_std
 from posttrain.core import rng
 from posttrain.core.config import Config
 from posttrain.core.registry import Part
 from posttrain.core.types import Rollout
-from posttrain.methods.qwenlong_l15 import qwenlong_l15
 from posttrain.methods.sft import sft
 from posttrain.runs.in_memory import FunctionScorer, Listed, fit, row
+from posttrain.systems.policy_gradient.lite_ppo import group_mean_batch_std as batch_std
+from posttrain.systems.policy_gradient.qwenlong_l15 import aepo, qwenlong_l15, task_std
 
 P, F, T, V, STEPS, LESSONS = 24, 12, 3, 6, 60, 30
 SCALE = {"exact": 1.0, "judged": 0.05}  # what a right answer earns in each task

@@ -19,12 +19,11 @@ from posttrain.core.method import Method
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt, Rollout
 from posttrain.losses.policy.reinforce import reinforce
-from posttrain.methods.raft import raft
-from posttrain.methods.reft import reinforced
 from posttrain.methods.sft import sft
-from posttrain.rewards.rules.partial_credit import partial_credit
 from posttrain.rollouts.sample import sample
 from posttrain.runs.in_memory import FunctionScorer, Listed, fit
+from posttrain.systems.policy_gradient.reft import partial_credit, reinforced
+from posttrain.systems.supervised_from_reward.raft import raft
 
 M, UM, V = 7, 7, 8  # numbers 0 to 6, added modulo 7; the eighth letter is no number
 TRAIN, TERSE = 220, 0.7  # questions of 343; share of people who do not write down the step

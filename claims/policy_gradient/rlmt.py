@@ -17,10 +17,9 @@ from posttrain.core import rng
 from posttrain.core.config import Config
 from posttrain.core.types import Prompt, Rollout
 from posttrain.methods.reward_model import reward_model
-from posttrain.methods.rlmt import thinking
-from posttrain.rewards.scorers.answer_only import AnswerOnly
 from posttrain.rewards.scorers.reward_model import RewardModel
 from posttrain.runs.in_memory import fit, numbered
+from posttrain.systems.policy_gradient.rlmt import AnswerOnly, thinking
 
 P, V, STEPS, LABELS = 16, 4, 80, 2400
 

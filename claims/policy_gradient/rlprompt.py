@@ -18,11 +18,10 @@ from posttrain.core.protocols import RolloutRequest
 from posttrain.core.sampling import Sampling
 from posttrain.losses.aggregate import sequence_sum
 from posttrain.losses.policy.reinforce import reinforce
-from posttrain.methods.rlprompt import writing
-from posttrain.rewards.scorers.prompted import Prompted, piecewise
 from posttrain.rewards.shaping.blend import blend
 from posttrain.rollouts.sample import sample
 from posttrain.runs.in_memory import fit
+from posttrain.systems.policy_gradient.rlprompt import Prompted, piecewise, writing
 
 N, STEPS, ASKED, DRAWS, BATCHES = 8, 60, 4, 1000, 100  # prompts an input, steps, inputs a step; draws to measure by
 

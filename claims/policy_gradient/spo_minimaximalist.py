@@ -13,10 +13,10 @@ from posttrain.core.config import Config
 from posttrain.core.sampling import Sampling
 from posttrain.losses.regularisers.entropy import entropy
 from posttrain.methods.reward_model import reward_model
-from posttrain.methods.spo_minimaximalist import self_play
 from posttrain.rewards.scorers.pairwise import WinRate
 from posttrain.rewards.scorers.reward_model import RewardModel
 from posttrain.runs.in_memory import Listed, fit, numbered, row
+from posttrain.systems.policy_gradient.spo_minimaximalist import self_play
 
 P, STEPS, LABELS = 3, 100, 6000
 

@@ -9,8 +9,8 @@ from claims.worlds.sums import learn, sums
 from posttrain.core.method import Method
 from posttrain.losses.regularisers.entropy import entropy
 from posttrain.losses.regularisers.kl import kl
-from posttrain.methods.t1 import t1
 from posttrain.rollouts.sample import sample
+from posttrain.systems.policy_gradient.t1 import t1
 from posttrain.weights.reference import ema, fixed
 
 NEAR = kl.but(coef=0.3)

@@ -13,11 +13,10 @@ from claims.worlds.tabular import LETTERS, TabularPolicy
 from posttrain.core import rng
 from posttrain.core.config import Config
 from posttrain.core.types import Prompt, Rollout
-from posttrain.methods.text2grad import token_ppo
 from posttrain.rewards.runtime.scorer import Verdict
-from posttrain.rewards.scorers.critique import Critiqued
 from posttrain.rollouts.sample import sample
 from posttrain.runs.in_memory import fit, numbered
+from posttrain.systems.policy_gradient.text2grad import Critiqued, token_ppo
 
 P, T, V, STEPS, N, PRECISE = 4, 24, 6, 25, 4, 0.9
 

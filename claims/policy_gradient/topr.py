@@ -19,10 +19,10 @@ from posttrain.core.sampling import Sampling
 from posttrain.core.types import Rollout
 from posttrain.losses.policy.ppo import ppo
 from posttrain.losses.policy.reinforce import reinforce
-from posttrain.losses.policy.topr import topr as tapered
-from posttrain.methods.topr import topr
 from posttrain.rollouts.logged import logged
 from posttrain.runs.in_memory import FunctionScorer, Listed, fit, numbered
+from posttrain.systems.policy_gradient.topr import tapered_blame as tapered
+from posttrain.systems.policy_gradient.topr import topr
 
 P, T, V, ANSWERS, STEPS, RIGHT = 12, 3, 5, 64, 80, 0.15
 

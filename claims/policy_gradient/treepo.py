@@ -9,7 +9,6 @@ from torch import Tensor
 
 from claims.machinery.claim import Check, Claim, claim
 from claims.worlds.tabular import TabularPolicy
-from posttrain.advantages.treepo import treepo as ancestors
 from posttrain.core import rng
 from posttrain.core.assemble import assemble
 from posttrain.core.config import Config
@@ -17,10 +16,11 @@ from posttrain.core.protocols import RolloutRequest
 from posttrain.core.registry import Part
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Rollout
-from posttrain.methods.treepo import treepo
 from posttrain.rollouts.sample import sample
 from posttrain.rollouts.tree import tree
 from posttrain.runs.in_memory import FunctionScorer, fit, numbered, repeated
+from posttrain.systems.policy_gradient.treepo import against_ancestors as ancestors
+from posttrain.systems.policy_gradient.treepo import treepo
 
 P, T, L, V, N, TOKENS = 16, 16, 2, 6, 16, 32768  # answers of 8 segments of 2 letters; sampled tokens in all
 CRITICAL, NOISE = 7, 0.3  # the second letter of the fourth segment decides; in 30% of answers a coin does

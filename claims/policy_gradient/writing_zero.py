@@ -17,11 +17,10 @@ from posttrain.core.method import Method
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt
 from posttrain.methods.reward_model import reward_model
-from posttrain.methods.writing_zero import brpo
-from posttrain.rewards.scorers.bootstrapped import Bootstrapped
 from posttrain.rewards.scorers.pairwise import WinRate
 from posttrain.rewards.scorers.reward_model import RewardModel
 from posttrain.runs.in_memory import Listed, fit, numbered, row
+from posttrain.systems.policy_gradient.writing_zero import Bootstrapped, brpo
 
 P, T, V, STEPS, LABELS, SHARP = 16, 8, 6, 60, 8000, 3.0
 END = V - 1

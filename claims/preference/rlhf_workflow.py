@@ -18,12 +18,12 @@ from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Rollout
 from posttrain.losses.preference.dpo import dpo as dpo_loss
 from posttrain.methods.dpo import dpo
-from posttrain.methods.online_dpo import online_dpo
 from posttrain.methods.reward_model import reward_model
 from posttrain.rewards.scorers.reward_model import RewardModel
 from posttrain.rollouts.sample import sample
 from posttrain.runs.in_memory import Listed, fit, numbered, repeated
 from posttrain.select.best_worst import best_worst
+from posttrain.systems.preference.online_dpo import online_dpo
 
 P, T, V, LABELS = 8, 5, 6, 800
 ROUNDS, PAIRS, PASSES = 3, 128, 10  # a round: 128 pairs, 10 passes over them in 4 pieces

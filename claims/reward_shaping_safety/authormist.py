@@ -15,10 +15,10 @@ from claims.worlds.tabular import LETTERS, TabularPolicy
 from posttrain.core import rng
 from posttrain.core.config import Config
 from posttrain.core.types import Prompt
-from posttrain.methods.authormist import authormist
 from posttrain.rewards.runtime.score import RewardSum
 from posttrain.rewards.scorers.http_scorer import http_scorer
 from posttrain.runs.in_memory import fit, numbered
+from posttrain.systems.reward_shaping_safety.authormist import authormist
 
 P, T, V, STEPS, FAULTS = 4, 3, 6, 30, 0.3
 

@@ -15,12 +15,17 @@ from posttrain.core import rng
 from posttrain.core.config import Config
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt, Rollout
-from posttrain.methods.autorule import autorule
-from posttrain.rewards.rules.rule_fraction import rule_fraction
 from posttrain.rewards.runtime.score import RewardSum
-from posttrain.rewards.scorers.rule_extraction import Checker, checked, extract_rules, listed
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 from posttrain.runs.in_memory import fit, repeated
+from posttrain.systems.reward_shaping_safety.autorule import (
+    Checker,
+    autorule,
+    checked,
+    extract_rules,
+    listed,
+    rule_fraction,
+)
 
 T, V, TRUE, PAIRS, RULES, NOISE = 6, 8, 4, 300, 6, 0.2
 COPIES, STEPS, LATE = 4, 15, 45

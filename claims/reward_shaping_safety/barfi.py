@@ -12,12 +12,12 @@ from claims.worlds.tabular import TabularPolicy
 from posttrain.core import rng
 from posttrain.core.config import Config
 from posttrain.core.types import Group
-from posttrain.methods.barfi import barfi, outer_loop
 from posttrain.rewards.runtime.scorer import ScoreReport
 from posttrain.rewards.shaping.blend import blend
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 from posttrain.rollouts.sample import sample
 from posttrain.runs.in_memory import fit, numbered
+from posttrain.systems.reward_shaping_safety.barfi import barfi, outer_loop
 
 P, V, STEPS, ROUNDS, BETA = 4, 8, 25, 8, 0.3
 

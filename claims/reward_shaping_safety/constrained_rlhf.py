@@ -14,13 +14,12 @@ from posttrain.core.config import Config
 from posttrain.core.method import Method
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Rollout
-from posttrain.methods.constrained_rlhf import constrained_rlhf
 from posttrain.methods.ppo import ppo
 from posttrain.rewards.runtime.scorer import ScoreReport
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
-from posttrain.rewards.shaping.proxy_points import proxy_points
 from posttrain.rollouts.sample import sample
 from posttrain.runs.in_memory import fit, repeated
+from posttrain.systems.reward_shaping_safety.constrained_rlhf import constrained_rlhf, proxy_points
 
 P, T, V, STEPS = 4, 6, 8, 90
 

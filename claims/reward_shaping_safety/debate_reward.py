@@ -13,12 +13,11 @@ from claims.worlds.tabular import TabularPolicy
 from posttrain.core import rng
 from posttrain.core.config import Config
 from posttrain.core.types import Group
-from posttrain.methods.debate_reward import debate_reward, mixed
 from posttrain.rewards.runtime.scorer import ScoreReport
-from posttrain.rewards.scorers.debate import Debate, greedy, minimax
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 from posttrain.rollouts.sample import sample
 from posttrain.runs.in_memory import fit, numbered
+from posttrain.systems.reward_shaping_safety.debate_reward import Debate, debate_reward, greedy, minimax, mixed
 
 P, A, F, LENGTH, STEPS = 12, 4, 8, 4, 30  # states, actions, features, pieces of evidence
 

@@ -12,12 +12,12 @@ from posttrain.core import rng
 from posttrain.core.config import Config
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Rollout
-from posttrain.methods.dr_irl import dr_irl, irl_pairs
 from posttrain.methods.grpo import grpo
 from posttrain.methods.reward_model import reward_model
 from posttrain.rewards.runtime.scorer import ScoreReport
 from posttrain.rewards.scorers.reward_model import RewardModel
 from posttrain.runs.in_memory import Listed, fit, row
+from posttrain.systems.reward_shaping_safety.dr_irl import dr_irl, irl_pairs
 
 COPIES, T, V, STEPS = (24, 16, 10, 6, 4, 2, 2), 4, 6, 40  # seven classes of long-tailed frequency
 P = len(COPIES)

@@ -12,11 +12,11 @@ from posttrain.core import rng
 from posttrain.core.config import Config
 from posttrain.core.credit import Span
 from posttrain.core.types import Prompt, Rollout
-from posttrain.methods.fine_grained_rlhf import dense_ppo
 from posttrain.rewards.runtime.scorer import Verdict
 from posttrain.rewards.scorers.fine_grained import FineGrained, SegmentModel
 from posttrain.rollouts.sample import sample
 from posttrain.runs.in_memory import fit, numbered
+from posttrain.systems.reward_shaping_safety.fine_grained_rlhf import dense_ppo
 
 P, T, V, STEPS, TOXIC = 4, 24, 8, 25, (6, 7)  # answers of 12 segments of 2 letters; two letters are toxic anywhere
 

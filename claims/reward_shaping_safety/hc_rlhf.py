@@ -12,13 +12,12 @@ from claims.worlds.tabular import TabularPolicy
 from posttrain.core import rng
 from posttrain.core.config import Config
 from posttrain.core.types import Group
-from posttrain.evals.safety_test import safety_test
 from posttrain.methods.rloo import rloo
 from posttrain.rewards.runtime.scorer import ScoreReport
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
-from posttrain.rewards.shaping.pessimistic_cost import pessimistic_cost
 from posttrain.rollouts.sample import sample
 from posttrain.runs.in_memory import fit, repeated
+from posttrain.systems.reward_shaping_safety.hc_rlhf import pessimistic_cost, safety_test
 
 V, TRIALS, STEPS, TEST, DELTA, NOISE = 6, 4, 50, 100, 0.1, 1.0
 COST_V = torch.linspace(-1.0, 1.0, V)  # what is worth more costs more; the limit is 0

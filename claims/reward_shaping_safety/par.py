@@ -12,12 +12,11 @@ from posttrain.core.config import Config
 from posttrain.core.method import Method
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Rollout
-from posttrain.methods.par import shaped
 from posttrain.methods.ppo import ppo
-from posttrain.rewards.scorers.referenced import Referenced
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 from posttrain.rollouts.sample import sample
 from posttrain.runs.in_memory import FunctionScorer, fit, numbered
+from posttrain.systems.reward_shaping_safety.par import Referenced, shaped
 
 STEPS = 40
 

@@ -13,13 +13,17 @@ from posttrain.core import rng
 from posttrain.core.config import Config
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Rollout
-from posttrain.methods.reward_robust_rlhf import reward_robust_rlhf
 from posttrain.rewards.runtime.scorer import ScoreReport
-from posttrain.rewards.scorers.brme import GaussianHeads, fit_heads, most_confident
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
-from posttrain.rewards.shaping.robust_mix import robust_mix
 from posttrain.rollouts.sample import sample
 from posttrain.runs.in_memory import fit, numbered
+from posttrain.systems.reward_shaping_safety.reward_robust_rlhf import (
+    GaussianHeads,
+    fit_heads,
+    most_confident,
+    reward_robust_rlhf,
+    robust_mix,
+)
 
 P, T, V, RARE, HEADS, DATA, NOISE, STEPS = 24, 5, 12, 5, 5, 960, 1.0, 60
 

@@ -9,7 +9,12 @@ from torch import Tensor, nn
 
 from claims.machinery.claim import Check, Claim, claim
 from posttrain.core import rng
-from posttrain.evals.pgd_robustness import harden, random_change, reward_guided_pgd, robustness_margin
+from posttrain.systems.reward_shaping_safety.rl_pgd_robustness import (
+    harden,
+    random_change,
+    reward_guided_pgd,
+    robustness_margin,
+)
 
 TONES, BINS, WIDTH, TRAIN, TEST, NOISE, EPS = 5, 96, 24, 300, 20, 0.3, 0.3
 

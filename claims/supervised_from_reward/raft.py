@@ -12,9 +12,9 @@ from claims.worlds.exact import all_answers, answer_entropy, answer_kl, answer_l
 from claims.worlds.tabular import TabularPolicy
 from posttrain.core.config import Config
 from posttrain.core.types import Rollout
-from posttrain.methods.raft import raft
 from posttrain.rollouts.sample import sample
 from posttrain.runs.in_memory import FunctionScorer, fit, repeated
+from posttrain.systems.supervised_from_reward.raft import raft
 
 P, T, V = 2, 5, 6
 ROUNDS, KEPT, PASSES = 3, 256, 40

@@ -18,11 +18,11 @@ from posttrain.core.types import Rollout
 from posttrain.evals.kl import kl_of
 from posttrain.methods.ppo import ppo
 from posttrain.methods.reward_model import reward_model
-from posttrain.methods.superhf import superhf
 from posttrain.rewards.scorers.reward_model import RewardModel
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 from posttrain.rollouts.sample import sample
 from posttrain.runs.in_memory import fit, numbered
+from posttrain.systems.supervised_from_reward.superhf import superhf
 
 P, T, V, PAIRS, STEPS = 8, 4, 8, 1200, 80
 BUG = V - 1  # a letter that is rare at first, bad in truth, and liked by those who label

@@ -11,8 +11,8 @@ from claims.worlds.tabular import LETTERS, TabularPolicy
 from posttrain.core import rng
 from posttrain.core.turn import Turn
 from posttrain.core.types import Prompt, Rollout
-from posttrain.rewards.scorers.prompted import gap
 from posttrain.runs.in_memory import Listed
+from posttrain.systems.policy_gradient.rlprompt import gap
 
 X, K, T, V, D = 16, 3, 5, 20, 8  # inputs, labels, letters of a prompt, alphabet, width
 LABELS = [str(k) for k in range(K)]

@@ -19,7 +19,7 @@ from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
 from posttrain.core.turn import Observation, Turn, join
 from posttrain.core.types import Origin, Prompt, Rollout
-from posttrain.inference.sampling import draw
+from posttrain.models.sampling import draw
 
 LETTERS = string.ascii_lowercase + string.ascii_uppercase + string.digits + "+-"
 

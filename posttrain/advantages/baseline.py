@@ -7,7 +7,13 @@ from posttrain.core.batch import Batch
 from posttrain.core.registry import advantage
 
 
-@advantage(title="Constant baseline", paper="arXiv:2503.14286", base="outcome", laws=("groups_are_separate",))
+@advantage(
+    title="Constant baseline",
+    paper="arXiv:2503.14286",
+    base="outcome",
+    laws=("groups_are_separate",),
+    reads=("reward_BT",),
+)
 def baseline(batch: Batch, c: float = 0.5) -> Tensor:
     """Constant baseline: what an answer earned above a fixed bar; with rewards of 0 and 1 the bar turns wrong into blame.
 

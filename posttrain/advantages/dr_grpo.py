@@ -8,7 +8,12 @@ from posttrain.core.batch import Batch
 from posttrain.core.registry import advantage
 
 
-@advantage(paper="arXiv:2503.20783", base="grpo", laws=("shift_invariant", "sums_to_zero", "groups_are_separate"))
+@advantage(
+    paper="arXiv:2503.20783",
+    base="grpo",
+    laws=("shift_invariant", "sums_to_zero", "groups_are_separate"),
+    reads=("group_B", "reward_BT"),
+)
 def dr_grpo(batch: Batch) -> Tensor:
     """Dr. GRPO: compare with siblings but do not divide by their spread, which favours too easy and too hard prompts.
 

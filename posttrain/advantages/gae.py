@@ -8,7 +8,7 @@ from posttrain.core.batch import Batch
 from posttrain.core.registry import advantage
 
 
-@advantage(paper="arXiv:1506.02438", reads=("old_value_BT",))
+@advantage(paper="arXiv:1506.02438", reads=("old_value_BT", "reward_BT"), provides=("return_BT",))
 def gae(batch: Batch, gamma: float = 1.0, lam: float = 0.95, whiten: bool = True) -> tuple[Tensor, Tensor]:
     """GAE: credit is a decaying sum of the critic's surprises; also returns the critic's targets, return_BT.
 

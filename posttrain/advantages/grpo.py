@@ -8,7 +8,11 @@ from posttrain.core.batch import Batch
 from posttrain.core.registry import advantage
 
 
-@advantage(paper="arXiv:2402.03300", laws=("shift_invariant", "scale_invariant", "sums_to_zero", "groups_are_separate"))
+@advantage(
+    paper="arXiv:2402.03300",
+    laws=("shift_invariant", "scale_invariant", "sums_to_zero", "groups_are_separate"),
+    reads=("group_B", "reward_BT"),
+)
 def grpo(batch: Batch, eps: float = 1e-4) -> Tensor:
     """GRPO: an answer is as good as it stands among its siblings, in standard deviations.
 

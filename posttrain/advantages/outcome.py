@@ -7,7 +7,7 @@ from posttrain.core.batch import Batch
 from posttrain.core.registry import advantage
 
 
-@advantage(laws=("groups_are_separate",))
+@advantage(laws=("groups_are_separate",), reads=("reward_BT",))
 def outcome(batch: Batch) -> Tensor:
     """Outcome: every token of an answer gets what the answer earned, with no baseline.
 

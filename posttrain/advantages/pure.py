@@ -10,7 +10,9 @@ from posttrain.core.credit import component, on_last
 from posttrain.core.registry import advantage
 
 
-@advantage(title="PURE", paper="arXiv:2504.15275", base="rloo", laws=("groups_are_separate",))
+@advantage(
+    title="PURE", paper="arXiv:2504.15275", base="rloo", laws=("groups_are_separate",), reads=("group_B", "reward_BT")
+)
 def pure(batch: Batch, outcome: str = "") -> Tensor:
     """PURE: steps still to come against what as many tokens of the other answers earn; the outcome as RLOO has it.
 

@@ -8,7 +8,12 @@ from posttrain.core.batch import Batch
 from posttrain.core.registry import advantage
 
 
-@advantage(paper="arXiv:2402.14740", base="dr_grpo", laws=("shift_invariant", "sums_to_zero", "groups_are_separate"))
+@advantage(
+    paper="arXiv:2402.14740",
+    base="dr_grpo",
+    laws=("shift_invariant", "sums_to_zero", "groups_are_separate"),
+    reads=("group_B", "reward_BT"),
+)
 def rloo(batch: Batch) -> Tensor:
     """RLOO: the baseline of an answer is the mean of the *other* answers, which leaves the gradient unbiased.
 

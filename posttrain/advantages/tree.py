@@ -8,7 +8,12 @@ from posttrain.core.batch import Batch
 from posttrain.core.registry import advantage
 
 
-@advantage(title="Tree segments", paper="arXiv:2506.11902", laws=("shift_invariant", "groups_are_separate"))
+@advantage(
+    title="Tree segments",
+    paper="arXiv:2506.11902",
+    laws=("shift_invariant", "groups_are_separate"),
+    reads=("group_B", "reward_BT", "token_BT"),
+)
 def tree(batch: Batch) -> Tensor:
     """Tree segments (TreeRL): a segment is worth what the answers through its end earn above those through its start.
 

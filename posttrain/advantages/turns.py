@@ -9,7 +9,7 @@ from posttrain.core.errors import UserError
 from posttrain.core.registry import advantage
 
 
-@advantage(title="Turns", base="rloo", laws=("groups_are_separate",))
+@advantage(title="Turns", base="rloo", laws=("groups_are_separate",), reads=("group_B", "reward_BT"))
 def turns(batch: Batch, baseline: str = "others", per: str = "turn") -> Tensor:
     """Turns: what came after a turn began, compared with what came after the same turn of the prompt's other answers.
 

@@ -50,7 +50,8 @@ def main(args: argparse.Namespace) -> int:
 def reward_of(spec: str, env: Any, timeout: float) -> Any:
     """One reward as the part it is; a sum, or a scorer of texts, as a function of (prompt, text)."""
     from posttrain.rewards.runtime.scorer import texts_of
-    from posttrain.rewards.runtime.spec import build_scorer, named, summands
+    from posttrain.rewards.scorers.spec import build_scorer, named, summands
+    from posttrain.runs import saved as saved  # so that a reward may name a run
 
     found = summands(spec)
     one = named(found[0][1], env)[1] if len(found) == 1 and found[0][0] == 1.0 else None

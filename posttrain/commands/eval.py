@@ -42,9 +42,9 @@ def options(parser: Parser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     load_parts(args.use)
-    for key in ("problems", "n"):
-        if getattr(args, key) < 1:
-            raise UserError(f"--{key} is {getattr(args, key)}; it must be at least 1")
+    for key in ("problems", "num-generations"):
+        if (given := getattr(args, key.replace("-", "_"))) < 1:
+            raise UserError(f"--{key} is {given}; it must be at least 1")
     policy, config = load(args)
     changes = {k: v for k in ("temperature", "max_tokens") if (v := getattr(args, k)) is not None}
     how = dataclasses.replace(config.sampling, **changes)
@@ -57,7 +57,7 @@ def main(args: argparse.Namespace) -> int:
     if not getattr(env, "graded", True):
         raise UserError(f"{env.name} has no gold answers, so nothing says which answers are right; use another --task")
     from posttrain.evals.accuracy import answers, graded, held_out
-    from posttrain.rewards.runtime.spec import task_scorer
+    from posttrain.rewards.scorers.spec import task_scorer
 
     made = answers(
         policy, env, held_out(env, args.problems, args.split), how, args.num_generations, rollout_of(args.rollout)

@@ -64,7 +64,7 @@ def read_work(args: argparse.Namespace, gpu: bool) -> Any:
     from posttrain.core.method import find_method
     from posttrain.runs.estimate import Work
 
-    for name in (*SIZES, "n"):
+    for name in (*SIZES, "num-generations"):
         given = getattr(args, name.replace("-", "_"))
         if given is not None and given < 1:
             raise UserError(f"--{name} is {given}; it must be at least 1")

@@ -42,7 +42,7 @@ def main(args: argparse.Namespace) -> int:
 
 def page_of(name: str) -> tuple[str, str]:
     """The page, and the command worth typing after reading it."""
-    from posttrain.core.show import claim_page, first, page
+    from posttrain.view.algorithm_page import claim_page, first, page
 
     try:
         part = first(name.partition("/")[2] or name)

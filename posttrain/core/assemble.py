@@ -20,7 +20,7 @@ def by_role(groups: list[Group]) -> dict[str, list[Group]]:
         return {role: groups for role in roles}
     out = {}
     for role in roles:
-        mine = [Group(g.prompt, [r for r in g.rollouts if r.role == role]) for g in groups]
+        mine = [g.only([i for i, r in enumerate(g.rollouts) if r.role == role]) for g in groups]
         out[role] = [g for g in mine if g.rollouts]
     return out
 

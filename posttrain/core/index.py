@@ -98,5 +98,5 @@ def default_family(card: Any) -> str:
 
 
 def module_name(file: str) -> str:
-    """posttrain/losses/policy/cispo.py -> posttrain.losses.policy.cispo; "" for a file outside the package."""
+    """posttrain/systems/policy_gradient/cispo.py -> posttrain.systems.policy_gradient.cispo; "" for a file outside the package."""
     return file.removesuffix(".py").replace("/", ".") if file.startswith("posttrain/") else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -155,8 +156,9 @@ def _parts(field: str, value: Any) -> Any:
     return found if many else found[0]
 
 
-def method(m: Method, file: str) -> Method:
-    """Register a method: `grpo = method(Method(...), __file__)`. Its name is its place in `list`, `find` and `show`."""
+def method(m: Method) -> Method:
+    """Register a method: `dapo = method(grpo.but(name="dapo", ...))`. Its card names the file that calls this."""
+    file = sys._getframe(1).f_code.co_filename
     card = Card(fold(m.name), "method", m.title or m.name, m.paper, file=_relative(file), doc=m.doc)
     _PARTS["method"][card.name] = Part(lambda: m, card)
     return m

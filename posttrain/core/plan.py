@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from typing import Any
 
 from posttrain.core.errors import UserError
@@ -102,10 +103,10 @@ def alternate(*parts: Any, times: int, until: Callable[[Context], bool] | None =
 
 @dataclass(frozen=True)
 class Plan:
-    """A name and what follows what."""
+    """What follows what. `@plan` tells it its name, title, paper, page and options."""
 
-    name: str
     parts: tuple[Any, ...]
+    name: str = ""
     title: str = ""
     paper: str = ""
     doc: str = ""
@@ -142,13 +143,24 @@ def _walk(parts: tuple[Any, ...], context: Context, tag: str) -> Iterator[Phase 
 
 
 def plan(*, paper: str = "", title: str = "") -> Callable[[Callable[..., Plan]], Callable[..., Plan]]:
-    """Register a plan: `@plan(paper=...)` on a function of keyword options. Its docstring is its page."""
+    """Register a plan: `@plan(paper=...)` on a function of keyword options that returns `Plan(parts)`.
+
+    Its docstring is its page. The plan is told its name, title and paper, and the options it was built with.
+    """
 
     def register(build: Callable[..., Plan]) -> Callable[..., Plan]:
-        doc = inspect.cleandoc(build.__doc__ or "")
+        doc, signature = inspect.cleandoc(build.__doc__ or ""), inspect.signature(build)
         name, file = fold(build.__name__), _relative(inspect.getsourcefile(build))
         made = Card(name, "plan", title or doc.split("\n")[0].split(":")[0], paper, file=file, doc=doc)
-        _PARTS["plan"][made.name] = Part(build, made)
-        return build
+
+        @wraps(build)
+        def told(*args: Any, **kwargs: Any) -> Plan:
+            given = signature.bind(*args, **kwargs)
+            given.apply_defaults()
+            whole, options = build(*args, **kwargs), dict(given.arguments)
+            return replace(whole, name=name, title=made.title, paper=paper, doc=doc, options=options)
+
+        _PARTS["plan"][made.name] = Part(told, made)
+        return told
 
     return register

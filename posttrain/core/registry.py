@@ -131,18 +131,18 @@ def fold(name: str) -> str:
     return name.strip().lower().replace("_", "-").replace(" ", "-")
 
 
-def stage(name: str) -> Callable[..., Any]:
-    """The decorator of a stage: `policy_loss = stage("policy_loss")`."""
+def stage(kind: str) -> Callable[..., Any]:
+    """The decorator of a stage: `policy_loss = stage("policy_loss")`. A part's name is its function's, or `name`."""
 
     def decorator(
-        *, title: str = "", paper: str = "", base: str = "", system: str = "",
+        *, name: str = "", title: str = "", paper: str = "", base: str = "", system: str = "",
         laws: tuple[str, ...] = (), **more: Any,
     ) -> Callable[[Callable[..., Any]], Part]:  # fmt: skip
         def register(fn: Callable[..., Any]) -> Part:
             doc = inspect.cleandoc(fn.__doc__ or "")
             first = doc.split("\n")[0]
             card = Card(
-                fold(fn.__name__), name, title or first.split(":")[0], paper, base, system, laws,
+                fold(name or fn.__name__), kind, title or first.split(":")[0], paper, base, system, laws,
                 file=_relative(inspect.getsourcefile(fn)), doc=doc, **more,
             )  # fmt: skip
             return _add(Part(fn, card))

@@ -7,6 +7,7 @@ Shape letters, used as name suffixes everywhere:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -113,9 +114,10 @@ class Rollout:
     @staticmethod
     def single(
         prompt: Prompt, context: Tensor | Observation, actions: Tensor, logp_T: Tensor, mask_T: Tensor | None = None,
-        text: str = "", reward: float | None = None, *, version: int = 0, stopped: bool = True, **rest: Any,
+        text: str = "", reward: float | None = None, **rest: Any,
     ) -> Rollout:  # fmt: skip
-        """An answer of one turn: `rest` are fields of the rollout itself (index, reward, origin, ...)."""
+        """An answer of one turn. rest: `version` of the weights, `stopped`, and fields of the rollout (index, origin, ...)."""
+        version, stopped = rest.pop("version", 0), rest.pop("stopped", True)
         seen = context if isinstance(context, Observation) else Observation(context)
         turn = Turn.of(seen, actions, logp_T, text, version)
         turn.mask_T = turn.mask_T if mask_T is None else mask_T
@@ -228,6 +230,14 @@ class Group:
         tuple[int, int], ...
     ] = ()  # (better, worse) as places in rollouts; made by data or by a part that ranks
     ranking: tuple[int, ...] = ()  # places in rollouts, best first, where all were ranked
+
+    def only(self, places: Sequence[int]) -> Group:
+        """The rollouts at these places, in this order; a pair that lost a half is gone, a ranking goes on without the lost."""
+        new = {old: i for i, old in enumerate(places)}
+        pairs = tuple((new[a], new[b]) for a, b in self.pairs if a in new and b in new)
+        ranking = tuple(new[i] for i in self.ranking if i in new)
+        rollouts = [self.rollouts[i] for i in places]
+        return replace(self, rollouts=rollouts, pairs=pairs, ranking=ranking if len(ranking) > 1 else ())
 
     @property
     def scored(self) -> list[Rollout]:

@@ -11,11 +11,11 @@ from typing import Any
 
 from posttrain.core.protocols import RolloutRequest
 from posttrain.core.registry import Part
+from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.environments.base import size_of
-from posttrain.inference.sampling import Sampling
 from posttrain.rewards.runtime.scorer import Scorer
-from posttrain.rewards.runtime.spec import task_scorer
+from posttrain.rewards.scorers.spec import task_scorer
 
 EVAL_SEED = 20_000  # apart from every training seed; the same problems and draws before and after
 

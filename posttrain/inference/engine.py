@@ -23,10 +23,10 @@ from posttrain.inference.fused import Fused
 from posttrain.inference.jobs import Job, SlotTable
 from posttrain.inference.pages import PAGE, OutOfPages, Pages
 from posttrain.inference.pick import choose_sampling_mode
-from posttrain.inference.sampling import Sample
 from posttrain.inference.slots import MAX_STOP_IDS, Slots
 from posttrain.inference.snapshot import Snapshot
 from posttrain.models.decoder import Decoder
+from posttrain.models.sampling import Sample
 
 STRIDE = 8  # decode steps between two snapshots
 SHARE = 0.5  # of the free memory, at most, for keys and values: the trainer needs the rest

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from posttrain.core.sampling import Sampling
-from posttrain.inference.sampling import Sample
+from posttrain.models.sampling import Sample
 
 _NONE = torch.zeros(0, dtype=torch.long)  # shared: two new tensors per job would cost more than the rest of the job
 

@@ -10,6 +10,5 @@ dpo = method(
     sft.but(
         name="dpo", title="DPO", paper="arXiv:2305.18290", doc=__doc__,
         rollout=pairs, loss=dpo_loss, aggregate=pair_mean,
-    ),
-    __file__,
+    )
 )  # fmt: skip

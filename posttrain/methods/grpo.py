@@ -24,6 +24,5 @@ grpo = method(
         terms=(kl.but(coef=0.04, kind="k3"),),
         reference=fixed,  # type: ignore[arg-type]
         optimiser=adamw,
-    ),
-    __file__,
+    )
 )

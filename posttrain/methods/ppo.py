@@ -11,6 +11,5 @@ ppo = method(
     grpo.but(
         name="ppo", title="PPO", paper="arXiv:2203.02155", doc=__doc__,
         advantage=gae, aggregate=token_mean, shaping=(kl_in_reward,), terms=(value_loss,), epochs=2, minibatches=2,
-    ),
-    __file__,
+    )
 )  # fmt: skip

@@ -10,6 +10,5 @@ reinforce = method(
     grpo.but(
         name="reinforce", title="REINFORCE", paper="", doc=__doc__ + "\nWilliams 1992, doi:10.1007/BF00992696",
         advantage=outcome, loss=score_function, aggregate=sequence_sum, terms=(),
-    ),
-    __file__,
+    )
 )  # fmt: skip

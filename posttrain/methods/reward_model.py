@@ -8,6 +8,5 @@ reward_model = method(
     dpo.but(
         name="reward-model", title="Reward model", paper="arXiv:2203.02155", doc=__doc__,
         loss=bradley_terry.but(centering=0.01),
-    ),
-    __file__,
+    )
 )  # fmt: skip

@@ -9,6 +9,5 @@ rloo = method(
     reinforce.but(
         name="rloo", title="RLOO", paper="arXiv:2402.14740", doc=__doc__,
         advantage=leave_one_out, shaping=(kl_in_reward.but(coef=0.03),),
-    ),
-    __file__,
+    )
 )  # fmt: skip

@@ -11,6 +11,5 @@ sft = method(
     grpo.but(
         name="sft", title="SFT", paper="", doc=__doc__,
         rollout=demonstrations, advantage=ones, loss=maximum_likelihood, aggregate=token_mean, terms=(),
-    ),
-    __file__,
+    )
 )  # fmt: skip

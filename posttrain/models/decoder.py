@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from posttrain.core.errors import UserError
+from posttrain.models.block_mask import block_mask
 from posttrain.models.elementwise import add_rms_norm, rms_norm
 from posttrain.models.likelihood import matmul_fp32
 from posttrain.models.shape import DecoderConfig as DecoderConfig
@@ -295,11 +296,3 @@ def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
     cos, sin = rope
     x1, x2 = x.chunk(2, -1)
     return (x * cos + torch.cat((-x2, x1), -1) * sin).to(x.dtype)
-
-
-def block_mask(segments_BT: Tensor) -> Tensor:
-    """(B, 1, T, T) bool: causal, and only within the same segment (-1 is padding and attends to itself)."""
-    T = segments_BT.shape[1]
-    same = segments_BT[:, :, None] == segments_BT[:, None, :]
-    causal = torch.ones(T, T, dtype=torch.bool, device=segments_BT.device).tril()
-    return (same & causal)[:, None]

@@ -11,14 +11,15 @@ from torch import Tensor, nn
 
 from posttrain.core.acting import Actor
 from posttrain.core.errors import UserError
+from posttrain.core.sampling import Sampling
 from posttrain.core.turn import Observation, Turn, join
 from posttrain.core.types import Message, Origin, Prompt, Rollout
-from posttrain.inference.sampling import Sample, Sampling, generate
 from posttrain.models.decoder import Decoder
 from posttrain.models.four_bit import FourBit
 from posttrain.models.heads import Critic, ScalarHead
 from posttrain.models.layout import Rows, hidden_states, stacked
 from posttrain.models.likelihood import CHUNK, likelihood
+from posttrain.models.sampling import Sample, generate
 
 
 class LanguagePolicy(Actor, nn.Module):

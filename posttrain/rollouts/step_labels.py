@@ -12,9 +12,9 @@ from posttrain.core.credit import split_steps, token_ends
 from posttrain.core.errors import UserError
 from posttrain.core.protocols import RolloutRequest
 from posttrain.core.registry import rollout
+from posttrain.core.sampling import Sampling
 from posttrain.core.turn import Observation
 from posttrain.core.types import Group, Origin, Prompt, Rollout
-from posttrain.inference.sampling import Sampling
 from posttrain.rollouts.resume import cut, resume, room
 from posttrain.select.eligible import reward_of
 

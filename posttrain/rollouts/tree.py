@@ -7,8 +7,8 @@ from posttrain.core import rng
 from posttrain.core.errors import UserError
 from posttrain.core.protocols import RolloutRequest
 from posttrain.core.registry import rollout
+from posttrain.core.sampling import Sampling
 from posttrain.core.types import Branch, Group, Rollout
-from posttrain.inference.sampling import Sampling
 from posttrain.rollouts.resume import cut, resume, room, stem
 
 

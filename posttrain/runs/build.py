@@ -17,8 +17,9 @@ from posttrain.evals.ranking import ranking
 from posttrain.models.load import load_model
 from posttrain.models.lora import add_lora
 from posttrain.rewards.runtime.scorer import Prescored
-from posttrain.rewards.runtime.spec import build_scorer, task_scorer
+from posttrain.rewards.scorers.spec import build_scorer, task_scorer
 from posttrain.rollouts.sources import LocalSource
+from posttrain.runs import saved as saved  # so that a reward may name a run
 from posttrain.runs.guard import Guard
 from posttrain.runs.silence import Silence
 from posttrain.weights.learner import Learner

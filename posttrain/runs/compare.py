@@ -142,7 +142,7 @@ def _row(name: str, values: list[float], first: list[float], curve: list[float])
 
 def draw(result: Comparison, path: str | Path) -> Path:
     """Mean reward over seeds at each step, one line a method."""
-    from posttrain.view.curves import frontier
+    from posttrain.evals.pictures import frontier
 
     series = {r.method: [(float(i), y) for i, y in enumerate(r.curve)] for r in result.rows}
     title = f"{result.task}: {result.seeds} seeds"

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from posttrain.core.errors import UserError
+from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Origin, Rollout
-from posttrain.inference.sampling import Sampling
 
 LIMITS = {torch.float32: 1e-3, torch.float64: 1e-3}  # any other type: _COARSE
 _COARSE = 0.05
@@ -117,7 +117,7 @@ def _temperature(policy: Any, how: Sampling) -> Finding | None:
 
 def _context(policy: Any, rollouts: list[Rollout]) -> Finding | None:
     """The context a rollout carries is not what the policy makes of its prompt."""
-    odd = [r for r in rollouts if not r.turns[0].observation.key == policy.observe(r.prompt).key]
+    odd = [r for r in rollouts if r.turns[0].observation.key != policy.observe(r.prompt).key]
     if not odd:
         return None
     return _template(f"{len(odd)} of {len(rollouts)} answers carry a context that is not their prompt as encoded here")

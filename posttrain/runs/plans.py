@@ -13,7 +13,7 @@ from posttrain.core.config import Config, to_dict
 from posttrain.core.errors import UserError
 from posttrain.core.loop import Loop
 from posttrain.core.plan import Context, Copy, Do, Phase, Plan, Stopped
-from posttrain.rewards.runtime.spec import build_scorer
+from posttrain.rewards.scorers.spec import build_scorer
 from posttrain.runs.build import Pieces, build_loop, load_policy
 from posttrain.runs.run import Run
 from posttrain.train import train

@@ -10,6 +10,7 @@ from posttrain.core.config import Config, from_dict
 from posttrain.core.errors import UserError
 from posttrain.models.load import load_model
 from posttrain.models.lora import add_lora
+from posttrain.rewards.scorers.learned import RUN_READERS
 from posttrain.runs.checkpoint import listing, newest
 from posttrain.runs.run import Run
 
@@ -52,3 +53,6 @@ def scores(run: Run, phase: str) -> bool:
         return not run.store.roles()[phase][1]
     ck = newest(run.checkpoints, phase)
     return ck is not None and any(k.startswith("score.") for k in ck.tables["weights"])
+
+
+RUN_READERS.append(load_reward_model)

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 from posttrain.core.registry import select
 from posttrain.core.types import Group
 from posttrain.select.eligible import eligible, reward_of
@@ -17,5 +15,5 @@ def best_worst(groups: list[Group]) -> list[Group]:
     for group in groups:
         ranked = sorted(eligible(group), key=reward_of, reverse=True)
         if ranked and ranked[0].reward != ranked[-1].reward:
-            pairs.append(replace(group, rollouts=[ranked[0], ranked[-1]], pairs=((0, 1),)))
+            pairs.append(Group(group.prompt, [ranked[0], ranked[-1]], pairs=((0, 1),)))
     return pairs

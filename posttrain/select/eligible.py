@@ -10,6 +10,11 @@ def eligible(group: Group) -> list[Rollout]:
     return [r for r in group.scored if bool(r.mask_T.any())]
 
 
+def place(group: Group, rollout: Rollout) -> int:
+    """Where in its group a rollout stands."""
+    return next(i for i, r in enumerate(group.rollouts) if r is rollout)
+
+
 def reward_of(rollout: Rollout) -> float:
     """The reward of a rollout that is known to be scored, to rank by."""
     assert rollout.reward is not None

@@ -10,7 +10,7 @@ import torch
 from posttrain.inference.engine import Engine
 from posttrain.inference.jobs import Job
 from posttrain.inference.pages import Pages
-from posttrain.inference.sampling import generate
+from posttrain.models.sampling import generate
 from posttrain.serving.request import Progress, Request
 
 LENGTH_STEP = 1024  # the engine's positions per slot are a multiple of this

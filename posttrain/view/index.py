@@ -96,7 +96,7 @@ def methods_of(some: tuple[Any, ...]) -> list[Method]:
 
 def outline(plan: Plan) -> list[str]:
     """What follows what, one line each."""
-    lines: list[str] = import_module("posttrain.core.show").outline(plan.parts)
+    lines: list[str] = import_module("posttrain.view.algorithm_page").outline(plan.parts)
     return lines
 
 

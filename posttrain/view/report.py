@@ -59,9 +59,9 @@ def pair_rows(before: Any, after: Any) -> list[tuple[str, ...]]:
 def answer_rows(before: Any, after: Any) -> list[tuple[str, ...]]:
     """How long answers are, how many end by themselves, how many could not be scored."""
     tokens = (f"{before.tokens:.1f}", f"{after.tokens:.1f}", f"{after.tokens - before.tokens:+.1f}")
-    done = [mean([float((not r.truncated)) for r in s.rollouts]) for s in (before, after)]
+    done = [mean([float(not r.truncated) for r in s.rollouts]) for s in (before, after)]
     ended = (percent(done[0]), percent(done[1]), f"{100 * (done[1] - done[0]):+.1f}")
-    failed = [sum(math.isnan(r.reward or 0.0) for r in s.rollouts) for s in (before, after)]
+    failed = [sum(r.failed for r in s.rollouts) for s in (before, after)]
     bad = [("could not be scored", *map(str, failed), f"{failed[1] - failed[0]:+d}")] if any(failed) else []
     return [("tokens per answer", *tokens), ("finished answers", *ended), *bad]
 
@@ -75,17 +75,22 @@ def graded(score: Any) -> str:
 
 def paired(before: Any, after: Any) -> tuple[float, float]:
     """Mean and standard error of the problem-wise difference: sqrt(var(d) / n); what could not be scored is left out."""
-    every = [(b.reward or 0.0) - (a.reward or 0.0) for a, b in zip(before.rollouts, after.rollouts)]
+    every = [worth(b) - worth(a) for a, b in zip(before.rollouts, after.rollouts)]
     d = [x for x in every if math.isfinite(x)]
     gain = mean(d)
     var = sum((x - gain) ** 2 for x in d) / max(len(d) - 1, 1)
     return gain, math.sqrt(var / max(len(d), 1))
 
 
+def worth(r: Any) -> float:
+    """All that an answer earned, its turns too; not a number where it could not be scored."""
+    return math.nan if r.failed else float(r.total)
+
+
 def samples(before: Any, after: Any, n: int = 3) -> list[Text]:
     """The same problems before and after: one won, one lost, one unchanged where there are such; then the next ones."""
     pairs = list(zip(before.rollouts, after.rollouts))
-    change = [(b.reward or 0.0) - (a.reward or 0.0) for a, b in pairs]
+    change = [worth(b) - worth(a) for a, b in pairs]
     kinds = [[i for i, c in enumerate(change) if math.isfinite(c) and sign(c) == s] for s in (1, -1, 0)]
     chosen = [kind[0] for kind in kinds if kind]
     chosen += [i for i in range(len(pairs)) if i not in chosen]
@@ -108,13 +113,13 @@ def sample_text(before: Any, after: Any, marks: bool = True) -> Text:
     out = Text()
     out.append(f"\n{clip(before.prompt.last)}", style="bold")
     for word, r in (("before", before), ("after ", after)):
-        good = (r.reward or 0.0) > 0.5
+        good = worth(r) > 0.5
         out.append(f"\n  {word} ")
         if marks:
             out.append("✓ " if good else "✗ ", style="green" if good else "red")
         else:
-            out.append(f"{short(math.nan if r.reward is None else r.reward)}  ", style="cyan")
-        out.append(clip(r.text) + ("" if (not r.truncated) else " (cut off)"))
+            out.append(f"{short(math.nan if r.reward is None else worth(r))}  ", style="cyan")
+        out.append(clip(r.text) + (" (cut off)" if r.truncated else ""))
     return out
 
 

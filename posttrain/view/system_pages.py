@@ -10,7 +10,7 @@ from pathlib import Path
 
 from posttrain.core.evidence import attempts_file, evidence, in_words
 from posttrain.core.index import Row, index, row
-from posttrain.core.show import tried
+from posttrain.view.algorithm_page import tried
 from posttrain.view.methods_page import PAGE, page_of, paper, systems
 
 _UP = "../../../"  # from a page to the project

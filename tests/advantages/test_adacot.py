@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from posttrain.advantages.adacot import adacot
 from posttrain.advantages.gae import gae
 from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.losses.policy.ppo import ppo
+from posttrain.systems.efficient_reasoning.adacot import without_the_decision as adacot
 
 
 def batch() -> Batch:

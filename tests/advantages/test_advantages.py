@@ -12,12 +12,12 @@ from posttrain.advantages.gae import gae
 from posttrain.advantages.grpo import grpo
 from posttrain.advantages.ones import ones
 from posttrain.advantages.outcome import outcome
-from posttrain.advantages.reinforce_pp import reinforce_pp
 from posttrain.advantages.rloo import rloo
 from posttrain.advantages.whiten import batch_whiten
 from posttrain.core import laws
 from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
+from posttrain.systems.policy_gradient.reinforce_pp import batch_relative as reinforce_pp
 
 NAN = math.nan
 
@@ -26,7 +26,7 @@ def rewarded(reward_BT, mask_BT, group_B, **streams) -> Batch:
     mask = torch.tensor(mask_BT, dtype=torch.float64)
     more = {f"{k}_BT": torch.tensor(v, dtype=torch.float64) for k, v in streams.items()}
     reward = torch.tensor(reward_BT, dtype=torch.float64)
-    return Batch(torch.zeros_like(mask), mask, reward_BT=reward, group_B=torch.tensor(group_B), **more)
+    return Batch(logp_BT=torch.zeros_like(mask), mask_BT=mask, reward_BT=reward, group_B=torch.tensor(group_B), **more)
 
 
 def outcomes(rewards, groups, dead=()) -> Batch:
@@ -151,9 +151,9 @@ def test_gae_rewards_of_the_environment_in_the_middle() -> None:
 def test_gae_with_lam_one_is_return_minus_value() -> None:
     batch = laws.example()
     adv_BT, return_BT = gae(batch, lam=1.0, whiten=False)
-    togo_BT = batch.reward_BT.flip(-1).cumsum(-1).flip(-1)
+    togo_BT = batch["reward_BT"].flip(-1).cumsum(-1).flip(-1)
     inside_BT = batch.mask_BT > 0
-    torch.testing.assert_close(adv_BT[inside_BT], (togo_BT - batch.old_value_BT)[inside_BT])
+    torch.testing.assert_close(adv_BT[inside_BT], (togo_BT - batch["old_value_BT"])[inside_BT])
     torch.testing.assert_close(return_BT[inside_BT], togo_BT[inside_BT])  # Monte Carlo targets
 
 

@@ -8,9 +8,6 @@ import pytest
 import torch
 
 from claims.worlds.tabular import TabularPolicy
-from posttrain.advantages.aepo import aepo
-from posttrain.advantages.lite_ppo import lite_ppo
-from posttrain.advantages.task_std import task_std
 from posttrain.core import laws
 from posttrain.core.assemble import assemble
 from posttrain.core.batch import Batch
@@ -18,8 +15,9 @@ from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt
 from posttrain.environments.task import task
-from posttrain.prompts.task_balanced import share, task_balanced
 from posttrain.runs.in_memory import Listed, row
+from posttrain.systems.policy_gradient.lite_ppo import group_mean_batch_std as lite_ppo
+from posttrain.systems.policy_gradient.qwenlong_l15 import aepo, share, task_balanced, task_std
 from tests.advantages.test_advantages import close, outcomes
 
 
@@ -47,7 +45,9 @@ def sure(nats: float) -> Batch:
     """Two answers of two tokens, one right; the sampler's log-probabilities say how undecided it was."""
     ones = torch.ones(2, 2).double()
     reward_BT = torch.tensor([[0.0, 1.0], [0.0, 0.0]]).double()
-    return Batch(0 * ones, ones, old_logp_BT=-nats * ones, reward_BT=reward_BT, group_B=torch.tensor([0, 0]))
+    return Batch(
+        logp_BT=0 * ones, mask_BT=ones, old_logp_BT=-nats * ones, reward_BT=reward_BT, group_B=torch.tensor([0, 0])
+    )
 
 
 @pytest.mark.derived("advantage/aepo")
@@ -81,7 +81,7 @@ def test_the_batch_knows_the_task_of_each_row() -> None:
     _, batch = assemble(groups)
     assert batch["task_B"].tolist() == [0, 0, 1, 1, 0, 0]
     _, without = assemble([Group(row(0), policy.sample([row(0)], 2, Sampling())[0])])
-    assert "task_B" not in without.info
+    assert "task_B" not in without
 
 
 # ---- balanced prompts
@@ -91,13 +91,16 @@ def test_the_batch_knows_the_task_of_each_row() -> None:
 def test_as_many_of_each_task_however_many_there_are() -> None:
     env = Listed([row(0, i, task="many" if i < 9 else "few") for i in range(12)])
     sampler = task_balanced.live()
-    steps = [[p.info["task"] for p in sampler.next(env, step, 4, 0)] for step in range(3)]
+    sampler.start(env, 0)
+    steps = [[p.info["task"] for p in sampler.propose(4, step)] for step in range(3)]
     assert steps == [["many", "many", "few", "few"]] * 3
-    seen = [p.id for step in range(5) for p in sampler.next(env, step, 4, 0)]
+    seen = [p.id for step in range(5) for p in sampler.propose(4, step)]
     # 10 draws of each task: 9 prompts once and one of them again; 3 prompts three times and one of them again
     assert sorted(seen.count(f"row0/{i}") for i in range(12)) == [1] * 8 + [2, 3, 3, 4]
+    other = task_balanced.but(by="kind").live()
+    other.start(env, 0)
     with pytest.raises(UserError, match="no 'kind' to balance by"):
-        task_balanced.but(by="kind").live().next(env, 0, 4, 0)
+        other.propose(4, 0)
 
 
 def test_what_does_not_divide_goes_round() -> None:
@@ -109,7 +112,8 @@ def test_what_does_not_divide_goes_round() -> None:
 def test_a_mixture_is_balanced_and_fresh() -> None:
     env = task("arithmetic + counting", think=False)
     sampler = task_balanced.live()
-    first, second = (sampler.next(env, step, 4, 0) for step in (0, 1))
+    sampler.start(env, 0)
+    first, second = (sampler.propose(4, step) for step in (0, 1))
     assert [p.info["task"] for p in first] == ["arithmetic"] * 2 + ["counting"] * 2
     assert len({p.id for p in first + second}) == 8
-    assert isinstance(first[0], Prompt) and [p.id for p in sampler.next(env, 0, 4, 0)] == [p.id for p in first]
+    assert isinstance(first[0], Prompt) and [p.id for p in sampler.propose(4, 0)] == [p.id for p in first]

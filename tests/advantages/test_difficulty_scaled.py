@@ -8,12 +8,11 @@ import pytest
 import torch
 
 from claims.worlds.tabular import TabularPolicy
-from posttrain.advantages.difficulty_scaled import difficulty_scaled
 from posttrain.advantages.grpo import grpo
 from posttrain.core.batch import Batch
 from posttrain.core.sampling import Sampling
-from posttrain.methods.dr_irl import dr_irl, irl_pairs
 from posttrain.runs.in_memory import row
+from posttrain.systems.reward_shaping_safety.dr_irl import difficulty_scaled, dr_irl, irl_pairs
 
 
 def sigmoid(x: float) -> float:
@@ -26,7 +25,7 @@ def batch(**info: list[float]) -> Batch:
     reward = torch.tensor([[1.0], [3.0], [0.0], [4.0], [math.nan]], dtype=torch.float64)
     found = {f"reward:{k}_B": torch.tensor(v, dtype=torch.float64) for k, v in info.items()}
     group = torch.tensor([0, 0, 1, 1, 0])
-    return Batch(torch.zeros_like(mask), mask, reward_BT=reward, group_B=group, **found)
+    return Batch(logp_BT=torch.zeros_like(mask), mask_BT=mask, reward_BT=reward, group_B=group, **found)
 
 
 def credit(got: torch.Tensor) -> list[float]:

@@ -8,17 +8,17 @@ import pytest
 import torch
 
 from posttrain.advantages.grpo import grpo
-from posttrain.advantages.mrt import mrt
 from posttrain.core.batch import Batch
 from posttrain.core.types import Prompt, Rollout
-from posttrain.rollouts.mrt import forced, progress
+from posttrain.systems.efficient_reasoning.mrt import by_progress as mrt
+from posttrain.systems.efficient_reasoning.mrt import forced, progress
 
 
 def batch() -> Batch:
     """Two siblings: progress .3, -.1 and outcome 1; progress .4 and outcome 0; in front of the last a token of others."""
     rows = {"mask_BT": [[1, 1, 1, 0], [1, 0, 1, 0]], "reward_BT": [[0.3, -0.1, 1, 0], [0.4, 0, 0, 0]]}
     made = {k: torch.tensor(x, dtype=torch.float64) for k, x in rows.items()}
-    return Batch(torch.zeros(2, 4), **made, group_B=torch.tensor([0, 0]))
+    return Batch(logp_BT=torch.zeros(2, 4), **made, group_B=torch.tensor([0, 0]))
 
 
 @pytest.mark.derived("advantage/mrt")

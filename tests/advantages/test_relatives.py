@@ -8,18 +8,19 @@ from itertools import combinations
 import pytest
 import torch
 
-from posttrain.advantages.clip_cov import clip_cov, covariance
 from posttrain.advantages.dr_grpo import dr_grpo
 from posttrain.advantages.gae import gae
-from posttrain.advantages.gpg import gpg
-from posttrain.advantages.kl_cov import kl_cov
-from posttrain.advantages.length_adaptive_gae import length_adaptive_gae
-from posttrain.advantages.lite_ppo import lite_ppo
-from posttrain.advantages.maxrl import maxrl
-from posttrain.advantages.opo import opo
-from posttrain.advantages.pass_at_k_training import pass_at_k_training
 from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
+from posttrain.systems.policy_gradient.clip_cov import covariance
+from posttrain.systems.policy_gradient.clip_cov import mark_high_covariance as kl_cov
+from posttrain.systems.policy_gradient.clip_cov import without_high_covariance as clip_cov
+from posttrain.systems.policy_gradient.gpg import rescaled_to_the_live as gpg
+from posttrain.systems.policy_gradient.lite_ppo import group_mean_batch_std as lite_ppo
+from posttrain.systems.policy_gradient.maxrl import over_the_mean as maxrl
+from posttrain.systems.policy_gradient.opo import length_weighted as opo
+from posttrain.systems.policy_gradient.pass_at_k_training import best_of_k as pass_at_k_training
+from posttrain.systems.policy_gradient.vapo import length_adaptive_gae
 from tests.advantages.test_advantages import GROUPS, NAN, REWARDS, close, outcomes, rewarded
 
 # REWARDS, GROUPS: group 5 earned 1, 0, 0, 1 (mean .5), group 2 earned 4, 1 (mean 2.5), in the order 1, 4, 0, 0, 1, 1

@@ -12,12 +12,12 @@ from torch import Tensor
 from claims.worlds.exact import all_answers
 from claims.worlds.tabular import TabularPolicy
 from posttrain.advantages.dr_grpo import dr_grpo
-from posttrain.advantages.gigpo import gigpo
 from posttrain.advantages.tree import tree
-from posttrain.advantages.treepo import treepo
 from posttrain.advantages.turns import turns
 from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
+from posttrain.systems.agents_multiturn.gigpo import steps_and_episodes as gigpo
+from posttrain.systems.policy_gradient.treepo import against_ancestors as treepo
 
 
 def told(answers: list[str], rewards: list[float], group: list[int] | None = None) -> Batch:
@@ -30,7 +30,7 @@ def told(answers: list[str], rewards: list[float], group: list[int] | None = Non
         reward_BT[b, len(a.rstrip(".")) - 1] = r
     length_B = torch.tensor([len(a) for a in answers])
     return Batch(
-        torch.zeros_like(mask_BT), mask_BT, reward_BT=reward_BT, token_BT=torch.tensor(ids),
+        logp_BT=torch.zeros_like(mask_BT), mask_BT=mask_BT, reward_BT=reward_BT, token_BT=torch.tensor(ids),
         group_B=torch.tensor(group or [0] * len(answers)), **{"length_B": length_B},
     )  # fmt: skip
 
@@ -90,7 +90,7 @@ def test_treepo_skips_ancestors_of_one_leaf() -> None:
 def test_turns() -> None:
     # rewards fall on turns here: row 0 earns 1 then 2, row 1 has one turn and earns 4
     batch = told(["a.bb", "c"], [2.0, 4.0])
-    batch.reward_BT[0, 0] = 1.0
+    batch["reward_BT"][0, 0] = 1.0
     # turn 1: 3 against 4; turn 2: 2, and nobody else has one
     close(turns(batch), [[-1, 0, 2, 2], [1, 0, 0, 0]])
     # the group: mean 3.5, std sqrt(.5); alone: 0
@@ -126,7 +126,7 @@ def expected_gradients(advantage, stop: float = 1.5, G: int = 3) -> tuple[Tensor
     length_B = real_NT[rows].sum(-1)
     last_BT = torch.arange(3) == length_B.unsqueeze(-1) - 1
     batch = Batch(
-        logp_NT[rows].detach(), real_NT[rows].double(), reward_BT=worth_N[rows].unsqueeze(-1) * last_BT,
+        logp_BT=logp_NT[rows].detach(), mask_BT=real_NT[rows].double(), reward_BT=worth_N[rows].unsqueeze(-1) * last_BT,
         token_BT=tokens_NT[rows], group_B=torch.arange(len(groups)).repeat_interleave(G), **{"length_B": length_B},
     )  # fmt: skip
     chance_B = p_N[groups].prod(-1).repeat_interleave(G) / G
@@ -166,8 +166,8 @@ def test_segments_and_outcomes_of_a_group_point_along_the_gradient() -> None:
 def test_gigpo() -> None:
     # rewards fall as they come: row 0 earns 0, 2, row 1 earns 1, 0; states 5, 6 and 6, 5: each comes twice
     batch = told(["ab", "cd"], [2.0, 0.0])
-    batch.reward_BT[1, 0] = 1.0
-    batch["state_BT"] = torch.tensor([[5, 6], [6, 5]])
+    batch["reward_BT"][1, 0] = 1.0
+    batch = batch.but(state_BT=torch.tensor([[5, 6], [6, 5]]))
     # to go: 2, 2 and 1, 0. State 5: 2 and 0, mean 1; state 6: 2 and 1, mean 1.5
     close(gigpo(batch, episode=0.0), [[1.0, 0.5], [-0.5, -1.0]])
     close(gigpo(batch, episode=0.0, baseline="others"), [[2.0, 1.0], [-1.0, -2.0]])
@@ -187,8 +187,7 @@ def test_gigpo_without_numbered_states_compares_equal_prefixes() -> None:
 
 
 def test_gigpo_does_not_mix_groups() -> None:
-    batch = told(["a", "b"], [1.0, 0.0], group=[0, 1])
-    batch["state_BT"] = torch.tensor([[5], [5]])
+    batch = told(["a", "b"], [1.0, 0.0], group=[0, 1]).but(state_BT=torch.tensor([[5], [5]]))
     close(gigpo(batch), [[0.0], [0.0]])
     with pytest.raises(UserError, match="'group' or with 'others'"):
         gigpo(batch, baseline="self")

@@ -38,7 +38,7 @@ def test_exact_is_what_samples_tend_to(longest: int) -> None:
         seen = {
             "right_P": float(right_B[mine].mean()),
             "length_P": sum(len(rollouts[i]) for i in mine) / len(mine),
-            "cut_P": sum(not rollouts[i].stopped for i in mine) / len(mine),
+            "cut_P": sum(rollouts[i].truncated for i in mine) / len(mine),
             "idle_P": sum(int((rollouts[i].actions == 2).sum()) for i in mine) / len(mine),
         }
         for key, x in seen.items():

@@ -86,7 +86,7 @@ def parts_file(tmp_path: Path) -> Iterator[Path]:
         '    """Picky: raises where the gold answer is no number."""\n'
         "    return float(str(int(prompt.answer)) in text)\n"
         f"mine = find_method('grpo').but(name='mine-{name}', title='Mine', doc='Mine: no KL.', terms=())\n"
-        "method(mine, __file__)\n"
+        "method(mine)\n"
     )
     yield file
     for shelf in _PARTS.values():

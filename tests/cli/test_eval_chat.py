@@ -34,9 +34,10 @@ def test_eval_json_of_a_run(first_run: Said, runs: Path) -> None:
 
 def test_figures_count_right_answers_per_problem() -> None:
     """Two problems of two answers, 1 and 2 right: pass@1 = (1/2 + 1) / 2, pass@2 = 1. Part marks do not pass."""
-    made = [SimpleNamespace(reward=r, stopped=True) for r in (1.0, 0.5, 1.0, 1.0)]
+    made = [SimpleNamespace(reward=r, truncated=r == 0.5) for r in (1.0, 0.5, 1.0, 1.0)]
     score = SimpleNamespace(rollouts=made, accuracy=0.875, error=0.0, problems=2, tokens=3.0, failed=0, why="")
     found = figures(score, 2)
+    assert found["ended"] == 0.75
     assert found["pass_at_k"]["1"]["mean"] == 0.75 and found["pass_at_k"]["2"]["mean"] == 1.0
     made[0].reward, score.failed = math.nan, 1  # the first problem cannot be counted: the second alone has 2 of 2
     assert figures(score, 2)["pass_at_k"]["1"]["mean"] == 1.0 and figures(score, 2)["failed"] == 1
@@ -63,7 +64,7 @@ def test_a_grader_that_raises_is_counted_in_evaluation_as_in_training(
     assert 0 < found["failed"] < found["problems"] and "invalid literal for int()" in found["why"]
     said = call("eval", "--task", half_graded, *small)
     assert f"{found['failed']} of {found['problems']} could not be graded" in " ".join(said.out.split())
-    run = ("run", "grpo", "--task", half_graded, "--steps", "1", "--prompts", "2", "--n", "2")
+    run = ("run", "grpo", "--task", half_graded, "--steps", "1", "--prompts", "2", "--num-generations", "2")
     said = call(*run, "--sampling.max-tokens", "8", "--use", str(parts_file), "--runs", str(tmp_path), "--name", "half")
     assert said.code == 0, said.err
     assert f"{found['failed']} of {found['problems']} could not be graded" in " ".join(said.out.split())

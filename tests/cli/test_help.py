@@ -67,7 +67,7 @@ def test_every_setting_is_an_option_of_run_and_is_explained() -> None:
         (["run", "grpo", "--steps"], "--steps: a value is missing"),
         (["run", "grpo", "rloo"], "does not know what to do with 'rloo'"),
         (["run", "grpo", "--steps", "-1"], "steps is -1; it must be at least"),
-        (["run", "grpo", "--num-generations", "0"], "n is 0; a prompt needs at least 1 answer"),
+        (["run", "grpo", "--num-generations", "0"], "num_generations is 0; a prompt needs at least 1 answer"),
         (["run", "grpo", "--lr", "0"], "lr is 0.0; a learning rate is more than 0"),
         (["run", "grpo", "--sampling.temperature", "-1"], "temperature is -1.0"),
         (["run", "grpo", "--sampling.top-p", "2"], "top_p must be in (0, 1]"),

@@ -6,7 +6,7 @@ import json
 
 from posttrain.core.evidence import LEVELS
 from posttrain.core.registry import find, parts
-from posttrain.core.show import helpers, page, parameters, source
+from posttrain.view.algorithm_page import helpers, page, parameters, source
 from tests.cli.conftest import call
 
 
@@ -100,6 +100,6 @@ def test_show_json() -> None:
 
 def test_source_is_without_decorators() -> None:
     cispo = find("cispo", "policy_loss")
-    assert source(cispo.fn).startswith("def cispo(batch: Batch")
+    assert source(cispo.fn).startswith(f"def {cispo.fn.__name__}(batch: Batch")
     assert [h.__name__ for h in helpers(cispo.fn)] == ["reinforce"]
     assert parameters(cispo.but(high=2.0)) == "in force: high=2.0 (alone: 5.0)"

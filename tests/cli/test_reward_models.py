@@ -12,8 +12,8 @@ from posttrain.core.types import Prompt
 from posttrain.environments.school import school
 from posttrain.models.load import POCKET
 from posttrain.rewards.runtime.score import RewardSum
-from posttrain.rewards.runtime.spec import build_scorer
 from posttrain.rewards.scorers.learned import LearnedReward
+from posttrain.rewards.scorers.spec import build_scorer
 from posttrain.runs.run import Run
 from posttrain.runs.saved import load_reward_model
 from tests.cli.conftest import Said, call

@@ -158,7 +158,7 @@ def test_a_broken_file_of_parts_is_told_with_its_line(tmp_path: Path) -> None:
 
 def test_interrupted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Ctrl-C after a step: 130, and the command that goes on, which must not start over."""
-    import posttrain.runs.plans as recipe
+    import posttrain.api as recipe
 
     def stopped(loop: object) -> None:
         raise KeyboardInterrupt
@@ -181,7 +181,7 @@ def test_a_plan_and_its_options(tmp_path: Path) -> None:
         def work(context: object) -> None:
             seen.append((rounds, word))
 
-        return Plan("note-it-down", (Do("note", work),))
+        return Plan((Do("note", work),), "note-it-down")
 
     try:
         plan(title="Note")(note_it_down)

@@ -20,7 +20,15 @@ def test_unknown_keys_fail_with_the_nearest():
 
 @pytest.mark.parametrize(
     "bad",
-    [{"steps": -1}, {"prompts": 0}, {"n": 0}, {"lr": 0.0}, {"lr": -1.0}, {"schedule": "cosine"}, {"layout": "ragged"}],
+    [
+        {"steps": -1},
+        {"prompts": 0},
+        {"num_generations": 0},
+        {"lr": 0.0},
+        {"lr": -1.0},
+        {"schedule": "cosine"},
+        {"layout": "ragged"},
+    ],
 )
 def test_impossible_values_are_refused_with_the_value(bad):
     (value,) = bad.values()

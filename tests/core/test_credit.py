@@ -76,7 +76,7 @@ def test_tokens_of_others_pass_their_worth_to_the_policy() -> None:
 def test_outcome_on_the_last_own_token() -> None:
     mask = torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
     had = torch.tensor([[9.0, 9.0, 9.0], [9.0, 9.0, 9.0], [math.nan] * 3])
-    got = on_last(torch.tensor([1.0, 2.0, 3.0]), Batch(torch.zeros(3, 3), mask, reward_BT=had))
+    got = on_last(torch.tensor([1.0, 2.0, 3.0]), Batch(logp_BT=torch.zeros(3, 3), mask_BT=mask, reward_BT=had))
     assert got[:2].tolist() == [[0.0, 1.0, 0.0], [0.0, 0.0, 2.0]] and got[2].isnan().all()
 
 
@@ -104,7 +104,7 @@ def test_fine_grained_sums_models_where_their_segments_end() -> None:
     # "Hi, " ends at 4, in token 1: .4; "you. " and the first sentence at 9, in token 3: .5 + .5; "A b." in token 4
     torch.testing.assert_close(r.stream("reward"), torch.tensor([0.0, 0.4, 0.0, 1.0, -0.1]))
     assert r.reward == 3.0 and r.rewards == pytest.approx({"s": 0.0, "p": 1.3, "whole": 3.0})
-    torch.testing.assert_close(earned(r), torch.tensor([0.0, 0.4, 0.0, 1.0, 2.9]))
+    torch.testing.assert_close(earned(r, r.turns, last=True), torch.tensor([0.0, 0.4, 0.0, 1.0, 2.9]))
     assert report.masked == 0 and [x.mean for x in report.rewards] == pytest.approx([0.0, 1.3, 3.0])
 
 

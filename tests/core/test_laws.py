@@ -29,15 +29,24 @@ def broken(fn, stage: str) -> Part:
 @pytest.mark.parametrize(
     ("law", "fn"),
     [
-        ("on_policy_is_reinforce", lambda b: b.adv_BT * b.logp_BT),  # flipped sign
-        ("on_policy_is_reinforce", lambda b: -b.adv_BT * torch.exp(b.logp_BT - b.old_logp_BT) * b.logp_BT),  # no detach
-        ("on_policy_is_reinforce", lambda b: -b.adv_BT * b.logp_BT / b.lengths_B.unsqueeze(-1).clamp_min(1)),  # a mean
-        ("zero_credit_no_gradient", lambda b: -(b.adv_BT + 1) * b.logp_BT),
-        ("never_against_the_credit", lambda b: (b.adv_BT * torch.exp(b.logp_BT - b.old_logp_BT) - b.adv_BT) ** 2),
-        ("padding_is_inert", lambda b: -b.adv_BT * (b.logp_BT - b.logp_BT.mean())),  # a mean over padding
-        ("row_order_is_irrelevant", lambda b: -b.adv_BT * b.logp_BT * torch.arange(len(b.mask_BT)).unsqueeze(-1)),
-        ("dead_rows_do_not_count", lambda b: -b.adv_BT * b.logp_BT / len(b.mask_BT)),
-        ("zero_at_the_reference", lambda b: b.logp_BT - b.ref_logp_BT),  # value 0, gradient not
+        ("on_policy_is_reinforce", lambda b: b["adv_BT"] * b.logp_BT),  # flipped sign
+        (
+            "on_policy_is_reinforce",
+            lambda b: -b["adv_BT"] * torch.exp(b.logp_BT - b["old_logp_BT"]) * b.logp_BT,
+        ),  # no detach
+        (
+            "on_policy_is_reinforce",
+            lambda b: -b["adv_BT"] * b.logp_BT / b.lengths_B.unsqueeze(-1).clamp_min(1),
+        ),  # a mean
+        ("zero_credit_no_gradient", lambda b: -(b["adv_BT"] + 1) * b.logp_BT),
+        (
+            "never_against_the_credit",
+            lambda b: (b["adv_BT"] * torch.exp(b.logp_BT - b["old_logp_BT"]) - b["adv_BT"]) ** 2,
+        ),
+        ("padding_is_inert", lambda b: -b["adv_BT"] * (b.logp_BT - b.logp_BT.mean())),  # a mean over padding
+        ("row_order_is_irrelevant", lambda b: -b["adv_BT"] * b.logp_BT * torch.arange(len(b.mask_BT)).unsqueeze(-1)),
+        ("dead_rows_do_not_count", lambda b: -b["adv_BT"] * b.logp_BT / len(b.mask_BT)),
+        ("zero_at_the_reference", lambda b: b.logp_BT - b["ref_logp_BT"]),  # value 0, gradient not
     ],
 )
 def test_a_broken_loss_breaks_its_law(law: str, fn) -> None:
@@ -48,9 +57,9 @@ def test_a_broken_loss_breaks_its_law(law: str, fn) -> None:
 @pytest.mark.parametrize(
     ("law", "fn"),
     [
-        ("swap_flips_gradient_sign", lambda b: -(b.score_B[b.chosen_P])),
-        ("chosen_up_rejected_down", lambda b: b.score_B[b.chosen_P] - b.score_B[b.rejected_P]),
-        ("dead_rows_do_not_count", lambda b: -b.score_B[b.chosen_P] + b.score_B.mean()),
+        ("swap_flips_gradient_sign", lambda b: -(b["score_B"][b["chosen_P"]])),
+        ("chosen_up_rejected_down", lambda b: b["score_B"][b["chosen_P"]] - b["score_B"][b["rejected_P"]]),
+        ("dead_rows_do_not_count", lambda b: -b["score_B"][b["chosen_P"]] + b["score_B"].mean()),
     ],
 )
 def test_a_broken_pair_loss_breaks_its_law(law: str, fn) -> None:
@@ -77,7 +86,7 @@ def test_a_broken_advantage_breaks_its_law(law: str, fn) -> None:
 
 def test_free_at_the_reference_can_fail() -> None:
     with pytest.raises(AssertionError, match="at the reference"):
-        laws.free_at_the_reference(broken(lambda b: b.reward_BT - b.old_logp_BT, "shaping"))
+        laws.free_at_the_reference(broken(lambda b: b["reward_BT"] - b["old_logp_BT"], "shaping"))
 
 
 def test_a_claim_of_no_law_is_told_the_nearest() -> None:

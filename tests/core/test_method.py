@@ -6,10 +6,11 @@ import pytest
 
 from posttrain.advantages.rloo import rloo
 from posttrain.core.errors import UserError
-from posttrain.core.method import Method, find_method
-from posttrain.losses.policy.cispo import cispo
+from posttrain.core.method import Method, find_method, method
+from posttrain.core.registry import _PARTS, find
 from posttrain.losses.regularisers.entropy import entropy
 from posttrain.methods.grpo import grpo
+from posttrain.systems.policy_gradient.cispo import clipped_weight as cispo
 
 
 def test_but_changes_one_stage_and_leaves_the_original() -> None:
@@ -49,9 +50,9 @@ def test_mistakes_are_told(changes: dict, message: str) -> None:
 
 
 def test_needs_are_those_of_its_parts() -> None:
-    assert grpo.needs == {"ref_logp"}
-    assert grpo.but(terms=()).needs == set()
-    assert grpo.but(terms=entropy, advantage="gae").needs == {"entropy_BT", "value_BT"}
+    assert grpo.reads == {"ref_logp_BT"}
+    assert grpo.but(terms=()).reads == set()
+    assert grpo.but(terms=entropy, advantage="gae").reads == {"entropy_BT", "old_value_BT"}
 
 
 def test_found_by_name_with_changes() -> None:
@@ -69,3 +70,13 @@ def test_description_is_plain_and_whole() -> None:
     assert told["terms"] == [{"part": "kl", "coef": 0.04, "kind": "k3"}]
     assert told["rollout"] == [{"part": "sample", "n": 8}]
     assert isinstance(grpo, Method) and grpo.but(epochs=3).describe() != told
+
+
+def test_a_method_is_known_by_its_name_and_the_file_that_made_it() -> None:
+    toy = method(grpo.but(name="toy_method", title="Toy", paper="arXiv:1", doc="Toy: nothing new."))
+    try:
+        card = find("toy-method", "method").card
+        assert (card.file, card.title, card.paper) == ("tests/core/test_method.py", "Toy", "arXiv:1")
+        assert find_method("toy-method") is toy
+    finally:
+        del _PARTS["method"]["toy-method"]

@@ -27,7 +27,7 @@ def nothing(context: Context) -> None:
 
 def walked(*parts: Any, context: Context | None = None) -> list[str]:
     context = context or Context(Memory(), None, {})
-    return [p.name for p in Plan("test", parts).walk(context)]
+    return [p.name for p in Plan(parts, "test").walk(context)]
 
 
 def test_sequence_and_cycles_name_their_rounds() -> None:
@@ -44,7 +44,7 @@ def test_alternate_is_a_cycle() -> None:
 def test_a_cycle_ends_when_its_gate_passes() -> None:
     context = Context(Memory(), None, {})
     seen: list[str] = []
-    for part in Plan("test", (Cycle((Do("a", nothing),), 9, until=lambda c: c.notes["n"] >= 3), Do("b", nothing))).walk(
+    for part in Plan((Cycle((Do("a", nothing),), 9, until=lambda c: c.notes["n"] >= 3), Do("b", nothing)), "test").walk(
         context
     ):
         seen.append(part.name)
@@ -53,7 +53,7 @@ def test_a_cycle_ends_when_its_gate_passes() -> None:
 
 
 def test_a_gate_stops_the_plan() -> None:
-    walk = Plan("test", (Do("a", nothing), Gate("safe", lambda c: False, "not safe"), Do("b", nothing))).walk(
+    walk = Plan((Do("a", nothing), Gate("safe", lambda c: False, "not safe"), Do("b", nothing)), "test").walk(
         Context(Memory(), None, {})
     )
     assert next(walk).name == "a"
@@ -93,7 +93,7 @@ def test_plans_are_found_by_name() -> None:
     @plan(paper="arXiv:1", title="Toy")
     def toy_plan(rounds: int = 2) -> Plan:
         """Toy: goes round."""
-        return Plan("toy-plan", (Cycle((Do("a", nothing),), rounds),))
+        return Plan((Cycle((Do("a", nothing),), rounds),), "toy-plan")
 
     try:
         part = find("toy_plan(rounds=1)", "plan")
@@ -103,3 +103,28 @@ def test_plans_are_found_by_name() -> None:
             find("toy_plan(round=1)", "plan")
     finally:
         del _PARTS["plan"]["toy-plan"]
+
+
+def test_a_plan_is_told_what_it_is() -> None:
+    """Name, title, paper and page from the decorator and the function; options as it was called, defaults included."""
+
+    @plan(paper="arXiv:1", title="Toy")
+    def told_plan(rounds: int = 2, how: str = "x") -> Plan:
+        """Toy: goes round."""
+        return Plan((Cycle((Do("a", nothing),), rounds),))
+
+    @plan(paper="arXiv:2")
+    def around(how: str = "y") -> Plan:
+        """Around: another plan under another name."""
+        return told_plan(1, how=how)
+
+    try:
+        made = told_plan(3)
+        assert (made.name, made.title, made.paper, made.doc) == ("told-plan", "Toy", "arXiv:1", "Toy: goes round.")
+        assert list(made.options.items()) == [("rounds", 3), ("how", "x")]
+        assert find("told_plan(how='z')", "plan")().options == {"rounds": 2, "how": "z"}
+        other = around()
+        assert (other.name, other.title, other.paper) == ("around", "Around", "arXiv:2")
+        assert other.options == {"how": "y"} and other.parts[0].times == 1
+    finally:
+        del _PARTS["plan"]["told-plan"], _PARTS["plan"]["around"]

@@ -3,8 +3,8 @@
 import pytest
 
 from posttrain.core.errors import UserError, nearest
-from posttrain.core.registry import LOSSES, STAGES, find, fold, parse, parts
-from posttrain.losses.policy.cispo import cispo
+from posttrain.core.registry import _PARTS, LOSSES, STAGES, advantage, find, fold, parse, parts
+from posttrain.systems.policy_gradient.cispo import clipped_weight as cispo
 
 
 def test_every_part_has_a_card_with_a_sentence_and_a_file():
@@ -27,6 +27,19 @@ def test_the_base_parts_are_there():
 def test_find_binds_parameters_and_folds_names():
     assert find("CISPO(high=4)", *LOSSES).defaults()["high"] == 4
     assert find("dr_grpo", "advantage") is find("Dr-GRPO", "advantage") or fold("Dr-GRPO") == "dr-grpo"
+
+
+def test_a_part_may_have_another_name_than_its_function():
+    @advantage(name="Toy_Credit")
+    def half(batch, share=0.5):
+        """Toy: half of it."""
+
+    try:
+        assert (half.name, half.fn.__name__) == ("toy-credit", "half")
+        assert find("toy_credit(share=0.1)", "advantage").defaults() == {"share": 0.1}
+        assert "half" not in _PARTS["advantage"]
+    finally:
+        del _PARTS["advantage"]["toy-credit"]
 
 
 def test_a_wrong_name_gets_the_nearest():

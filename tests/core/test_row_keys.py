@@ -7,26 +7,28 @@ from dataclasses import replace
 import torch
 
 from claims.worlds.tabular import TabularPolicy
-from posttrain.advantages.gigpo import gigpo
 from posttrain.advantages.states import nodes
-from posttrain.advantages.treepo import treepo
 from posttrain.core.assemble import assemble
 from posttrain.core.config import Config
+from posttrain.core.protocols import RolloutRequest
 from posttrain.core.sampling import Sampling
-from posttrain.core.types import Group, Rollout
-from posttrain.methods.gigpo import gigpo as gigpo_method
-from posttrain.methods.treepo import treepo as treepo_method
-from posttrain.rollouts.anchored import anchored, last_steps
+from posttrain.core.types import Branch, Group, Rollout
 from posttrain.rollouts.tree import tree
 from posttrain.runs.in_memory import FunctionScorer, fit, numbered, row
+from posttrain.systems.agents_multiturn.gigpo import anchored, last_steps
+from posttrain.systems.agents_multiturn.gigpo import gigpo as gigpo_method
+from posttrain.systems.agents_multiturn.gigpo import steps_and_episodes as gigpo
+from posttrain.systems.policy_gradient.treepo import against_ancestors as treepo
+from posttrain.systems.policy_gradient.treepo import treepo as treepo_method
 
 
 def said(text: str, reward: float, index: int, parent: int | None = None, fork: int = 0) -> Rollout:
     ids = torch.tensor([ord(c) - ord("a") for c in text])
     T = len(ids)
     ones = torch.ones(T, dtype=torch.bool)
+    branch = None if parent is None else Branch(parent, fork)
     return Rollout.single(
-        row(0), torch.tensor([0]), ids, torch.zeros(T), ones, text, reward, index=index, parent=parent, fork=fork
+        row(0), torch.tensor([0]), ids, torch.zeros(T), ones, text, reward, index=index, branch=branch
     )
 
 
@@ -49,7 +51,7 @@ def test_states_are_shared_up_to_the_fork_and_no_further() -> None:
         [[0], [1, 2], [3]],  # 0 and 1 both wrote "c" after they had parted
         [[0], [1], [2], [3]],
     ]
-    by_letters = nodes(batch.but(**{}))
+    by_letters = nodes(batch.but(node_BS=None))
     assert equal(by_letters, 1) == [[0, 1, 2, 3]] and equal(by_letters, 3) == [[0, 1, 2], [3]]
 
 
@@ -79,13 +81,13 @@ def test_two_trees_share_nothing_and_minibatches_keep_the_numbers() -> None:
 
 
 def test_answers_apart_carry_no_tree() -> None:
-    alone = [replace(r, parent=None, fork=0) for r in TREE]
-    assert "node_BS" not in assemble([Group(row(0), alone)])[1].info
+    alone = [replace(r, branch=None) for r in TREE]
+    assert "node_BS" not in assemble([Group(row(0), alone)])[1]
 
 
 def test_a_sampled_tree_has_the_states_it_was_grown_with() -> None:
     policy = TabularPolicy(2, 6, 2).randomise(1.0, "places")
-    groups = tree(policy, [row(0), row(1)], Sampling(), 0, 0, n=8, fork=(2, 2))
+    groups = tree(RolloutRequest({"policy": policy}, [row(0), row(1)], Sampling()), n=8, fork=(2, 2))
     for r in (r for g in groups for r in g.rollouts):
         r.reward = float(r.actions.sum())
     rollouts, batch = assemble(groups)
@@ -124,7 +126,7 @@ def test_an_action_without_a_state_stands_alone() -> None:
 def test_the_state_of_a_text_is_its_last_whole_step() -> None:
     # "2+2=4; 4+1=5" as tokens of three characters: the step "2+2=4; " is whole after 7 characters, hence from token 3 on
     r = said("a", 0.0, 0)
-    r.text = "2+2=4; 4+1=5"
+    r.turns[-1].text = "2+2=4; 4+1=5"
     assert last_steps(r, [3, 6, 9, 12], "phrase") == ["", "", "", "2+2=4;"]
     assert last_steps(r, [3, 7, 9, 12], "phrase") == ["", "", "2+2=4;", "2+2=4;"]
 

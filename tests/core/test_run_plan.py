@@ -46,7 +46,6 @@ def whole(done: list[str]) -> Plan:
     rl = grpo.but(rollout=grpo.rollout.but(n=2))
     actor_critic = ppo.but(rollout=grpo.rollout.but(n=2))
     return Plan(
-        "tiny-plan",
         (
             Phase("sft", sft, 2, env, rewards=given, after=note),
             Copy("policy", "start"),
@@ -63,6 +62,7 @@ def whole(done: list[str]) -> Plan:
                 times=2,
             ),
         ),
+        "tiny-plan",
         options={"rounds": 2},
     )  # fmt: skip
 
@@ -118,7 +118,7 @@ def rivals(*names: str) -> Plan:
         )
         for n in names
     ]
-    return Plan("rivals", (Phase("sft", sft, 1, env, rewards=given), *phases))
+    return Plan((Phase("sft", sft, 1, env, rewards=given), *phases), "rivals")
 
 
 def test_where_several_roles_answer_the_user_says_which(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_runs_from_before_roles_were_kept(tmp_path: Path) -> None:
     from posttrain.runs.run import Run
 
     parts = whole([]).parts[:3]  # SFT, the copy, the reward model
-    recipe.run_plan(Plan("p", parts), tiny_run.config(name="p"), tmp_path)
+    recipe.run_plan(Plan(parts, "p"), tiny_run.config(name="p"), tmp_path)
     with sqlite3.connect(tmp_path / "p" / "run.sqlite") as db:
         db.execute("DROP TABLE roles")
     with Run.open(tmp_path / "p") as run:
@@ -201,16 +201,16 @@ def test_a_finished_plan_is_only_read(tmp_path: Path) -> None:
 
 
 def test_other_options_are_another_run(tmp_path: Path) -> None:
-    recipe.run_plan(Plan("p", (Do("a", nothing),), options={"n": 1}), tiny_run.config(name="p"), tmp_path)
+    recipe.run_plan(Plan((Do("a", nothing),), "p", options={"n": 1}), tiny_run.config(name="p"), tmp_path)
     with pytest.raises(UserError, match=r"options\.n was 1, is now 2"):
-        recipe.run_plan(Plan("p", (Do("a", nothing),), options={"n": 2}), tiny_run.config(name="p"), tmp_path)
+        recipe.run_plan(Plan((Do("a", nothing),), "p", options={"n": 2}), tiny_run.config(name="p"), tmp_path)
 
 
 def test_a_role_nobody_makes(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not say how to make it"):
-        recipe.run_plan(Plan("p", (Phase("x", sft, 1, env, role="judge"),)), tiny_run.config(name="p"), tmp_path)
+        recipe.run_plan(Plan((Phase("x", sft, 1, env, role="judge"),), "p"), tiny_run.config(name="p"), tmp_path)
 
 
 def test_a_gate_that_stops_is_in_the_summary(tmp_path: Path) -> None:
-    stopped = Plan("p", (Do("a", nothing), Gate("safe", lambda c: False, "not safe"), Do("b", nothing)))
+    stopped = Plan((Do("a", nothing), Gate("safe", lambda c: False, "not safe"), Do("b", nothing)), "p")
     assert recipe.run_plan(stopped, tiny_run.config(name="p"), tmp_path)["stopped"] == "not safe"

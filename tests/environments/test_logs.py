@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from posttrain.api import environment, run, scorer_of
+from posttrain.api import run_config
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.method import find_method
+from posttrain.core.protocols import RolloutRequest
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
 from posttrain.environments.logs import logs
@@ -20,6 +21,7 @@ from posttrain.environments.mixed import Mixed
 from posttrain.environments.task import log_task, task
 from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rollouts.logged import logged
+from posttrain.runs.build import environment, scorer_of
 from tests.models.tiny import policy as tiny_policy
 
 
@@ -58,7 +60,7 @@ def test_a_column_named_answer_is_what_was_said_unless_there_is_another() -> Non
 def test_token_ids_are_used_as_they_are_with_their_mask_and_rewards() -> None:
     policy = tiny_policy()
     answers = [{"tokens": [5, 6, 7], "logp": [-1.0, -2.0, -3.0], "mask": [True, False, True], "reward": 2.5}]
-    (group,) = logged(policy, [Prompt.text("p", "hi", answers=answers)], Sampling(), 0, 0)
+    (group,) = logged(RolloutRequest({"policy": policy}, [Prompt.text("p", "hi", answers=answers)], Sampling(), 0, 0))
     (r,) = group.rollouts
     assert r.actions.tolist() == [5, 6, 7] and r.mask_T.tolist() == [True, False, True]
     assert r.logp_T.tolist() == [-1.0, -2.0, -3.0] and r.reward == 2.5 and r.rewards == {"logged": 2.5}
@@ -67,8 +69,10 @@ def test_token_ids_are_used_as_they_are_with_their_mask_and_rewards() -> None:
 def test_an_end_that_was_not_logged_is_no_action() -> None:
     policy = tiny_policy()
     whole, cut = ({"text": "ab", "logp": [-1.0] * k} for k in (3, 2))
-    groups = logged(policy, [Prompt.text("p", "hi", answers=[whole, cut])], Sampling(), 0, 0)
-    assert [len(r) for r in groups[0].rollouts] == [3, 2] and not groups[0].rollouts[1].stopped
+    groups = logged(
+        RolloutRequest({"policy": policy}, [Prompt.text("p", "hi", answers=[whole, cut])], Sampling(), 0, 0)
+    )
+    assert [len(r) for r in groups[0].rollouts] == [3, 2] and groups[0].rollouts[1].truncated
     assert int(groups[0].rollouts[0].actions[-1]) == policy.tokenizer.eos_token_id
 
 
@@ -84,7 +88,7 @@ def test_a_run_is_a_log(tmp_path: Path) -> None:
     db.close()
     log = log_task(str(folder))
     assert log.name == "earlier" and log.given == {"answers": 4, "reward": 4, "logp": 4}
-    (group,) = logged(tiny_policy(), [log.prompt(0)], Sampling(), 0, 0)
+    (group,) = logged(RolloutRequest({"policy": tiny_policy()}, [log.prompt(0)], Sampling(), 0, 0))
     assert group.rollouts[0].actions.tolist() == [5, 1] and group.rollouts[0].reward is not None
 
 
@@ -129,13 +133,13 @@ def test_names_of_columns_may_be_given(tmp_path: Path) -> None:
 def test_ids_of_another_model_are_refused() -> None:
     asked = Prompt.text("p", "hi", answers=[{"tokens": [5, 4000], "logp": [0.0, 0.0]}])
     with pytest.raises(UserError, match="not of this model"):
-        logged(tiny_policy(), [asked], Sampling(), 0, 0)
+        logged(RolloutRequest({"policy": tiny_policy()}, [asked], Sampling(), 0, 0))
 
 
 def test_a_run_learns_from_a_file(tmp_path: Path) -> None:
     config = Config(task=written(tmp_path, rows()), steps=2, prompts=2, eval_problems=2, name="offline", lr=1e-3)
     method = find_method("copg").but(rollout="logged(n=2, logp=False)")
-    summary = run(config, tmp_path / "runs", method=method)
+    summary = run_config(config, tmp_path / "runs", method=method)
     assert summary["steps"] == 2 and summary["skipped_updates"] == 0
     again = log_task(str(tmp_path / "runs" / "offline"))  # and what it learned from is a log again
     assert again.given["answers"] == again.given["reward"] > 0
@@ -160,6 +164,9 @@ def test_logged_rewards_reach_the_batch() -> None:
     from posttrain.core.assemble import assemble
 
     answers = [{"text": "a", "reward": 1.0}, {"text": "bc", "reward": -2.0}]
-    groups = logged(tiny_policy(), [Prompt.text("p", "hi", answers=answers)], Sampling(), 0, 0, logp=False)
+    groups = logged(
+        RolloutRequest({"policy": tiny_policy()}, [Prompt.text("p", "hi", answers=answers)], Sampling(), 0, 0),
+        logp=False,
+    )
     _, batch = assemble(groups)
     torch.testing.assert_close(batch.returns_B, torch.tensor([1.0, -2.0]))

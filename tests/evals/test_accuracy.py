@@ -13,7 +13,7 @@ from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt, Rollout
 from posttrain.environments.data import Layout, data
 from posttrain.evals.accuracy import accuracy, answers, graded, mean_reward, score_of
-from posttrain.rewards.runtime.spec import task_scorer
+from posttrain.rewards.scorers.spec import task_scorer
 from posttrain.runs.in_memory import FunctionScorer, numbered, row
 
 

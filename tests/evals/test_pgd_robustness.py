@@ -7,7 +7,7 @@ import torch
 
 from claims.worlds.tabular import TabularPolicy
 from posttrain.core.errors import UserError
-from posttrain.evals.pgd_robustness import (
+from posttrain.systems.reward_shaping_safety.rl_pgd_robustness import (
     harden,
     of_embeddings,
     project,

@@ -12,9 +12,8 @@ from posttrain.core.errors import UserError
 from posttrain.core.plan import Context, Stopped
 from posttrain.core.registry import find
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.evals.safety_test import margin, safety_test, student_cdf, student_quantile
 from posttrain.rewards.runtime.scorer import ScoreReport
-from posttrain.rewards.scorers.costed import Costed
+from posttrain.systems.reward_shaping_safety.hc_rlhf import Costed, margin, safety_test, student_cdf, student_quantile
 
 
 @pytest.mark.parametrize(
@@ -73,7 +72,12 @@ def test_pessimistic_cost_by_hand() -> None:
     part = find("pessimistic_cost(limit=1.0, delta=0.1, n=4, lr=0.5)", "shaping").live()
     mask = torch.tensor([[1.0], [1.0], [0.0]], dtype=torch.float64)
     info = {"reward:cost_B": torch.tensor([1.0, 3.0, math.nan])}
-    batch = Batch(torch.zeros_like(mask), mask, reward_BT=torch.tensor([[2.0], [4.0], [math.nan]]).double(), **info)
+    batch = Batch(
+        logp_BT=torch.zeros_like(mask),
+        mask_BT=mask,
+        reward_BT=torch.tensor([[2.0], [4.0], [math.nan]]).double(),
+        **info,
+    )
     assert part(batch)[:2, 0].tolist() == [2.0, 4.0]
     lam = 0.5 * (2 + 3.077684 + math.sqrt(2) * 1.637744 - 1)
     assert part.lam == pytest.approx(lam, abs=1e-5)

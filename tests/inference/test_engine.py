@@ -8,11 +8,12 @@ import torch
 
 from posttrain.core import rng
 from posttrain.core.errors import UserError
+from posttrain.core.sampling import Sampling
 from posttrain.inference.engine import Engine
 from posttrain.inference.jobs import Job
 from posttrain.inference.prefill import Prefill
-from posttrain.inference.sampling import Sampling, generate
 from posttrain.models.decoder import Decoder
+from posttrain.models.sampling import generate
 from posttrain.models.shape import DecoderConfig
 
 SHAPES = {

@@ -10,9 +10,10 @@ import torch
 
 from posttrain.core import rng
 from posttrain.core.errors import UserError
+from posttrain.core.sampling import Sampling
 from posttrain.inference.engine import Engine
-from posttrain.inference.sampling import Sampling, truncate
 from posttrain.models.decoder import Decoder
+from posttrain.models.sampling import truncate
 from tests.inference.test_engine import small_model
 
 SHAPES = {name: small_model(name) for name in ("llama", "qwen3")}

@@ -3,10 +3,11 @@
 import pytest
 
 from posttrain.core import rng
+from posttrain.core.sampling import Sampling
 from posttrain.inference.engine import Engine
 from posttrain.inference.jobs import Job
 from posttrain.inference.pages import _hash_chain
-from posttrain.inference.sampling import Sampling, generate
+from posttrain.models.sampling import generate
 from tests.inference.test_engine import LONG, MANY, small_model, texts
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 import torch
@@ -10,9 +11,10 @@ from torch import Tensor
 
 from posttrain.core import rng
 from posttrain.core.errors import UserError
-from posttrain.core.types import Rollout
-from posttrain.inference.sampling import Sample, Sampling, draw, generate, truncate
+from posttrain.core.sampling import Sampling
+from posttrain.core.types import Prompt, Rollout
 from posttrain.models.language import LanguagePolicy
+from posttrain.models.sampling import Sample, draw, generate, truncate
 from tests.models import tiny
 
 TEXTS = ("add 1 and 2", "b", "say hello to the whole wide world", "count 3", "xyz")
@@ -21,7 +23,16 @@ LOG_P = torch.tensor([[0.2, 0.4, 0.1, 0.3]]).log()
 
 def answers(policy: LanguagePolicy, how: Sampling, n: int = 4, chunk: int = 512) -> list[Rollout]:
     policy.temperature = how.temperature or 1.0
-    return [r for group in policy.sample(tiny.prompts(*TEXTS), n, how, seed=3, chunk=chunk) for r in group]
+    return [r for group in sampled(policy, tiny.prompts(*TEXTS), n, how, chunk, seed=3) for r in group]
+
+
+def sampled(
+    policy: LanguagePolicy, ask: list[Prompt], n: int, how: Sampling, chunk: int, **where: int
+) -> list[list[Rollout]]:
+    """As `policy.sample`, with so many answers at a time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(policy, "act", partial(policy.act, chunk=chunk))
+        return policy.sample(ask, n, how, **where)
 
 
 @torch.no_grad()
@@ -76,10 +87,15 @@ def test_wrong_weights_are_noticed() -> None:
 # ---- an answer belongs to its identity
 
 
+def stops(x: Sample | Rollout) -> bool:
+    """Whether it ended by itself."""
+    return x.stopped if isinstance(x, Sample) else not x.truncated
+
+
 def same(a: Sequence[Sample | Rollout], b: Sequence[Sample | Rollout]) -> None:
     for x, y in zip(a, b, strict=True):
         tokens = [r.actions if isinstance(r, Rollout) else r.tokens for r in (x, y)]
-        assert tokens[0].tolist() == tokens[1].tolist() and x.stopped == y.stopped
+        assert tokens[0].tolist() == tokens[1].tolist() and stops(x) == stops(y)
         torch.testing.assert_close(x.logp_T, y.logp_T, rtol=0, atol=1e-5)
 
 
@@ -90,7 +106,7 @@ def test_answers_do_not_depend_on_the_batch(name: str) -> None:
     ask = tiny.prompts(*TEXTS)
     together = policy.sample(ask, n, how, seed=1, step=2)
     backwards = policy.sample(ask[::-1], n, how, seed=1, step=2)[::-1]
-    cut = policy.sample(ask, n, how, seed=1, step=2, chunk=17)
+    cut = sampled(policy, ask, n, how, 17, seed=1, step=2)
     single = policy.sample(ask, 1, how, seed=1, step=2)
     for i, prompt in enumerate(ask):
         alone = policy.sample([prompt], n, how, seed=1, step=2)[0]
@@ -138,7 +154,7 @@ def test_max_tokens_is_a_prefix() -> None:
     for limit in (1, n - 1, n):
         for short, whole in zip(answers(policy, Sampling(limit)), long, strict=True):
             assert short.actions.tolist() == whole.actions[:limit].tolist()
-            assert short.stopped == (whole.stopped and len(whole) <= limit)
+            assert stops(short) == (stops(whole) and len(whole) <= limit)
 
 
 @torch.no_grad()

@@ -26,7 +26,7 @@ def batch_of(logp: Rows, pairs: Sequence[tuple[int, int]] = (), **streams: Rows)
     mask_BT = torch.tensor([[1.0] * len(row) + [0.0] * (T - len(row)) for row in logp], dtype=torch.float64)
     chosen_P, rejected_P = (torch.tensor([p[i] for p in pairs], dtype=torch.long) for i in (0, 1))
     more = {f"{name}_BT": padded(rows) for name, rows in streams.items()}
-    return Batch(padded(logp), mask_BT, chosen_P=chosen_P, rejected_P=rejected_P, **more)
+    return Batch(logp_BT=padded(logp), mask_BT=mask_BT, chosen_P=chosen_P, rejected_P=rejected_P, **more)
 
 
 def at_ratio(points: Sequence[tuple[float, float]], old: float = -1.0) -> Batch:

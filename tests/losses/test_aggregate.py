@@ -116,11 +116,11 @@ def test_pair_mean_of_tokens_is_refused() -> None:
 @pytest.mark.parametrize("name", ["ppo", "gspo", "cispo", "dual_clip", "dpo", "bradley_terry"])
 def test_no_garbage_outside_the_mask_reaches_the_gradient(name: str, garbage: float) -> None:
     loss, clean = find(name), laws.example()
-    streams = {n: torch.where(clean.mask_BT > 0, getattr(clean, n), garbage) for n in laws.STREAMS}
-    dirty = clean.but(**streams, score_B=torch.where(clean.valid_B, clean.score_B, garbage))
+    streams = {n: torch.where(clean.mask_BT > 0, clean[n], garbage) for n in laws.STREAMS}
+    dirty = clean.but(**streams, score_B=torch.where(clean.valid_B, clean["score_B"], garbage))
     grads = []
     for batch in (clean, dirty):
-        leaves = {n: getattr(batch, n).clone().requires_grad_() for n in laws.LEAVES}
+        leaves = {n: batch[n].clone().requires_grad_() for n in laws.LEAVES}
         total, _ = objective(batch.but(**leaves), Totals.of(batch), loss, token_mean, [find("value_loss"), kl])
         grads.append(torch.autograd.grad(total, list(leaves.values()), allow_unused=True))
     for a, b in zip(*grads, strict=True):
@@ -131,4 +131,4 @@ def test_no_garbage_outside_the_mask_reaches_the_gradient(name: str, garbage: fl
 def test_quiet_keeps_rewards_of_environment_tokens() -> None:
     batch = batch_of([[0.0, 0.0]], reward=[[1.0, 2.0]])
     batch.mask_BT[0, 1] = 0.0
-    assert zero_padding(batch).reward_BT.tolist() == [[1.0, 2.0]]
+    assert zero_padding(batch)["reward_BT"].tolist() == [[1.0, 2.0]]

@@ -81,7 +81,7 @@ def test_what_is_declared_is_what_was_run() -> None:
 def test_the_wrong_sign_would_be_seen() -> None:
     def blamed(batch: Batch) -> Batch:
         batch = credited("grpo")(batch)
-        return batch.but(adv_BT=-batch.adv_BT)
+        return batch.but(adv_BT=-batch["adv_BT"])
 
     assert train(blamed, minimise("ppo", "policy_loss"), steps=10, lr=4.0).expected_reward() < CHANCE
 
@@ -90,7 +90,7 @@ def best_rows(batch: Batch) -> Batch:
     """RAFT's choice on tensors: only each prompt's best answer stays live."""
     keep_B = torch.zeros(len(batch.mask_BT))
     for prompt in range(P):
-        rows = (batch.group_B == prompt).nonzero().flatten()
+        rows = (batch["group_B"] == prompt).nonzero().flatten()
         keep_B[rows[batch.returns_B[rows].argmax()]] = 1.0
     return batch.but(mask_BT=batch.mask_BT * keep_B.unsqueeze(-1))
 
@@ -104,7 +104,7 @@ def best_and_worst(batch: Batch) -> Batch:
     """Each prompt's best and worst answer as a pair, where they differ."""
     pairs = []
     for prompt in range(P):
-        rows = (batch.group_B == prompt).nonzero().flatten()
+        rows = (batch["group_B"] == prompt).nonzero().flatten()
         best, worst = rows[batch.returns_B[rows].argmax()], rows[batch.returns_B[rows].argmin()]
         if batch.returns_B[best] > batch.returns_B[worst]:
             pairs.append(torch.stack([best, worst]))
@@ -134,7 +134,7 @@ def test_sft_imitates() -> None:
     policy = Tabular()
     mask_BT = (torch.arange(3) < LENGTH_P.unsqueeze(-1)).float()
     for _ in range(40):
-        batch = Batch(policy.logp(torch.arange(P), RIGHT_PT), mask_BT)
+        batch = Batch(logp_BT=policy.logp(torch.arange(P), RIGHT_PT), mask_BT=mask_BT)
         policy.step(minimise("sft", "supervised_loss")(batch), lr=3.0)
     assert policy.expected_reward() > 0.9
 
@@ -148,7 +148,13 @@ def test_bradley_terry_orders_answers_and_centering_pins_the_level() -> None:
         score_B = torch.full((6,), 10.0)
         for _ in range(60):
             leaf = score_B.clone().requires_grad_()
-            batch = Batch(torch.zeros(6, 1), torch.ones(6, 1), score_B=leaf, chosen_P=chosen_P, rejected_P=rejected_P)
+            batch = Batch(
+                logp_BT=torch.zeros(6, 1),
+                mask_BT=torch.ones(6, 1),
+                score_B=leaf,
+                chosen_P=chosen_P,
+                rejected_P=rejected_P,
+            )
             part = find("bradley_terry", "reward_model_loss").but(centering=centering)
             loss = objective(batch, Totals.of(batch), part, token_mean)[0]
             score_B = score_B - 2.0 * torch.autograd.grad(loss, leaf)[0]
@@ -165,7 +171,9 @@ def test_value_loss_learns_the_mean_return() -> None:
     for _ in range(40):
         leaf = torch.full((2, 1), value, requires_grad=True)
         old, returns = torch.full((2, 1), value), torch.tensor([[0.0], [1.0]])
-        batch = Batch(torch.zeros(2, 1), torch.ones(2, 1), value_BT=leaf, old_value_BT=old, return_BT=returns)
+        batch = Batch(
+            logp_BT=torch.zeros(2, 1), mask_BT=torch.ones(2, 1), value_BT=leaf, old_value_BT=old, return_BT=returns
+        )
         loss = token_mean(find("value_loss", "term")(batch), batch, Totals.of(batch))
         value -= 0.3 * float(torch.autograd.grad(loss, leaf)[0].sum())
     assert value == pytest.approx(0.5, abs=0.01)

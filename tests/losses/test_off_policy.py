@@ -11,13 +11,14 @@ from claims.worlds.tabular import TabularPolicy
 from posttrain.advantages.baseline import baseline
 from posttrain.advantages.rloo import rloo
 from posttrain.core.errors import UserError
+from posttrain.core.protocols import RolloutRequest
 from posttrain.core.sampling import Sampling
-from posttrain.core.types import Prompt
+from posttrain.core.types import Origin, Prompt
 from posttrain.losses.policy.reinforce import reinforce
-from posttrain.losses.policy.topr import topr
-from posttrain.losses.preference.copg import copg
-from posttrain.losses.preference.ipo import ipo
 from posttrain.rollouts.logged import logged
+from posttrain.systems.policy_gradient.copg import contrastive_loss as copg
+from posttrain.systems.policy_gradient.topr import tapered_blame as topr
+from posttrain.systems.preference.ipo import ipo_loss as ipo
 from tests.advantages.test_advantages import close, outcomes
 from tests.losses.table import batch_of, inside, slopes, value_and_gradient
 
@@ -93,23 +94,26 @@ def asked(answers) -> Prompt:
 def test_logged_answers_keep_the_log_probabilities_of_who_gave_them() -> None:
     policy = TabularPolicy(1, 2, 3)
     told = [{"text": t, "logp": [-0.5, -0.1 * i]} for i, t in enumerate(("ab", "bc", "ca"))]
-    (group,) = logged(policy, [asked(told)], Sampling(), 0, 0)
+    (group,) = logged(RolloutRequest({"policy": policy}, [asked(told)], Sampling(), 0, 0))
     assert [r.text for r in group.rollouts] == ["ab", "bc", "ca"]
     torch.testing.assert_close(group.rollouts[2].logp_T, torch.tensor([-0.5, -0.2]))
-    assert all(r.info["written"] for r in group.rollouts)  # the guard has no sampler to compare with
-    steps = [[r.text for r in logged(policy, [asked(told)], Sampling(), 0, s, n=2)[0].rollouts] for s in range(3)]
+    assert all(r.origin is not Origin.SAMPLED for r in group.rollouts)  # the guard has no sampler to compare with
+    steps = [
+        [r.text for r in logged(RolloutRequest({"policy": policy}, [asked(told)], Sampling(), 0, s), n=2)[0].rollouts]
+        for s in range(3)
+    ]
     assert steps == [["ab", "bc"], ["ca", "ab"], ["bc", "ca"]]  # the next ones at each step
 
 
 def test_logged_answers_say_what_is_missing() -> None:
     policy = TabularPolicy(1, 2, 3)
     with pytest.raises(UserError, match="no logged answers"):
-        logged(policy, [Prompt.text("a", "row 0", row=0)], Sampling(), 0, 0)
+        logged(RolloutRequest({"policy": policy}, [Prompt.text("a", "row 0", row=0)], Sampling(), 0, 0))
     with pytest.raises(UserError, match="2 tokens and no log-prob"):
-        logged(policy, [asked([{"text": "ab"}])], Sampling(), 0, 0)
+        logged(RolloutRequest({"policy": policy}, [asked([{"text": "ab"}])], Sampling(), 0, 0))
     with pytest.raises(UserError, match="2 tokens and 1 log-prob"):
-        logged(policy, [asked([{"text": "ab", "logp": [-1.0]}])], Sampling(), 0, 0)
-    (group,) = logged(policy, [asked([{"text": "ab"}])], Sampling(), 0, 0, logp=False)
+        logged(RolloutRequest({"policy": policy}, [asked([{"text": "ab", "logp": [-1.0]}])], Sampling(), 0, 0))
+    (group,) = logged(RolloutRequest({"policy": policy}, [asked([{"text": "ab"}])], Sampling(), 0, 0), logp=False)
     assert group.rollouts[0].logp_T.tolist() == [0.0, 0.0]
 
 

@@ -7,11 +7,10 @@ import math
 import pytest
 import torch
 
-from posttrain.advantages.oreal import oreal
 from posttrain.core.batch import Batch
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.losses.regularisers.token_outcome import token_outcome, token_worth
-from posttrain.select.one_of_each import one_of_each
+from posttrain.systems.policy_gradient.oreal import one_of_each, token_outcome, token_worth
+from posttrain.systems.policy_gradient.oreal import token_weighted as oreal
 from tests.losses.table import slopes
 
 VALUE = [[9.0, 0.8, -0.4], [9.0, 1.5, 7.0], [9.0, 7.0, 7.0]]  # the first value of an answer has seen no token: not read
@@ -25,7 +24,7 @@ def batch(reward: list[float], value: list[list[float]] = VALUE) -> Batch:
     reward_BT = torch.zeros_like(value_BT)
     reward_BT[torch.arange(3), torch.tensor(LENGTH) - 1] = torch.tensor(reward, dtype=torch.float64)
     return Batch(
-        torch.zeros_like(mask_BT), mask_BT, reward_BT=reward_BT, value_BT=value_BT, old_value_BT=value_BT,
+        logp_BT=torch.zeros_like(mask_BT), mask_BT=mask_BT, reward_BT=reward_BT, value_BT=value_BT, old_value_BT=value_BT,
         group_B=torch.zeros(3, dtype=torch.long),
     )  # fmt: skip
 
@@ -98,8 +97,7 @@ def test_one_right_and_one_wrong_are_kept_with_what_their_whole_group_said() -> 
 
 def test_blame_is_the_whole_groups_where_only_two_were_kept() -> None:
     # row 1 is blamed -.5 (1/3), not -.5 times the 1 that the two kept would give; right answers stay at 1
-    b = batch([1.0, 0.0, 1.0])
-    b["reward:leave_one_out_B"] = torch.tensor([1.0, -1 / 3, 1.0])
+    b = batch([1.0, 0.0, 1.0]).but(**{"reward:leave_one_out_B": torch.tensor([1.0, -1 / 3, 1.0])})
     got = oreal(b, weigh=False)
     expected = torch.tensor([[1.0, 1.0, 1.0], [-1 / 6, -1 / 6, 0.0], [1.0, 0.0, 0.0]], dtype=torch.float64)
     torch.testing.assert_close(got, expected, atol=1e-6, rtol=0)

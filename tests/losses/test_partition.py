@@ -38,9 +38,9 @@ def joined(batches: list[Batch]) -> Batch:
     """Batches of equal width one below the other; groups and pairs are renumbered."""
     B = len(batches[0].mask_BT)
     names = [*laws.STREAMS, "mask_BT", "reward_BT", "score_B"]
-    streams = {name: torch.cat([getattr(b, name) for b in batches]) for name in names}
+    streams = {name: torch.cat([b[name] for b in batches]) for name in names}
     shifted = {
-        name: torch.cat([getattr(b, name) + i * shift for i, b in enumerate(batches)])
+        name: torch.cat([b[name] + i * shift for i, b in enumerate(batches)])
         for name, shift in (("group_B", 10), ("chosen_P", B), ("rejected_P", B))
     }
     return Batch(**streams, **shifted, **{"length_B": torch.cat([b["length_B"] for b in batches])})
@@ -60,7 +60,7 @@ def cuts(rows: int) -> list[list[Tensor]]:
 @every_case
 def test_streams_fp64(part: Part, aggregate: Part) -> None:
     batch = joined([laws.example(seed) for seed in range(3)])
-    leaves = {n: getattr(batch, n).clone().requires_grad_() for n in laws.LEAVES}
+    leaves = {n: batch[n].clone().requires_grad_() for n in laws.LEAVES}
     live, totals = batch.but(**leaves), Totals.of(batch)
 
     def gradient(pieces: list[Batch]) -> list[Tensor]:
@@ -86,13 +86,13 @@ def widened(batch: Batch, columns: int = 3, rows: int = 2) -> Batch:
         return nn.functional.pad(x_BT, (0, columns, 0, rows), value=fill)
 
     B = len(batch.mask_BT)
-    streams = {n: widen(getattr(batch, n), float("inf")) for n in laws.STREAMS}
+    streams = {n: widen(batch[n], float("inf")) for n in laws.STREAMS}
     return batch.but(
         **streams, mask_BT=widen(batch.mask_BT, 0.0), reward_BT=widen(batch["reward_BT"], 0.0),
         score_B=nn.functional.pad(batch["score_B"], (0, rows), value=float("nan")),
         group_B=nn.functional.pad(batch["group_B"], (0, rows), value=-1),
         chosen_P=torch.cat([batch["chosen_P"], torch.tensor([B])]),
-        rejected_P=torch.cat([batch["rejected_P"], torch.tensor([B + 1])]), **{},
+        rejected_P=torch.cat([batch["rejected_P"], torch.tensor([B + 1])]), length_B=None,
     )  # fmt: skip
 
 
@@ -122,7 +122,7 @@ def test_model_fp32(part: Part, aggregate: Part) -> None:
     torch.manual_seed(0)
     model = Tiny()
     batch = joined([laws.example(seed) for seed in range(3)])
-    batch = batch.but(**{n: getattr(batch, n).float() for n in (*laws.STREAMS, "mask_BT", "reward_BT", "score_B")})
+    batch = batch.but(**{n: batch[n].float() for n in (*laws.STREAMS, "mask_BT", "reward_BT", "score_B")})
     B, T = batch.mask_BT.shape
     tokens_BT = torch.randint(0, 11, (B, T + 1))
     with torch.no_grad():  # an old policy and a reference near the model's own, so that every clip regime is met

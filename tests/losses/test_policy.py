@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from posttrain.losses.aggregate import Totals, sequence_mean
-from posttrain.losses.policy.cispo import cispo
 from posttrain.losses.policy.dapo import dapo
-from posttrain.losses.policy.dual_clip import dual_clip
-from posttrain.losses.policy.gspo import gspo
 from posttrain.losses.policy.ppo import ppo
-from posttrain.losses.policy.raft import raft
 from posttrain.losses.policy.reinforce import reinforce
+from posttrain.systems.policy_gradient.cispo import clipped_weight as cispo
+from posttrain.systems.policy_gradient.dual_clip import twice_clipped as dual_clip
+from posttrain.systems.policy_gradient.gspo import sequence_clip as gspo
+from posttrain.systems.supervised_from_reward.raft import raft_loss as raft
 from tests.losses.table import at_ratio, batch_of, inside, slopes, value_and_gradient
 
 # (ratio, credit, loss, dloss/dlogp). Unclipped: loss = -r A and, since dr/dlogp = r, gradient = -r A. Clipped: the loss
@@ -192,7 +192,7 @@ def test_gspo_is_ppo_for_answers_of_one_token() -> None:
 
 def test_dual_clip_is_ppo_where_credit_is_positive_and_when_c_is_huge() -> None:
     batch = random_batch()
-    credited = batch.but(adv_BT=batch.adv_BT.abs())
+    credited = batch.but(adv_BT=batch["adv_BT"].abs())
     assert_equal(value_and_gradient(dual_clip, credited), value_and_gradient(ppo, credited))
     assert_equal(value_and_gradient(dual_clip, batch, c=1e9), value_and_gradient(ppo, batch))
 
@@ -210,8 +210,8 @@ def test_gspo_under_sequence_mean_is_the_papers_objective() -> None:
     batch = batch_of(LOGP, old_logp=OLD, adv=ROW_ADV)
     leaf = batch.logp_BT.clone().requires_grad_()
     live = batch.but(logp_BT=leaf)
-    mean_B = torch.where(batch.mask_BT > 0, leaf - batch.old_logp_BT, 0.0).sum(-1) / batch.lengths_B
-    s_B, adv_B = torch.exp(mean_B), batch.adv_BT[:, 0]
+    mean_B = torch.where(batch.mask_BT > 0, leaf - batch["old_logp_BT"], 0.0).sum(-1) / batch.lengths_B
+    s_B, adv_B = torch.exp(mean_B), batch["adv_BT"][:, 0]
     paper = -torch.minimum(s_B * adv_B, s_B.clamp(0.8, 1.3) * adv_B).mean()
     ours = sequence_mean(gspo(live, low=0.2, high=0.3), live, Totals.of(live))
     assert_equal(ours, paper)

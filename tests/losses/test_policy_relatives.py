@@ -7,25 +7,25 @@ import math
 import pytest
 import torch
 
-from posttrain.advantages.kl_cov import kl_cov as marks
 from posttrain.core.errors import UserError
 from posttrain.core.laws import example
 from posttrain.core.registry import Part
 from posttrain.losses.aggregate import Totals, sequence_mean, sequence_sum
 from posttrain.losses.objective import objective
 from posttrain.losses.policy.decoupled_ppo import decoupled_ppo
-from posttrain.losses.policy.dppo import dppo
-from posttrain.losses.policy.gmpo import gmpo
-from posttrain.losses.policy.gspo import gspo
-from posttrain.losses.policy.icepop import icepop
-from posttrain.losses.policy.kl_cov import kl_cov
-from posttrain.losses.policy.mis import mis
 from posttrain.losses.policy.ppo import ppo
-from posttrain.losses.policy.sapo import sapo
-from posttrain.losses.policy.tis import tis
-from posttrain.losses.regularisers.imitate_right import imitate_right
 from posttrain.losses.regularisers.kl import kl
-from posttrain.losses.regularisers.squared_log_ratio import squared_log_ratio
+from posttrain.systems.policy_gradient.clip_cov import mark_high_covariance as marks
+from posttrain.systems.policy_gradient.clip_cov import penalised_marks as kl_cov
+from posttrain.systems.policy_gradient.dppo import divergence_mask as dppo
+from posttrain.systems.policy_gradient.gmpo import geometric_mean as gmpo
+from posttrain.systems.policy_gradient.gspo import sequence_clip as gspo
+from posttrain.systems.policy_gradient.icepop import two_sided_mask as icepop
+from posttrain.systems.policy_gradient.kimi_k1_5 import squared_log_ratio
+from posttrain.systems.policy_gradient.mis import masked_answers as mis
+from posttrain.systems.policy_gradient.sapo import soft_gate as sapo
+from posttrain.systems.policy_gradient.tis import truncated_weight as tis
+from posttrain.systems.policy_gradient.vapo import imitate_right
 from tests.losses.table import at_ratio, batch_of, inside, slopes, value_and_gradient
 from tests.losses.test_policy import LOGP, OLD, ROW_ADV, TOKEN_ADV, clip, ppo_row, random_batch
 from tests.tabular import train
@@ -213,7 +213,7 @@ def test_corrections_table() -> None:
 @pytest.mark.parametrize("part", [decoupled_ppo, tis, mis, icepop])
 def test_where_sampler_and_trainer_agree_a_correction_is_ppo(part: Part) -> None:
     batch = random_batch()
-    same = batch.but(ref_logp_BT=batch.old_logp_BT)
+    same = batch.but(ref_logp_BT=batch["old_logp_BT"])
     torch.testing.assert_close(value_and_gradient(part, same), value_and_gradient(ppo, batch))
 
 
@@ -228,7 +228,9 @@ def test_corrections_learn(part: Part) -> None:
 
     def prepare(batch):
         noise_BT = 0.05 * torch.randn(batch.mask_BT.shape, generator=draw)
-        return batch.but(adv_BT=grpo(batch), ref_logp_BT=batch.old_logp_BT, old_logp_BT=batch.old_logp_BT + noise_BT)
+        return batch.but(
+            adv_BT=grpo(batch), ref_logp_BT=batch["old_logp_BT"], old_logp_BT=batch["old_logp_BT"] + noise_BT
+        )
 
     policy = train(prepare, lambda b: objective(b, Totals.of(b), part, token_mean)[0], steps=25, lr=4.0, epochs=4)
     assert policy.expected_reward() > 0.6
@@ -256,7 +258,7 @@ def test_marks_travel_with_their_rows() -> None:
     assert 0 < float(mark_BT.sum()) <= 4 and float((mark_BT * (batch.mask_BT == 0)).sum()) == 0.0
     batch = batch.but(adv_BT=adv_BT, mark_BT=mark_BT)
     index = torch.tensor([4, 1])
-    torch.testing.assert_close(batch.rows(index).mark_BT, mark_BT[index])
+    torch.testing.assert_close(batch.rows(index)["mark_BT"], mark_BT[index])
 
 
 # ---- terms

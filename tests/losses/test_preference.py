@@ -9,10 +9,10 @@ import torch
 
 from posttrain.core.errors import UserError
 from posttrain.losses.preference.dpo import dpo
-from posttrain.losses.preference.hinge import hinge
-from posttrain.losses.preference.ipo import ipo
 from posttrain.losses.preference.margin import margin
-from posttrain.losses.preference.robust_dpo import robust_dpo
+from posttrain.systems.preference.hinge import hinge_loss as hinge
+from posttrain.systems.preference.ipo import ipo_loss as ipo
+from posttrain.systems.preference.robust_dpo import robust_loss as robust_dpo
 from tests.losses.table import batch_of, inside, slopes, value_and_gradient
 
 # One pair. Chosen, two tokens: log-ratios .5 and .5, sum 1, mean .5. Rejected, one token: log-ratio -1.
@@ -121,7 +121,7 @@ def test_robust_without_flips_is_dpo() -> None:
 def test_robust_is_unbiased_under_flips() -> None:
     # labels flip with probability e: (1 - e) L(w, l) + e L(l, w) = dpo on the true labels, in value and gradient
     true = three_pairs()
-    flipped = true.but(chosen_P=true.rejected_P, rejected_P=true.chosen_P)
+    flipped = true.but(chosen_P=true["rejected_P"], rejected_P=true["chosen_P"])
     for e in (0.1, 0.3, 0.45):
         seen, wrong = (value_and_gradient(robust_dpo, b, flip_rate=e) for b in (true, flipped))
         for a, b, clean in zip(seen, wrong, value_and_gradient(dpo, true), strict=True):
@@ -131,7 +131,7 @@ def test_robust_is_unbiased_under_flips() -> None:
 def test_label_smoothing_of_a_half_pulls_back_to_the_reference() -> None:
     # at u = 0 half-wrong labels say nothing (gradient 0); at u = 2 they pull the margin down (dL/du > 0)
     batch = pair()
-    _, at_zero_BT = value_and_gradient(dpo, batch.but(logp_BT=batch.ref_logp_BT), label_smoothing=0.5)
+    _, at_zero_BT = value_and_gradient(dpo, batch.but(logp_BT=batch["ref_logp_BT"]), label_smoothing=0.5)
     assert inside(at_zero_BT, batch) == [[0.0, 0.0], [0.0]]
     _, grad_BT = value_and_gradient(dpo, batch, label_smoothing=0.5)
     assert grad_BT[0, 0] > 0 > grad_BT[1, 0]

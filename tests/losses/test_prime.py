@@ -11,10 +11,8 @@ from claims.worlds.tabular import TabularPolicy
 from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.core.types import Group
-from posttrain.losses.policy.implicit_prm import implicit_prm
-from posttrain.methods.prime import prime
-from posttrain.rewards.scorers.implicit import Implicit
 from posttrain.runs.in_memory import FunctionScorer, row
+from posttrain.systems.policy_gradient.prime import Implicit, implicit_prm, prime
 from tests.losses.table import slopes
 
 LOGP, REF = [[-1.0, -2.0], [-0.5, 9.0]], [[-1.5, -2.3], [-1.5, 4.0]]
@@ -28,7 +26,9 @@ def test_outcomes_teach_the_sum_of_log_ratios() -> None:
     mask_BT = torch.tensor([[1.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
     reward_BT = torch.tensor([[0.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
     ref = torch.tensor(REF, dtype=torch.float64)
-    loss_BT = implicit_prm(Batch(logp, mask_BT, ref_logp_BT=ref, reward_BT=reward_BT), beta=0.5) * mask_BT
+    loss_BT = (
+        implicit_prm(Batch(logp_BT=logp, mask_BT=mask_BT, ref_logp_BT=ref, reward_BT=reward_BT), beta=0.5) * mask_BT
+    )
     expected = torch.tensor([[0.513015, 0.513015], [0.974077, 0.0]], dtype=torch.float64)
     torch.testing.assert_close(loss_BT.detach(), expected, atol=1e-6, rtol=0)
 
@@ -50,8 +50,8 @@ def test_token_rewards_are_log_ratios() -> None:
     outcome = FunctionScorer(lambda rs: torch.tensor([1.0, 0.0]))
     Implicit(outcome, prm, start, beta=2.0).score([Group(row(0), made)])
     # a: 2 log(.75 / .5) = 2 log 1.5; b: 2 log(.25 / .5) = -2 log 2; the first letter is as likely as it was
-    assert made[0].reward_T.tolist() == pytest.approx([0.0, 2 * math.log(1.5)], abs=1e-6)
-    assert made[1].reward_T.tolist() == pytest.approx([0.0, -2 * math.log(2)], abs=1e-6)
+    assert made[0].stream("reward").tolist() == pytest.approx([0.0, 2 * math.log(1.5)], abs=1e-6)
+    assert made[1].stream("reward").tolist() == pytest.approx([0.0, -2 * math.log(2)], abs=1e-6)
     assert [r.reward for r in made] == [1.0, 0.0] == [r.rewards["outcome"] for r in made]
 
 

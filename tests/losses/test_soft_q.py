@@ -11,10 +11,16 @@ from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt
-from posttrain.losses.policy.soft_q import soft_q
 from posttrain.models.prompt_writer import PromptWriter
-from posttrain.rewards.scorers.prompted import Prompted, gap, label_reader, piecewise, with_prompt
-from posttrain.rewards.shaping.zscore import zscore
+from posttrain.systems.policy_gradient.rlprompt import (
+    Prompted,
+    gap,
+    label_reader,
+    piecewise,
+    soft_q,
+    with_prompt,
+    zscore,
+)
 from tests.advantages.test_advantages import outcomes
 from tests.losses.table import batch_of, inside, slopes, value_and_gradient
 from tests.models.tiny import policy as tiny_policy
@@ -87,10 +93,15 @@ def test_a_consistent_table_has_no_loss_and_is_the_softmax_of_the_rewards() -> N
     r = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
     A_31, V_31 = (r - r.logsumexp(0)).unsqueeze(-1), r.logsumexp(0).expand(3, 1)
     batch = Batch(
-        A_31, torch.ones(3, 1).double(), old_logp_BT=A_31, value_BT=V_31, old_value_BT=V_31, reward_BT=r.view(3, 1)
+        logp_BT=A_31,
+        mask_BT=torch.ones(3, 1).double(),
+        old_logp_BT=A_31,
+        value_BT=V_31,
+        old_value_BT=V_31,
+        reward_BT=r.view(3, 1),
     )
     torch.testing.assert_close(soft_q(batch), torch.zeros(3, 1).double(), rtol=0, atol=1e-12)
-    assert float(soft_q(batch.but(reward_BT=-batch.reward_BT)).sum()) > 1  # the sign of the reward matters
+    assert float(soft_q(batch.but(reward_BT=-batch["reward_BT"])).sum()) > 1  # the sign of the reward matters
 
 
 def test_an_observation_between_two_actions_changes_nothing_but_its_reward_counts() -> None:
@@ -134,7 +145,7 @@ def test_the_scorer_asks_the_frozen_model_with_the_prompt_before_the_question() 
     question = Prompt.text("q", "Is it so?", "yes")
     writer = PromptWriter.of(tiny_policy())
     made = writer.sample([question], 2, Sampling(max_tokens=2))
-    made[0][0].text, made[0][1].text = " Say ", ""
+    made[0][0].turns[-1].text, made[0][1].turns[-1].text = " Say ", ""
     Prompted(read, ["yes", "no"]).score([Group(question, made[0])])
     assert seen == ["Say Is it so?", "Is it so?"]
     close(torch.tensor([r.reward for r in made[0]]), [200 * 0.8, 180 * -0.6], 1e-4)

@@ -10,8 +10,8 @@ import torch
 from posttrain.core.errors import UserError
 from posttrain.losses.reward_model.bradley_terry import bradley_terry
 from posttrain.losses.supervised.sft import sft
-from posttrain.losses.supervised.step_value import step_value
 from posttrain.losses.value.value_loss import value_loss
+from posttrain.systems.reward_model.process_reward_model import step_value
 from tests.losses.table import batch_of, inside, slopes, value_and_gradient
 
 

@@ -8,7 +8,7 @@ from posttrain.api import run_plan
 from posttrain.core.config import Config
 from posttrain.core.sampling import Sampling
 from posttrain.environments.task import task
-from posttrain.methods.adacot import Labelled, adacot
+from posttrain.systems.efficient_reasoning.adacot import Labelled, adacot
 
 
 def test_labels_and_demonstrations() -> None:

@@ -10,7 +10,7 @@ from posttrain.api import run_plan
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
-from posttrain.methods.autothink import autothink
+from posttrain.systems.efficient_reasoning.autothink import autothink
 
 
 def test_stages() -> None:

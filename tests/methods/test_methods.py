@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from posttrain.api import build_loop
 from posttrain.core.config import to_dict
 from posttrain.core.loop import Loop
 from posttrain.core.method import Method, find_method
@@ -18,6 +17,7 @@ from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
 from posttrain.rewards.runtime.score import RewardSum
 from posttrain.rewards.runtime.scorer import Prescored
+from posttrain.runs.build import Pieces, build_loop
 from posttrain.runs.run import Run
 from posttrain.train import train
 from tests.runs import tiny_run
@@ -52,7 +52,8 @@ def loop_of(method: Method, run: Run, reward: Any = share, **changes: Any) -> Lo
     if method.scores:
         policy = policy.as_reward_model()
     scorer = Prescored() if method.rollout.name in WRITTEN else RewardSum([("test", reward, 1.0)], timeout=60)
-    return build_loop(tiny_run.config(**({"steps": 3, "warmup": 0} | changes)), method, policy, Pairs(), scorer, run)
+    config = tiny_run.config(**({"steps": 3, "warmup": 0} | changes))
+    return build_loop(config, method, policy, Pieces(Pairs(), scorer, run))
 
 
 def series(run: Run, name: str) -> list[float]:

@@ -13,7 +13,7 @@ from posttrain.core.plan import Cycle
 from posttrain.core.registry import find
 from posttrain.core.sampling import Sampling
 from posttrain.environments.task import task
-from posttrain.methods.open_rs import Mixed, open_rs
+from posttrain.systems.efficient_reasoning.open_rs import Mixed, open_rs
 
 
 def test_every_second_question_is_easy_and_the_test_is_not() -> None:

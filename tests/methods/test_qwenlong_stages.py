@@ -13,7 +13,7 @@ from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.plan import Context, Copy
 from posttrain.core.sampling import Sampling
-from posttrain.methods.qwenlong_stages import qwenlong_stages
+from posttrain.systems.policy_gradient.qwenlong_l15 import qwenlong_stages
 
 
 def test_what_follows_what() -> None:

@@ -17,9 +17,10 @@ from posttrain.core.registry import find
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
 from posttrain.environments.task import task
+from posttrain.environments.worked import Worked, with_steps
 from posttrain.methods.ppo import ppo
-from posttrain.methods.reft import Worked, reft, reinforced, with_steps
 from posttrain.runs.run import Run
+from posttrain.systems.policy_gradient.reft import reft, reinforced
 
 
 def two_tokens() -> Batch:
@@ -47,7 +48,7 @@ def test_the_critics_loss_by_hand() -> None:
     """5/2 (v - R)^2: 2.5 x 0.6925^2 = 1.198890625 and 2.5 x 0.65^2 = 1.05625, gradient 5 (v - R): -3.4625 and -3.25.
     Both values are within 0.2 of the old ones, so nothing is clipped."""
     (term,) = reinforced().terms
-    value_BT = two_tokens().value_BT.requires_grad_()
+    value_BT = two_tokens()["value_BT"].requires_grad_()
     batch = two_tokens().but(value_BT=value_BT, return_BT=torch.tensor([[0.9925, 1.05]], dtype=torch.float64))
     loss_BT = term(batch)
     assert loss_BT[0].tolist() == pytest.approx([1.198890625, 1.05625])

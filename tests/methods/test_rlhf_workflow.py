@@ -15,8 +15,8 @@ from posttrain.core.errors import UserError
 from posttrain.core.registry import find
 from posttrain.core.sampling import Sampling
 from posttrain.evals.overoptimisation import Point
-from posttrain.methods.rlhf_workflow import curves, rlhf_workflow, verdict
 from posttrain.runs.run import Run
+from posttrain.systems.preference.rlhf_workflow import curves, rlhf_workflow, verdict
 
 TINY: dict[str, Any] = {"rounds": 1, "steps": 1, "pairs": 16}
 

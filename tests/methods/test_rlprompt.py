@@ -8,7 +8,7 @@ from posttrain.api import run_plan
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.environments.task import task
-from posttrain.methods.rlprompt import Shots, rlprompt
+from posttrain.systems.policy_gradient.rlprompt import Shots, rlprompt
 
 
 def test_a_few_steps_on_the_embedded_model(tmp_path) -> None:

@@ -16,8 +16,8 @@ from posttrain.core.plan import Context, Phase
 from posttrain.core.registry import find
 from posttrain.core.sampling import Sampling
 from posttrain.methods.ppo import ppo
-from posttrain.methods.salsa import salsa
 from posttrain.runs.in_memory import numbered
+from posttrain.systems.policy_gradient.salsa import salsa
 from posttrain.weights.soup import soup
 
 
@@ -55,7 +55,7 @@ def test_the_soup_is_a_copy_and_stays() -> None:
     # its log-probabilities are of the averaged logits: log softmax(2, 0)
     (rollout,) = one.sample(numbered(1).prompts, 1, Sampling(), 0)[0]
     expected = torch.log_softmax(torch.tensor([2.0, 0.0]), 0)[rollout.actions[0]]
-    torch.testing.assert_close(live.logp([rollout])[0, 0], expected)
+    torch.testing.assert_close(live.streams([rollout.row], ["logp_BT"])["logp_BT"][0, 0], expected)
 
 
 def test_what_follows_what() -> None:

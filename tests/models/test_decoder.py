@@ -77,7 +77,7 @@ def test_right_padding_is_not_seen() -> None:
 @torch.no_grad()
 def test_packed_rows_are_separate_rows() -> None:
     """Rows of 8, 11, 8, 5 and 10 tokens in bins of 11 (11 | 10 | 8 | 8 | 5) and of 24 (11 10 | 8 8 5)."""
-    model, rows = tiny.decoder(), Rows.of(tiny.rollouts())
+    model, rows = tiny.decoder(), Rows.of(tiny.rows())
     for capacity, bins in ((None, 5), (24, 2)):
         packed = pack(rows, capacity)
         assert packed.tokens_NL.shape[0] == bins

@@ -12,7 +12,8 @@ from posttrain.core.assemble import assemble
 from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
-from posttrain.core.types import Group, Prompt, Rollout
+from posttrain.core.turn import Turn
+from posttrain.core.types import Group, Origin, Prompt, Rollout
 from posttrain.methods.grpo import grpo
 from posttrain.models.language import LanguagePolicy
 from posttrain.models.layout import Rows, pack
@@ -22,7 +23,7 @@ from tests.models import tiny
 # three contexts with two answers each; 8, 12, 8, 4, 3 and 9 tokens: bins of 12 hold 12 | 9 3 | 8 4 | 8
 LENGTHS = ((3, 5), (3, 9), (1, 7), (1, 3), (2, 1), (2, 7))
 LAYOUTS = ("padded", "packed", "shared")
-STREAMS = ("logp", "entropy", "score", "value")
+STREAMS = ("logp_BT", "entropy_BT", "score_B", "value_BT")
 
 
 def calm_policy() -> LanguagePolicy:
@@ -54,7 +55,7 @@ def close(got: Tensor, want: Tensor) -> None:
 
 def test_layouts_are_not_all_one() -> None:
     """The control: packed puts rows together, shared finds the three contexts, and the answers are computed anew."""
-    rows, calls = Rows.of(tiny.rollouts(LENGTHS)), []
+    rows, calls = Rows.of(tiny.rows(LENGTHS)), []
     packed = pack(rows)
     assert packed.tokens_NL.shape == (4, 12)
     assert sorted(torch.bincount(packed.bin_B).tolist()) == [1, 1, 2, 2]
@@ -127,7 +128,7 @@ def test_written_ends() -> None:
     made = tiny.policy().written(Prompt.text("p", "ab"), "c 1")
     assert made.context.tolist() == [3, 4]  # a, b: letters begin at 2 with the space
     assert made.actions.tolist() == [5, 2, 30, 1]  # c, space, 1, end
-    assert made.mask_T.tolist() == [True] * 4 and made.text == "c 1" and made.info["written"]
+    assert made.mask_T.tolist() == [True] * 4 and made.text == "c 1" and made.origin is Origin.WRITTEN
 
 
 def test_empty_prompt() -> None:
@@ -211,22 +212,31 @@ def test_clone_is_independent(name: str) -> None:
 # ---- one step of training, however it is laid out
 
 
-def groups() -> list[Group]:
-    """Three prompts of two answers each, rewards that differ within a group; one reward failed."""
+def groups(pairs: tuple[tuple[int, int], ...] = ()) -> list[Group]:
+    """Three prompts of two answers each, rewards that differ within a group."""
     made: list[Rollout] = tiny.rollouts(LENGTHS)
     out = []
     for i in range(0, 6, 2):
         pair = made[i : i + 2]
         for j, r in enumerate(pair):
             r.prompt, r.reward, r.index = pair[0].prompt, float(1 - j) + 0.1 * i, j
-        out.append(Group(pair[0].prompt, pair))
+        out.append(Group(pair[0].prompt, pair, pairs))
     return out
 
 
-def with_failure() -> list[Group]:
-    out = groups()
+def with_failure(pairs: tuple[tuple[int, int], ...] = ()) -> list[Group]:
+    """One reward failed."""
+    out = groups(pairs)
     out[2].rollouts[1].reward = float("nan")
     return out
+
+
+def paired() -> list[Group]:
+    return groups(((0, 1),))
+
+
+def paired_with_failure() -> list[Group]:
+    return with_failure(((0, 1),))
 
 
 METHODS: dict[str, tuple[Method, Callable[[], list[Group]]]] = {
@@ -234,8 +244,8 @@ METHODS: dict[str, tuple[Method, Callable[[], list[Group]]]] = {
     "dapo": (grpo.but(loss="dapo", aggregate="token-mean", terms=("entropy",)), with_failure),
     "gspo": (grpo.but(loss="gspo", aggregate="sequence-mean", terms=()), groups),
     "ppo": (grpo.but(advantage="gae", aggregate="token-mean", terms=("value-loss", "entropy", "kl")), with_failure),
-    "dpo": (grpo.but(rollout="pairs", loss="dpo(beta=0.5)", aggregate="pair-mean", terms=()), with_failure),
-    "bradley-terry": (grpo.but(loss="bradley-terry", aggregate="pair-mean", terms=()), groups),
+    "dpo": (grpo.but(rollout="pairs", loss="dpo(beta=0.5)", aggregate="pair-mean", terms=()), paired_with_failure),
+    "bradley-terry": (grpo.but(loss="bradley-terry", aggregate="pair-mean", terms=()), paired),
 }
 
 
@@ -249,12 +259,12 @@ def one_step(name: str, micro_tokens: int, layout: str) -> tuple[Tensor, dict[st
         tiny.randomise(policy.critic.head, seed=2)
     if learner.reference is not None:
         tiny.randomise(learner.reference.policy, seed=4, scale=0.1)
-    rollouts, batch = assemble(make())
-    batch = learner.annotate(rollouts, batch)
+    rows, batch = assemble(make())
+    batch = learner.annotate(rows, batch)
     with torch.no_grad():
         noise_BT = 0.3 * torch.randn(batch.mask_BT.shape, generator=torch.Generator().manual_seed(5))
-        batch = batch.but(old_logp_BT=policy.forward(rollouts)["logp_BT"] + noise_BT)
-    return gradient_of(learner, rollouts, credited(method, batch))
+        batch = batch.but(old_logp_BT=policy.forward(rows)["logp_BT"] + noise_BT)
+    return gradient_of(learner, rows, credited(method, batch))
 
 
 def credited(method: Method, batch: Batch) -> Batch:
@@ -262,8 +272,8 @@ def credited(method: Method, batch: Batch) -> Batch:
     return batch.but(adv_BT=adv[0], return_BT=adv[1]) if isinstance(adv, tuple) else batch.but(adv_BT=adv)
 
 
-def gradient_of(learner: Learner, rollouts: list[Rollout], batch: Batch) -> tuple[Tensor, dict[str, float]]:
-    seen = learner.update(rollouts, batch, step=0)
+def gradient_of(learner: Learner, rows: list[Turn], batch: Batch) -> tuple[Tensor, dict[str, float]]:
+    seen = learner.update(rows, batch, step=0)
     return gradient(learner.policy), seen
 
 
@@ -281,7 +291,7 @@ def test_a_step_does_not_depend_on_its_layout(name: str) -> None:
 
 def test_pieces_are_pieces() -> None:
     """The control: fewer micro_tokens are more pieces, down to one pair, or one row where there are no pairs."""
-    _, batch = assemble(groups())
+    _, batch = assemble(paired())
     for micro_tokens, sizes in (
         (1, [2, 2, 2]),
         (28, [4, 2]),
@@ -289,5 +299,5 @@ def test_pieces_are_pieces() -> None:
     ):  # 28 = 4 rows of 7; groups of two stay whole
         learner = Learner(tiny.policy(), METHODS["dpo"][0], micro_tokens=micro_tokens)
         assert [len(piece) for piece in learner._micro(batch, torch.arange(6))] == sizes
-    _, batch = assemble([Group(g.rollouts[0].prompt, g.rollouts[:1]) for g in groups()])
-    assert len(list(Learner(tiny.policy(), grpo, micro_tokens=1)._micro(batch, torch.arange(3)))) == 3
+    _, batch = assemble(groups())
+    assert len(list(Learner(tiny.policy(), grpo, micro_tokens=1)._micro(batch, torch.arange(6)))) == 6

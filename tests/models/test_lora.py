@@ -7,11 +7,12 @@ import torch
 from torch import nn
 
 from posttrain.core.errors import UserError
+from posttrain.core.sampling import Sampling
 from posttrain.inference.engine import Engine
-from posttrain.inference.sampling import Sampling, generate
 from posttrain.methods.grpo import grpo
 from posttrain.models.load import load_model, save_model
 from posttrain.models.lora import LoRALinear, add_lora, merged_state
+from posttrain.models.sampling import generate
 from posttrain.weights.learner import Learner
 from tests.models import tiny
 

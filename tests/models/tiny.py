@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from posttrain.core.turn import Turn
 from posttrain.core.types import Prompt, Rollout
 from posttrain.models.decoder import Decoder, DecoderConfig
 from posttrain.models.hf import HFDecoder
@@ -119,6 +120,11 @@ def wrapped(name: str) -> HFDecoder:
 
 def prompts(*texts: str) -> list[Prompt]:
     return [Prompt.text(f"p{i}", text) for i, text in enumerate(texts)]
+
+
+def rows(*args: Any) -> list[Turn]:
+    """The same as rows of a batch."""
+    return [r.row for r in rollouts(*args)]
 
 
 def rollouts(

@@ -1,10 +1,11 @@
 """What comes at a step is a function of (seed, step); a finite set is seen whole before any of it is seen again."""
 
+from posttrain.core.protocols import Environment
 from posttrain.core.types import Prompt
 from posttrain.prompts.uniform import uniform
 
 
-class Ten:
+class Ten(Environment):
     size = 10
 
     def prompt(self, index, split="train"):
@@ -16,7 +17,9 @@ class Endless(Ten):
 
 
 def ids(env, step, n, seed, **params):
-    return [p.id for p in uniform.but(**params).live().next(env, step, n, seed)]
+    live = uniform.but(**params).live()
+    live.start(env, seed)
+    return [p.id for p in live.propose(n, step)]
 
 
 def test_an_epoch_sees_every_prompt_once():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from posttrain.core.types import Prompt
-from posttrain.rewards.rules.adacot import adacot, broken
+from posttrain.systems.efficient_reasoning.adacot import broken
+from posttrain.systems.efficient_reasoning.adacot import mode_penalty as adacot
 
 HARD, EASY = Prompt.text("h", "17*23?", "391", cot=True), Prompt.text("e", "2+2?", "4", cot=False)
 

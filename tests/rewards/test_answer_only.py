@@ -14,9 +14,8 @@ from posttrain.core.registry import find
 from posttrain.core.types import Group, Prompt
 from posttrain.losses.aggregate import Totals
 from posttrain.losses.objective import objective
-from posttrain.methods.rlmt import thinking
-from posttrain.rewards.scorers.answer_only import AnswerOnly
 from posttrain.runs.in_memory import numbered
+from posttrain.systems.policy_gradient.rlmt import AnswerOnly, thinking
 from tests.rewards.test_pairwise import group
 
 

@@ -14,10 +14,8 @@ from posttrain.core.registry import find
 from posttrain.core.types import Group, Prompt
 from posttrain.losses.aggregate import Totals
 from posttrain.losses.objective import objective
-from posttrain.methods.writing_zero import brpo
-from posttrain.rewards.scorers.bootstrapped import Bootstrapped
 from posttrain.rewards.scorers.pairwise import one_by_one
-from posttrain.select.balanced import balanced
+from posttrain.systems.policy_gradient.writing_zero import Bootstrapped, balanced, brpo
 from tests.rewards.test_pairwise import group
 
 
@@ -79,7 +77,7 @@ def test_the_step_follows_the_sign() -> None:
     # two answers of one token, A = -1 and 1, on policy; the mean over 2 tokens: slopes -A/2 = .5 and -.5
     method = brpo()
     _, batch = assemble(balanced([scored("a", "bb", "ccc", at=1)]))
-    leaf = batch.old_logp_BT.clone().requires_grad_()
+    leaf = batch["old_logp_BT"].clone().requires_grad_()
     batch = batch.but(adv_BT=method.advantage(batch), logp_BT=leaf)
     loss, _ = objective(batch, Totals.of(batch), method.loss, method.aggregate, method.terms)
     loss.backward()

@@ -10,9 +10,15 @@ import torch
 from claims.worlds.tabular import TabularPolicy
 from posttrain.core.errors import UserError
 from posttrain.core.types import Group
-from posttrain.methods.text2grad import text2grad
-from posttrain.rewards.scorers.critique import Critiqued, find_quotes, mark_tokens, of_task, read_critique
 from posttrain.runs.in_memory import row
+from posttrain.systems.policy_gradient.text2grad import (
+    Critiqued,
+    find_quotes,
+    mark_tokens,
+    of_task,
+    read_critique,
+    text2grad,
+)
 
 
 def test_a_critique_is_read_from_the_json_in_it() -> None:
@@ -54,7 +60,7 @@ def test_the_scorer_fills_token_rewards_and_masks_failures() -> None:
         return 'Good "bc", poor "d": {"good": ["bc"], "poor": ["d"]}'
 
     report = Critiqued(critic, p.decode, scale=0.5).score([Group(row(0), answers)])
-    assert answers[0].reward == 0.0 and answers[0].reward_T.tolist() == [0.0, 0.5, 0.5, -0.5]
+    assert answers[0].reward == 0.0 and answers[0].stream("reward").tolist() == [0.0, 0.5, 0.5, -0.5]
     assert math.isnan(answers[1].reward) and report.masked == 1 and report.rewards[0].error == "RuntimeError: no idea"
     assert report.rewards[0].mean == pytest.approx(0.5)
 

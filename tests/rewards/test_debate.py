@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from posttrain.core.errors import UserError
-from posttrain.methods.debate_reward import mixed
-from posttrain.rewards.scorers.debate import Debate, greedy, linear_judge, minimax
+from posttrain.systems.reward_shaping_safety.debate_reward import Debate, greedy, linear_judge, minimax, mixed
 
 STATE = [1.0, 1.0, 1.0, 1.0]
 # action 0 over action 1, feature by feature: +3, +1, -2, -5

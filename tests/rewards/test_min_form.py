@@ -10,8 +10,8 @@ import torch
 from posttrain.advantages.pure import pure
 from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
-from posttrain.methods.pure import pure as plan
-from posttrain.rewards.shaping.min_form import min_form
+from posttrain.systems.policy_gradient.pure import min_form
+from posttrain.systems.policy_gradient.pure import pure as plan
 
 
 def steps(rewards: list[list[float]], lengths: list[int] | None = None, **info) -> Batch:
@@ -20,7 +20,7 @@ def steps(rewards: list[list[float]], lengths: list[int] | None = None, **info) 
     mask_BT = (torch.arange(reward_BT.shape[1]) < length_B.unsqueeze(-1)).double()
     group_B = torch.zeros(len(rewards), dtype=torch.long)
     told = {f"reward:{k}_B": torch.tensor(v, dtype=torch.float64) for k, v in info.items()}
-    return Batch(torch.zeros_like(mask_BT), mask_BT, reward_BT=reward_BT, group_B=group_B, **told)
+    return Batch(logp_BT=torch.zeros_like(mask_BT), mask_BT=mask_BT, reward_BT=reward_BT, group_B=group_B, **told)
 
 
 def close(got, expected) -> None:

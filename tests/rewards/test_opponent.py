@@ -17,11 +17,10 @@ from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group
 from posttrain.losses.aggregate import Totals
 from posttrain.losses.objective import objective
-from posttrain.methods.nash_md import against_mixture
-from posttrain.methods.spo_minimaximalist import self_play
-from posttrain.rewards.scorers.opponent import Opponent
 from posttrain.rewards.scorers.pairwise import WinRate
 from posttrain.runs.in_memory import numbered
+from posttrain.systems.policy_gradient.nash_md import Opponent, against_mixture
+from posttrain.systems.policy_gradient.spo_minimaximalist import self_play
 
 
 def policy(*p: float) -> TabularPolicy:
@@ -59,14 +58,14 @@ def test_the_gradient_of_nash_md_by_hand() -> None:
     game = Game(torch.tensor([[[0.5, 0.9], [0.1, 0.5]]]))
     (p,) = numbered(1).prompts
     group = Group(p, [pi.written(p, "a")])
-    group.rollouts[0].logp_T = torch.tensor([math.log(0.5)])
+    group.rollouts[0].turns[-1].logp_T = torch.tensor([math.log(0.5)])
     WinRate(game.judge, Opponent(b_only, b_only, Sampling(), m=3)).score([group])
     method = against_mixture(tau=0.1)
     rollouts, batch = assemble([group])
     batch = batch.but(ref_logp_BT=ref.forward(rollouts)["logp_BT"].detach())
     for part in method.shaping:
         batch = batch.but(reward_BT=part(batch))
-    leaf = batch.old_logp_BT.clone().requires_grad_()
+    leaf = batch["old_logp_BT"].clone().requires_grad_()
     batch = batch.but(adv_BT=method.advantage(batch), logp_BT=leaf)
     loss, _ = objective(batch, Totals.of(batch), method.loss, method.aggregate, method.terms)
     loss.backward()

@@ -15,9 +15,8 @@ from posttrain.core.plan import Copy, Phase
 from posttrain.core.registry import find
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group
-from posttrain.rewards.scorers.referenced import Referenced
-from posttrain.rewards.shaping.par import preference_as_reward
 from posttrain.runs.in_memory import FunctionScorer, numbered
+from posttrain.systems.reward_shaping_safety.par import Referenced, preference_as_reward
 from tests.losses.table import slopes
 
 NAN = math.nan
@@ -34,7 +33,11 @@ def batch(**info: list[float]) -> Batch:
     found = {f"reward:{k}_B": torch.tensor(v, dtype=torch.float64) for k, v in info.items()}
     tensors = [torch.tensor(x, dtype=torch.float64) for x in (mask, reward)]
     return Batch(
-        torch.zeros_like(tensors[0]), tensors[0], reward_BT=tensors[1], group_B=torch.tensor([5, 5, 2, 5]), **found
+        logp_BT=torch.zeros_like(tensors[0]),
+        mask_BT=tensors[0],
+        reward_BT=tensors[1],
+        group_B=torch.tensor([5, 5, 2, 5]),
+        **found,
     )
 
 
@@ -71,7 +74,7 @@ def test_slope_is_the_sigmoids_and_fades_above_the_reference() -> None:
     # d/dr sigmoid(r - ref) = s (1 - s) > 0: a flipped sign would be below 0
     ref = [0.3, -0.2, 1.0, 0.0]
     found = batch(reference0=ref)
-    leaf = found.reward_BT.clone().requires_grad_()
+    leaf = found["reward_BT"].clone().requires_grad_()
     out = preference_as_reward(found.but(reward_BT=leaf), against="reference")
     (grad,) = torch.autograd.grad(out[:3].sum(), leaf)
     rows = [[math.log(3)], [0.0], [math.log(9)]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from posttrain.core.types import Prompt
-from posttrain.rewards.rules.partial_credit import partial_credit
+from posttrain.systems.policy_gradient.reft import partial_credit
 
 PROMPT = Prompt.text("p", "How many?", "12")
 

@@ -24,7 +24,7 @@ def batch() -> Batch:
     mask = torch.tensor([[1.0, 1.0], [1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
     reward = torch.tensor([[0.0, 1.0], [5.0, 0.0], [NAN, NAN]], dtype=torch.float64)
     info = {"reward:a_B": torch.tensor([1.0, 3.0, NAN]), "reward:b_B": torch.tensor([0.0, 2.0, NAN])}
-    return Batch(torch.zeros_like(mask), mask, reward_BT=reward, **info)
+    return Batch(logp_BT=torch.zeros_like(mask), mask_BT=mask, reward_BT=reward, **info)
 
 
 @pytest.mark.derived("shaping/proxy-points")

@@ -49,7 +49,7 @@ def test_the_tokens_are_scored_not_the_text() -> None:
     before = [r.reward for g in groups for r in g.rollouts]
     for g in groups:
         for r in g.rollouts:
-            r.text = "something else"
+            r.turns[-1].text = "something else"
     model.score(groups)
     assert [r.reward for g in groups for r in g.rollouts] == before
 

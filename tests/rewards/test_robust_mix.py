@@ -9,8 +9,13 @@ import torch
 
 from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
-from posttrain.rewards.scorers.brme import GaussianHeads, brme_loss, fit_heads, most_confident
-from posttrain.rewards.shaping.robust_mix import robust_mix
+from posttrain.systems.reward_shaping_safety.reward_robust_rlhf import (
+    GaussianHeads,
+    brme_loss,
+    fit_heads,
+    most_confident,
+    robust_mix,
+)
 from tests.losses.table import slopes
 
 NAN = math.nan
@@ -22,7 +27,7 @@ def batch(members: bool = True) -> Batch:
     reward = torch.tensor([[0.0, 2.0], [1.0, 0.0], [NAN, NAN]], dtype=torch.float64)
     rows = {"m0": [2.0, 1.0, NAN], "m1": [0.0, 3.0, NAN], "m2": [5.0, 4.0, NAN]} if members else {}
     info = {f"reward:{k}_B": torch.tensor(v, dtype=torch.float64) for k, v in rows.items()}
-    return Batch(torch.zeros_like(mask), mask, reward_BT=reward, **info)
+    return Batch(logp_BT=torch.zeros_like(mask), mask_BT=mask, reward_BT=reward, **info)
 
 
 @pytest.mark.derived("shaping/robust-mix")

@@ -7,10 +7,9 @@ import pytest
 from posttrain.core.errors import UserError
 from posttrain.core.registry import find
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.rewards.rules import rule_fraction as module
-from posttrain.rewards.rules.rule_fraction import rule_fraction
 from posttrain.rewards.runtime.score import RewardSum
-from posttrain.rewards.scorers.rule_extraction import checked, extract_rules, listed, normal
+from posttrain.systems.reward_shaping_safety import autorule as module
+from posttrain.systems.reward_shaping_safety.autorule import checked, extract_rules, listed, normal, rule_fraction
 
 PROMPT = Prompt.text("p", "2+2?", "4")
 LONG, SHOUTS = ("long", lambda p, t: len(t) > 5), ("shouts", lambda p, t: t.isupper())

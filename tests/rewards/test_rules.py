@@ -26,7 +26,7 @@ from posttrain.rewards.rules.regex import regex
 from posttrain.rewards.rules.repetition import repetition
 from posttrain.rewards.rules.task import task
 
-RULES = [p for p in parts("reward") if p.fn.__module__.startswith("posttrain.rewards.rules.")]
+RULES = [p for p in parts("reward") if hasattr(importlib.import_module(p.fn.__module__), "validate")]
 
 
 def asked(answer: object = None, **info: object) -> Prompt:

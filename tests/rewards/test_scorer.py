@@ -23,12 +23,12 @@ from posttrain.rewards.runtime.scorer import (
     aside,
     texts_of,
 )
-from posttrain.rewards.runtime.spec import build_scorer
 from posttrain.rewards.runtime.timeout_pool import Failure
-from posttrain.rewards.scorers.answer_only import AnswerOnly
-from posttrain.rewards.scorers.bootstrapped import Bootstrapped
-from posttrain.rewards.scorers.costed import Costed
 from posttrain.rewards.scorers.pairwise import WinRate
+from posttrain.rewards.scorers.spec import build_scorer
+from posttrain.systems.policy_gradient.rlmt import AnswerOnly
+from posttrain.systems.policy_gradient.writing_zero import Bootstrapped
+from posttrain.systems.reward_shaping_safety.hc_rlhf import Costed
 
 ASK = Prompt.text("q", "which?", "bb")
 ENV = school("arithmetic", level=1, think=False)
@@ -129,7 +129,11 @@ def test_every_scorer_is_registered_with_a_card() -> None:
     assert {"win-rate", "bootstrapped", "answer-only", "costed", "critiqued", "fine-grained", "implicit"} <= set(found)
     assert {"process-model", "prompted", "referenced", "reward-model", "learned-reward"} <= set(found)
     for part in found.values():
-        assert issubclass(part.fn, BaseScorer) and part.card.doc and part.card.file.startswith("posttrain/rewards/")  # type: ignore[arg-type]
+        assert (
+            issubclass(part.fn, BaseScorer)
+            and part.card.doc
+            and part.card.file.startswith(("posttrain/rewards/", "posttrain/systems/"))
+        )  # type: ignore[arg-type]
     assert find("win_rate", "scorer").fn is WinRate
 
 

@@ -22,7 +22,7 @@ REWARD = [[0.0, 5.0], [0.0, 0.0], [math.nan, math.nan]]
 def batch() -> Batch:
     old, ref, reward = (torch.tensor(x, dtype=torch.float64) for x in (OLD, REF, REWARD))
     mask = torch.tensor([[1, 1], [1, 0], [0, 0]], dtype=torch.float64)
-    return Batch(torch.zeros_like(mask), mask, old_logp_BT=old, ref_logp_BT=ref, reward_BT=reward)
+    return Batch(logp_BT=torch.zeros_like(mask), mask_BT=mask, old_logp_BT=old, ref_logp_BT=ref, reward_BT=reward)
 
 
 @pytest.mark.derived("shaping/kl-in-reward")
@@ -44,7 +44,7 @@ def test_kl_in_reward(kind: str, expected) -> None:
 def test_kl_in_reward_leaves_its_input_alone() -> None:
     before = batch()
     kl_in_reward(before)
-    torch.testing.assert_close(before.reward_BT, batch().reward_BT, equal_nan=True)
+    torch.testing.assert_close(before["reward_BT"], batch()["reward_BT"], equal_nan=True)
 
 
 @pytest.mark.derived("shaping/adaptive-kl")

@@ -6,7 +6,7 @@ from posttrain.core.errors import UserError
 from posttrain.core.types import Group
 from posttrain.environments.school import school
 from posttrain.rewards.runtime.scorer import Prescored
-from posttrain.rewards.runtime.spec import build_scorer, split_sum
+from posttrain.rewards.scorers.spec import build_scorer, split_sum
 
 ENV = school("arithmetic", level=1, think=False)
 

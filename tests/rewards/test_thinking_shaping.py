@@ -13,15 +13,15 @@ from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.core.types import Prompt
 from posttrain.rewards.rules.thinks import thinks
-from posttrain.rewards.shaping.autothink import autothink
-from posttrain.rewards.shaping.autothink_balance import autothink_balance
-from posttrain.rewards.shaping.autothink_length import autothink_length
 from posttrain.rewards.shaping.cosine_length import cosine_length
-from posttrain.rewards.shaping.grpo_lambda import best_groups, grpo_lambda
-from posttrain.rewards.shaping.laser import laser
-from posttrain.rewards.shaping.laser_d import laser_d
-from posttrain.rewards.shaping.open_rs import open_rs
 from posttrain.rewards.shaping.repeats import repeated, repeats
+from posttrain.systems.efficient_reasoning.autothink import autothink_balance, autothink_length
+from posttrain.systems.efficient_reasoning.autothink import naive_reward as autothink
+from posttrain.systems.efficient_reasoning.grpo_lambda import best_groups
+from posttrain.systems.efficient_reasoning.grpo_lambda import short_where_solved as grpo_lambda
+from posttrain.systems.efficient_reasoning.laser import by_difficulty as laser_d
+from posttrain.systems.efficient_reasoning.laser import length_bonus as laser
+from posttrain.systems.efficient_reasoning.open_rs import cosine_and_form as open_rs
 
 
 def answers(
@@ -36,7 +36,7 @@ def answers(
         reward_BT[b, n - 1] = x
     token_BT = torch.tensor([[ord(c) for c in word.ljust(T)] for word in tokens]) if tokens else None
     group_B = torch.tensor([0] * B if groups is None else groups)
-    return Batch(torch.zeros(B, T), mask_BT, reward_BT=reward_BT, group_B=group_B, token_BT=token_BT)
+    return Batch(logp_BT=torch.zeros(B, T), mask_BT=mask_BT, reward_BT=reward_BT, group_B=group_B, token_BT=token_BT)
 
 
 def close(got: torch.Tensor, expected: Sequence[float]) -> None:
@@ -82,7 +82,7 @@ def test_cosine_orders_answers() -> None:
 
 def test_cosine_reads_a_component_and_leaves_failures() -> None:
     batch = answers([4, 4, 4], [0.2, 1.2, math.nan])
-    batch["reward:task_B"] = torch.tensor([1.0, 0.0, math.nan])
+    batch = batch.but(**{"reward:task_B": torch.tensor([1.0, 0.0, math.nan])})
     got_BT = cosine_length(batch, longest=8, outcome="task")
     close(got_BT[:2].sum(-1), [1.5, -5.0])
     assert got_BT[2, 3].isnan()
@@ -229,7 +229,8 @@ def test_open_rs_by_hand() -> None:
     # longest 8: n = 4: c = +-(3/4 + 1/4 cos(pi/2)) = +-.75; n = 8: +-.5; n = 2: +-(.75 + .25 * .707107) = +-.926777
     # R = 2 c + 1 [form]; the components say right 1 1 0 0 1 and well-formed 1 0 1 0 1
     batch = answers([4, 8, 4, 8, 2], [2.0, 1.0, 1.0, 0.0, 2.0])
-    batch.info |= {"reward:task_B": torch.tensor([1.0, 1, 0, 0, 1]), "reward:format_B": torch.tensor([1.0, 0, 1, 0, 1])}
+    told = {"reward:task_B": torch.tensor([1.0, 1, 0, 0, 1]), "reward:format_B": torch.tensor([1.0, 0, 1, 0, 1])}
+    batch = batch.but(**told)
     got_B = open_rs(batch, longest=8, outcome="task", format="format").sum(-1)
     close(got_B, [2.5, 1.0, -0.5, -1.0, 2 * 0.926776695 + 1])
     close(open_rs(answers([4, 4], [1.0, 0.0]), longest=8).sum(-1), [1.5, -1.5])  # nothing but right and wrong
@@ -254,7 +255,9 @@ def modes() -> Batch:
 def test_autothink_matrix() -> None:
     close(autothink(modes()).sum(-1), [1.0, 0.0, 1.0, 2.0, -1.0])
     batch = modes()
-    batch["reward:thinks_B"] = torch.tensor([0.0, 0, 1, 1, 1])  # a component has the last word on the mode
+    batch = batch.but(
+        **{"reward:thinks_B": torch.tensor([0.0, 0, 1, 1, 1])}
+    )  # a component has the last word on the mode
     close(autothink(batch, mode="thinks").sum(-1), [2.0, -1.0, 1.0, 1.0, 0.0])
 
 

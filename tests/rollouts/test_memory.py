@@ -13,13 +13,16 @@ from posttrain.core.assemble import answers, assemble, placed, shared
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.loop import describe
+from posttrain.core.protocols import RolloutRequest
+from posttrain.core.sampling import Sampling
+from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.environments.task import task
-from posttrain.evals.accuracy import accuracy, at_test
-from posttrain.inference.sampling import Sampling
+from posttrain.evals.accuracy import accuracy
 from posttrain.methods.grpo import grpo
 from posttrain.rollouts.memory import memory, noted
 from posttrain.rollouts.sample import sample
+from posttrain.runs.build import at_test
 from posttrain.runs.in_memory import FunctionScorer, Listed, fit
 
 
@@ -44,14 +47,14 @@ SHORT = Prompt.text("s", "hello", "y")
 
 def test_each_turn_sees_the_question_the_notes_and_the_next_parts():
     policy = Scribe()
-    groups = memory(policy, [LONG, SHORT], Sampling(4), 0, 0, n=2, reading=(2, 0))
+    groups = memory(RolloutRequest({"policy": policy}, [LONG, SHORT], Sampling(4), 0, 0), n=2, reading=(2, 0))
     reads = [p for p in policy.seen if "Part:" in p.last]
     assert [p.id for p in reads] == ["d/0/0", "d/1/0", "d/0/1", "d/1/1"]
     assert "red green" in reads[0].last and "blue" not in reads[0].last and "Notes so far: none" in reads[0].last
     assert "blue" in reads[2].last and "red" not in reads[2].last and "Notes so far: note d/0/0" in reads[2].last
     last = next(p for p in policy.seen if p.id == "d/1/2").last
     assert "Notes: note d/1/1" in last and "blue" not in last and "what?" in last
-    assert [[len(r.earlier) for r in g.rollouts] for g in groups] == [[2, 2], [0, 0]]
+    assert [[len(r.contexts) for r in g.rollouts] for g in groups] == [[3, 3], [1, 1]]
     assert groups[0].rollouts[1].info["asked"] == last and "asked" not in groups[1].rollouts[0].info
     assert [[(r.prompt.id, r.index) for r in g.rollouts] for g in groups] == [
         [("d", 0), ("d", 1)],
@@ -66,30 +69,25 @@ def test_each_turn_sees_the_question_the_notes_and_the_next_parts():
 def test_notes_are_what_follows_the_thinking():
     said = [turned(0.0, 1) for _ in range(3)]
     for r, text in zip(said, ("<think>a</think> Oslo. ", "", "<think>never closed"), strict=True):
-        r.text = text
+        r.turns[-1].text = text
     assert noted([]) == "" and noted(said[:1]) == "Oslo." and noted(said) == "Oslo."
 
 
 def turned(reward: float, *lengths: int, mask: list[bool] | None = None) -> Rollout:
-    made = []
-    for T in lengths:
-        made.append(
-            Rollout.single(
-                LONG, torch.tensor([1]), torch.arange(T), torch.full((T,), -0.5), torch.ones(T, dtype=torch.bool)
-            )
-        )
-    own = made[-1].mask_T if mask is None else torch.tensor(mask)
-    return replace(made[-1], reward=reward, earlier=made[:-1], mask_T=own)
+    seen = Observation(torch.tensor([1]))
+    turns = [Turn.of(seen, torch.arange(T), torch.full((T,), -0.5)) for T in lengths]
+    turns[-1].mask_T = turns[-1].mask_T if mask is None else torch.tensor(mask)
+    return Rollout(LONG, turns, reward=reward)
 
 
 def test_rows_of_turns_and_their_credit():
     # two answers with turns of (3, 1 | 2) and (1 | 3) actions; the second answer's first token is the environment's
     group = Group(LONG, [turned(1.0, 3, 1, 2), turned(0.0, 1, 3, mask=[False, True, True])])
-    rollouts, batch = assemble([group])
-    assert [len(r) for r in rollouts] == [3, 1, 2, 1, 3]
+    rows, batch = assemble([group])
+    assert [len(row) for row in rows] == [3, 1, 2, 1, 3]
     assert batch["answer_B"].tolist() == [2, 2, 2, 4, 4]
-    assert batch.reward_BT.tolist() == [[0, 0, 0], [0, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 0]]
-    assert len(batch.chosen_P) == 0  # two answers with turns are no preference pair of rows
+    assert batch["reward_BT"].tolist() == [[0, 0, 0], [0, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 0]]
+    assert "chosen_P" not in batch  # two answers are no preference pair
     judged = answers(batch)
     assert judged.returns_B.tolist() == [1.0, 0.0] and judged.mask_BT.shape == (2, 3)
     adv_AT = torch.tensor([[0.5, 0.75, 0.0], [9.0, -2.0, -3.0]])
@@ -132,28 +130,30 @@ def test_training_moves_the_notes_by_the_answers_reward():
 def test_a_test_reads_as_training_does():
     env = task("documents(parts=3, facts=2)")
     policy = Scribe()
-    score = accuracy(policy, env, 2, Sampling(4), rollout=at_test(memory.but(reading=(3, 0))))
+    score = accuracy(policy, env, 2, Sampling(4), rollout=at_test(grpo.but(rollout=memory.but(reading=(3, 0))), env))
     assert score.problems == 2 and len(policy.seen) == 4  # one turn of three parts, one answer
-    assert at_test(sample) is None
+    assert at_test(grpo.but(rollout=sample), env) is None
 
 
 @pytest.mark.parametrize("reading", [(0, 1), (1, -1)])
 def test_bad_reading_is_a_sentence(reading):
     with pytest.raises(UserError, match="at least one part is read at a time"):
-        memory(Scribe(), [LONG], Sampling(4), 0, 0, reading=reading)
+        memory(RolloutRequest({"policy": Scribe()}, [LONG], Sampling(4), 0, 0), reading=reading)
 
 
 def test_a_document_of_a_file_is_cut_at_words(tmp_path):
     text = " ".join(f"word{i}" for i in range(400))  # 3,089 characters
     (tmp_path / "long.jsonl").write_text(json.dumps({"question": "Which?", "answer": "word7", "document": text}) + "\n")
     env, policy = task(str(tmp_path / "long.jsonl")), Scribe()
-    (group,) = memory(policy, [env.prompt(0, "test")], Sampling(4), 0, 0, n=1)
+    (group,) = memory(RolloutRequest({"policy": policy}, [env.prompt(0, "test")], Sampling(4), 0, 0), n=1)
     parts = [p.info["part"] for p in policy.seen[:-1]]
     assert " ".join(parts) == text and len(parts) == 4 and all(len(part) <= 1000 for part in parts)
-    assert "Which?" in policy.seen[0].last and len(group.rollouts[0].earlier) == 4
+    assert "Which?" in policy.seen[0].last and len(group.rollouts[0].contexts) == 5
 
 
 def test_nothing_to_read_is_a_sentence():
     with pytest.raises(UserError, match="no prompt has a text to read in parts"):
-        memory(Scribe(), [SHORT], Sampling(4), 0, 0)
-    assert len(memory(Scribe(), [SHORT], Sampling(4), 0, 1, n=2)[0].rollouts) == 2  # later, in a mixture, it may happen
+        memory(RolloutRequest({"policy": Scribe()}, [SHORT], Sampling(4), 0, 0))
+    assert (
+        len(memory(RolloutRequest({"policy": Scribe()}, [SHORT], Sampling(4), 0, 1), n=2)[0].rollouts) == 2
+    )  # later, in a mixture, it may happen

@@ -7,9 +7,11 @@ import pytest
 from claims.worlds.thinking import Thinking, ramp
 from posttrain.core.errors import UserError
 from posttrain.core.method import find_method
+from posttrain.core.protocols import RolloutRequest
 from posttrain.core.sampling import Sampling
 from posttrain.rollouts.sample import sample
-from posttrain.rollouts.siri import limit, siri
+from posttrain.systems.efficient_reasoning.siri import length_cycles as siri
+from posttrain.systems.efficient_reasoning.siri import limit
 
 
 @pytest.mark.derived("rollout/siri")
@@ -39,12 +41,14 @@ def test_limit_without_cycles_and_in_vain() -> None:
 def test_answers_are_those_of_the_step_cut_at_its_limit() -> None:
     w = Thinking(ramp([2, 8], 16), 0)
     policy, prompts, how = w.start(stop=0.05), w.asked(4).prompts, Sampling(max_tokens=16)
-    whole = [r for g in sample(policy, prompts, how, 3, 40) for r in g.rollouts]
-    short = [r for g in siri(policy, prompts, how, 3, 40, cycle=(0.5, 80)) for r in g.rollouts]
+    whole = [r for g in sample(RolloutRequest({"policy": policy}, prompts, how, 3, 40)) for r in g.rollouts]
+    short = [
+        r for g in siri(RolloutRequest({"policy": policy}, prompts, how, 3, 40), cycle=(0.5, 80)) for r in g.rollouts
+    ]
     assert any(len(r) > 8 for r in whole)
     for a, b in zip(whole, short, strict=True):
         assert b.actions.tolist() == a.actions[:8].tolist()
-        assert b.stopped == (a.stopped and len(a) <= 8) and bool(b.mask_T.all())
+        assert (not b.truncated) == (not a.truncated and len(a) <= 8) and bool(b.mask_T.all())
 
 
 def test_cut_answers_are_not_filtered() -> None:

@@ -10,14 +10,16 @@ import torch
 from posttrain.api import run_plan
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
+from posttrain.core.protocols import RolloutRequest
 from posttrain.core.sampling import Sampling
+from posttrain.core.turn import Observation
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.methods.process_reward_model import process_reward_model
-from posttrain.methods.pure import pure
 from posttrain.models.load import load_model
 from posttrain.rewards.scorers.process_model import ProcessModel
 from posttrain.rollouts.step_labels import label_steps, step_ends, step_labels
 from posttrain.runs.in_memory import FunctionScorer, Listed, fit, row
+from posttrain.systems.policy_gradient.pure import pure
+from posttrain.systems.reward_model.process_reward_model import process_reward_model
 
 
 class Spelled:
@@ -33,6 +35,9 @@ class Spelled:
 
     def encode(self, prompt: Prompt) -> torch.Tensor:
         return torch.tensor([1])
+
+    def observe(self, prompt: Prompt) -> Observation:
+        return Observation(self.encode(prompt))
 
     def sample(self, prompts, n, how, seed=0, step=0):
         return [[self._rollout(p, t, i) for i, t in enumerate(self.texts)] for p in prompts]
@@ -66,14 +71,14 @@ def test_steps_are_worth_what_their_continuations_earn(monkeypatch: pytest.Monke
     told = [("".join(map(chr, s["tokens"])), s["worth"]) for s in p.info["steps"]]
     # inner ends first, three of four continuations right; then whole answers with their own reward
     assert told == [("a. ", 0.75), ("a. b. ", 0.75), ("a. ", 0.75), ("a. b. c", 1.0), ("a. x", 0.0)]
-    (group,) = step_labels(policy, [p], Sampling(), 0, 0)
+    (group,) = step_labels(RolloutRequest({"policy": policy}, [p], Sampling(), 0, 0))
     assert [r.reward for r in group.rollouts] == [0.75, 0.75, 0.75, 1.0, 0.0]
     assert step_ends(policy, policy._rollout(p, "a. b. c", 0), "answer") == [7]
 
 
 def test_a_prompt_without_labels_is_a_sentence() -> None:
     with pytest.raises(UserError, match="no labelled steps"):
-        step_labels(Spelled("a"), [row(0)], Sampling(), 0, 0)
+        step_labels(RolloutRequest({"policy": Spelled("a")}, [row(0)], Sampling(), 0, 0))
 
 
 def test_the_model_learns_worths_and_pays_each_step() -> None:

@@ -9,8 +9,9 @@ import torch
 
 from claims.worlds.tabular import TabularPolicy
 from posttrain.core.errors import UserError
+from posttrain.core.protocols import RolloutRequest
 from posttrain.core.sampling import Sampling
-from posttrain.core.types import Prompt
+from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.models.load import load_model
 from posttrain.rollouts.resume import cut, resume, room, stem
 from posttrain.rollouts.tree import tree
@@ -19,6 +20,17 @@ from posttrain.runs.in_memory import row
 
 def policy(end: int | None = None, T: int = 6) -> TabularPolicy:
     return TabularPolicy(2, T, 4, end=end).randomise(1.0, "tree test")
+
+
+def left(r: Rollout) -> tuple[int | None, int]:
+    """From whom it branched, and where."""
+    return (None, 0) if r.branch is None else (r.branch.parent, r.branch.at)
+
+
+def shares(r: Rollout, g: Group) -> bool:
+    """Whether it has its parent's actions up to where it left."""
+    parent, at = left(r)
+    return parent is not None and torch.equal(r.actions[:at], g.rollouts[parent].actions[:at])
 
 
 def test_resumed_letters_have_the_probability_they_say() -> None:
@@ -54,53 +66,55 @@ def test_stems_of_unequal_length_and_ended_ones() -> None:
 @pytest.mark.derived("rollout/tree")
 def test_a_tree_shares_prefixes_where_it_says() -> None:
     p = policy()
-    groups = tree(p, [row(0), row(1)], Sampling(), 0, 0, n=8, fork=(2, 2))
+    groups = tree(RolloutRequest({"policy": p}, [row(0), row(1)], Sampling(), 0, 0), n=8, fork=(2, 2))
     for g in groups:
         # one root forks at 0, 2 and 4: 1 -> 2 -> 4 -> 8 paths
         assert [r.index for r in g.rollouts] == list(range(8))
-        assert [(r.parent, r.fork) for r in g.rollouts] == [
+        assert [left(r) for r in g.rollouts] == [
             (None, 0), (0, 0), (0, 2), (1, 2), (0, 4), (1, 4), (2, 4), (3, 4)
         ]  # fmt: skip
         for r in g.rollouts[1:]:
-            assert torch.equal(r.actions[: r.fork], g.rollouts[r.parent].actions[: r.fork])
+            assert shares(r, g)
         assert all(len(r) == 6 and (not r.truncated) and r.mask_T.all() for r in g.rollouts)
         torch.testing.assert_close(p.forward(g.rollouts)["logp_BT"], torch.stack([r.logp_T for r in g.rollouts]))
-    sampled = sum(len(r) - r.fork for r in groups[0].rollouts)
+    sampled = sum(len(r) - left(r)[1] for r in groups[0].rollouts)
     assert sampled == 2 * 2 + 4 * 2 + 8 * 2  # against 48 of eight answers apart
 
 
 def test_a_tree_whose_paths_end_early_still_has_n_answers() -> None:
     p = policy(end=3)
-    (g,) = tree(p, [row(0)], Sampling(), 1, 0, n=7, fork=(2, 2))
+    (g,) = tree(RolloutRequest({"policy": p}, [row(0)], Sampling(), 1, 0), n=7, fork=(2, 2))
     assert len(g.rollouts) == 7 and all((not r.truncated) or len(r) == 6 for r in g.rollouts)
-    assert all(torch.equal(r.actions[: r.fork], g.rollouts[r.parent].actions[: r.fork]) for r in g.rollouts[1:])
+    assert all(shares(r, g) for r in g.rollouts[1:])
 
 
 def test_a_tree_is_a_function_of_its_identity() -> None:
     p = policy()
-    one = tree(p, [row(0), row(1)], Sampling(), 5, 2, n=4, fork=(3, 2))[1]
-    other = tree(p, [row(1)], Sampling(), 5, 2, n=4, fork=(3, 2))[0]
+    one = tree(RolloutRequest({"policy": p}, [row(0), row(1)], Sampling(), 5, 2), n=4, fork=(3, 2))[1]
+    other = tree(RolloutRequest({"policy": p}, [row(1)], Sampling(), 5, 2), n=4, fork=(3, 2))[0]
     assert [r.text for r in one.rollouts] == [r.text for r in other.rollouts]
-    third = tree(p, [row(1)], Sampling(), 6, 2, n=4, fork=(3, 2))[0]
+    third = tree(RolloutRequest({"policy": p}, [row(1)], Sampling(), 6, 2), n=4, fork=(3, 2))[0]
     assert [r.text for r in one.rollouts] != [r.text for r in third.rollouts]
 
 
 def test_a_segment_as_long_as_the_answer_is_plain_sampling_of_branches() -> None:
-    (g,) = tree(policy(), [row(0)], Sampling(), 0, 0, n=4, fork=(6, 4))
-    assert [r.fork for r in g.rollouts] == [0, 0, 0, 0] and len({r.text for r in g.rollouts}) > 1
+    (g,) = tree(RolloutRequest({"policy": policy()}, [row(0)], Sampling(), 0, 0), n=4, fork=(6, 4))
+    assert [left(r)[1] for r in g.rollouts] == [0, 0, 0, 0] and len({r.text for r in g.rollouts}) > 1
 
 
 def test_a_language_policy_goes_on_from_a_prefix() -> None:
     p = load_model("pocket", "cpu")
-    (g,) = tree(p, [Prompt.text("a", "2+3=")], Sampling(max_tokens=12), 0, 0, n=4, fork=(4, 2))
+    (g,) = tree(
+        RolloutRequest({"policy": p}, [Prompt.text("a", "2+3=")], Sampling(max_tokens=12), 0, 0), n=4, fork=(4, 2)
+    )
     assert len(g.rollouts) == 4
     for r in g.rollouts:
         again_T = p.forward([r])["logp_BT"][0, : len(r)]
         torch.testing.assert_close(again_T, r.logp_T, atol=1e-4, rtol=1e-4)
-        if r.parent is not None:
-            assert torch.equal(r.actions[: r.fork], g.rollouts[r.parent].actions[: r.fork])
+        if r.branch is not None:
+            assert shares(r, g)
 
 
 def test_bad_settings() -> None:
     with pytest.raises(UserError, match="at least 1"):
-        tree(policy(), [row(0)], Sampling(), 0, 0, n=4, fork=(0, 2))
+        tree(RolloutRequest({"policy": policy()}, [row(0)], Sampling(), 0, 0), n=4, fork=(0, 2))

@@ -11,33 +11,34 @@ from claims.worlds.tabular import TabularPolicy
 from posttrain.advantages.dense import dense
 from posttrain.core.assemble import assemble
 from posttrain.core.errors import UserError
+from posttrain.core.protocols import RolloutRequest
 from posttrain.core.sampling import Sampling
-from posttrain.core.types import Group, Rollout
-from posttrain.methods.vineppo import vineppo
-from posttrain.rollouts.vine import vine
+from posttrain.core.types import Branch, Group, Rollout
 from posttrain.runs.in_memory import FunctionScorer, fit, numbered, row
-from posttrain.select.vine_values import vine_values
+from posttrain.systems.policy_gradient.vineppo import vine, vine_values, vineppo
 
 
 def answer(T: int, reward: float, parent: int | None = None, fork: int = 0) -> Rollout:
+    branch = None if parent is None else Branch(parent, fork)
     told = {} if parent is None else {"vine": True}
     ones = torch.ones(T)
     return Rollout.single(
-        row(0), torch.tensor([0]), ones.long(), -ones, ones.bool(), reward=reward, parent=parent, fork=fork, info=told
+        row(0), torch.tensor([0]), ones.long(), -ones, ones.bool(), reward=reward, branch=branch, info=told
     )
 
 
 @pytest.mark.derived("rollout/vine")
 def test_every_state_where_a_segment_begins_has_its_vines() -> None:
     p = TabularPolicy(1, 5, 3).randomise(1.0, "vine")
-    (g,) = vine(p, [row(0)], Sampling(), 0, 0, n=2, fork=(2, 3))
+    (g,) = vine(RolloutRequest({"policy": p}, [row(0)], Sampling(), 0, 0), n=2, fork=(2, 3))
     # two answers of 5 letters, states at 0, 2 and 4, three vines from each
     assert len(g.rollouts) == 2 + 2 * 3 * 3
     for r in g.rollouts[2:]:
-        assert torch.equal(r.actions[: r.fork], g.rollouts[r.parent].actions[: r.fork]) and len(r) == 5
-    assert {(r.parent, r.fork) for r in g.rollouts[2:]} == {(i, at) for i in (0, 1) for at in (0, 2, 4)}
+        at = r.branch.at
+        assert torch.equal(r.actions[:at], g.rollouts[r.branch.parent].actions[:at]) and len(r) == 5
+    assert {(r.branch.parent, r.branch.at) for r in g.rollouts[2:]} == {(i, at) for i in (0, 1) for at in (0, 2, 4)}
     with pytest.raises(UserError, match="at least 1"):
-        vine(p, [row(0)], Sampling(), 0, 0, fork=(2, 0))
+        vine(RolloutRequest({"policy": p}, [row(0)], Sampling(), 0, 0), fork=(2, 0))
 
 
 @pytest.mark.derived("select/vine-values", "advantage/dense")
@@ -58,7 +59,7 @@ def test_what_cannot_be_valued_is_failed() -> None:
     lone = vine_values([Group(row(0), [answer(2, 1.0)])])
     assert all(g[0].rollouts[0].failed for g in (some, other, lone))
     part = vine_values([Group(row(0), [answer(2, 1.0), answer(2, nan, 0, 0), answer(2, 0.0, 0, 0)])])
-    assert part[0].rollouts[0].reward_T.tolist() == [1.0, 1.0]  # a failed vine does not count
+    assert part[0].rollouts[0].stream("reward").tolist() == [1.0, 1.0]  # a failed vine does not count
 
 
 def test_it_learns() -> None:

@@ -12,13 +12,14 @@ import pytest
 import torch
 
 from posttrain.core.method import find_method
-from posttrain.core.types import Prompt
+from posttrain.core.sampling import Sampling
+from posttrain.core.types import Prompt, Rollout
 from posttrain.inference.pages import Pages
-from posttrain.inference.sampling import Sampling, generate
 from posttrain.models.decoder import Decoder
 from posttrain.models.load import load_model
 from posttrain.models.lora import add_lora
 from posttrain.models.packed import layers_to_recompute
+from posttrain.models.sampling import generate
 from posttrain.models.shape import DecoderConfig
 from posttrain.runs import estimate as e
 from posttrain.runs.calibrate import calibrate, shortest
@@ -180,7 +181,9 @@ def test_a_step_of_the_built_in_model_on_this_cpu() -> None:
         groups = generate(policy.model, contexts, keys, how, [])
         prompts = [Prompt.text(str(i), "") for i in range(4)]
         made = [
-            policy._rollout(p, c, s, "", 0, 0) for p, c, g in zip(prompts, contexts, groups, strict=True) for s in g
+            Rollout.single(p, c, s.tokens, s.logp_T)
+            for p, c, g in zip(prompts, contexts, groups, strict=True)
+            for s in g
         ]
 
         def update() -> None:

@@ -14,8 +14,10 @@ import torch
 from posttrain.core.config import to_dict
 from posttrain.core.errors import UserError
 from posttrain.core.loop import Loop
+from posttrain.core.protocols import RolloutRequest
+from posttrain.core.sampling import Sampling
+from posttrain.core.turn import Observation
 from posttrain.core.types import Group, Prompt
-from posttrain.inference.sampling import Sampling
 from posttrain.losses.aggregate import token_mean
 from posttrain.losses.supervised.sft import sft
 from posttrain.rollouts.written import demonstrations
@@ -26,21 +28,21 @@ from tests.runs import tiny_run
 
 
 class Faulty:
-    """A source of rollouts with something wrong in it."""
+    """A rollout with something wrong in it."""
 
     def __init__(
         self, inner: Any, spoil: Callable[[list[Group], int], None], change: Callable[[Prompt], Prompt] | None = None
     ):
         self.inner, self.spoil, self.change = inner, spoil, change
 
-    def groups(self, prompts: list[Prompt], step: int) -> list[Group]:
-        asked = [self.change(p) for p in prompts] if self.change else prompts
-        groups = self.inner.groups(asked, step)
-        for group, prompt in zip(groups, prompts, strict=True):
+    def __call__(self, ask: RolloutRequest) -> list[Group]:
+        prompts = [self.change(p) for p in ask.prompts] if self.change else ask.prompts
+        groups = self.inner(ask.but(prompts=prompts))
+        for group, prompt in zip(groups, ask.prompts, strict=True):
             group.prompt = prompt
             for r in group.rollouts:
                 r.prompt = prompt
-        self.spoil(groups, step)
+        self.spoil(groups, ask.step)
         return groups
 
 
@@ -50,13 +52,18 @@ def loop(tmp_path: Path) -> Loop:
     settings = tiny_run.config(steps=2, lr=1e-4)  # the guard looks after the update, which should be a small one
     method = tiny_run.method().but(epochs=1, minibatches=1)
     made = tiny_run.build(Run(tmp_path, to_dict(settings)), settings, method)
-    made.guard = Guard()
+    made.monitors = [Guard()]
     return made
+
+
+def guard_of(loop: Loop) -> Guard:
+    (guard,) = loop.monitors
+    return guard
 
 
 def found(loop: Loop) -> dict[str, int]:
     train(loop)
-    return loop.guard.counts
+    return guard_of(loop).counts
 
 
 def test_silent_when_all_is_well(loop: Loop, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,9 +84,9 @@ def test_stale_weights(loop: Loop, capsys: pytest.CaptureFixture[str]) -> None:
     def spoil(groups: list[Group], step: int) -> None:
         _perturb(loop)
         for r in own_rollouts(groups):
-            r.version = step - 1
+            r.turns[-1].version_T = torch.full((len(r),), step - 1)
 
-    loop.source = Faulty(loop.source, spoil)
+    loop.source.rollout = Faulty(loop.source.rollout, spoil)
     assert found(loop) == {"stale weights": 2}
     told = capsys.readouterr().err.strip().splitlines()
     assert len(told) == 1 and "stale weights: all 12 answers were sampled from weights of step -1 or older" in told[0]
@@ -88,7 +95,7 @@ def test_stale_weights(loop: Loop, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_weights_changed_behind_the_guards_back(loop: Loop) -> None:
     """Same version, other weights: nothing says so outright, the gap is spread evenly, and no cause is made up."""
-    loop.source = Faulty(loop.source, lambda groups, step: _perturb(loop))
+    loop.source.rollout = Faulty(loop.source.rollout, lambda groups, step: _perturb(loop))
     assert found(loop) == {"unexplained": 2}
 
 
@@ -96,14 +103,14 @@ def test_temperature_of_the_settings(loop: Loop, capsys: pytest.CaptureFixture[s
     """Sampled at 0.7 as the settings say, trained at 1 because nobody told the policy."""
     how = dataclasses.replace(loop.config.sampling, temperature=0.7)
     loop.config = dataclasses.replace(loop.config, sampling=how)
-    loop.source.how = how
+    loop.source.sampling = how
     assert found(loop) == {"changed sampling parameters": 2}
     assert "sampled at temperature 0.7, trained at 1; set policy.temperature = 0.7" in capsys.readouterr().err
 
 
 def test_temperature_of_a_sampler_that_ignores_the_settings(loop: Loop, capsys: pytest.CaptureFixture[str]) -> None:
     """The settings agree, the sampler has a default of its own: the temperature is read off its log-probabilities."""
-    loop.source.how = dataclasses.replace(loop.config.sampling, temperature=0.6)
+    loop.source.sampling = dataclasses.replace(loop.config.sampling, temperature=0.6)
     assert found(loop) == {"changed sampling parameters": 2}
     assert "temperature 0.6 explains" in capsys.readouterr().err
 
@@ -120,13 +127,13 @@ def test_a_sampler_that_renormalises_after_truncation(loop: Loop, capsys: pytest
     """With top_k its log-probabilities are those of a renormalised, smaller set: larger at every token."""
     how = dataclasses.replace(loop.config.sampling, top_k=5)
     loop.config = dataclasses.replace(loop.config, sampling=how)
-    loop.source.how = how
+    loop.source.sampling = how
 
     def spoil(groups: list[Group], step: int) -> None:
         for r in own_rollouts(groups):
-            r.logp_T = r.logp_T + 0.4  # as if exp(-0.4) of the mass had been kept
+            r.turns[-1].logp_T = r.logp_T + 0.4  # as if exp(-0.4) of the mass had been kept
 
-    loop.source = Faulty(loop.source, spoil)
+    loop.source.rollout = Faulty(loop.source.rollout, spoil)
     assert found(loop) == {"changed sampling parameters": 2}
     assert "as after top_k=5" in capsys.readouterr().err
 
@@ -137,9 +144,9 @@ def test_a_template_that_ends_otherwise(loop: Loop, ending: str, capsys: pytest.
 
     def spoil(groups: list[Group], step: int) -> None:
         for r in own_rollouts(groups):
-            r.context = loop.learner.policy.encode(r.prompt)
+            r.turns[0].observation = loop.learner.policy.observe(r.prompt)
 
-    loop.source = Faulty(loop.source, spoil, lambda p: Prompt.text(p.id, p.last + ending, p.answer))
+    loop.source.rollout = Faulty(loop.source.rollout, spoil, lambda p: Prompt.text(p.id, p.last + ending, p.answer))
     assert "template or context differs" in found(loop)
     assert "at the first token" in capsys.readouterr().err
 
@@ -149,9 +156,9 @@ def test_a_context_that_is_not_the_prompts(loop: Loop, capsys: pytest.CaptureFix
 
     def spoil(groups: list[Group], step: int) -> None:
         for r in own_rollouts(groups):
-            r.context = torch.cat([torch.tensor([5, 9]), r.context])
+            r.turns[0].observation = Observation(torch.cat([torch.tensor([5, 9]), r.context]))
 
-    loop.source = Faulty(loop.source, spoil)
+    loop.source.rollout = Faulty(loop.source.rollout, spoil)
     assert found(loop) == {"template or context differs": 2}
     assert "12 of 12 answers carry a context" in capsys.readouterr().err
 
@@ -160,7 +167,7 @@ def test_a_log_probability_that_is_not_finite(loop: Loop) -> None:
     def spoil(groups: list[Group], step: int) -> None:
         own_rollouts(groups)[0].logp_T[0] = math.nan
 
-    loop.source = Faulty(loop.source, spoil)
+    loop.source.rollout = Faulty(loop.source.rollout, spoil)
     assert found(loop) == {"not finite": 2}
 
 
@@ -169,19 +176,20 @@ def test_written_answers_are_exempt(tmp_path: Path) -> None:
     settings = tiny_run.config(steps=2)
     method = tiny_run.method().but(rollout=demonstrations, loss=sft, aggregate=token_mean)
     loop = tiny_run.build(Run(tmp_path, to_dict(settings)), settings, method)
-    loop.guard = Guard()
-    assert found(loop) == {}
+    loop.monitors = [Guard()]
+    assert found(loop) == {} and all(gap < 1e-6 for _, gap in loop.run.store.series("logp_gap"))
 
 
 def test_strict_is_an_error_and_the_limit_can_be_set(loop: Loop) -> None:
-    loop.source = Faulty(loop.source, lambda groups, step: _perturb(loop))
-    loop.guard = Guard(limit=100.0, strict=True)
+    loop.source.rollout = Faulty(loop.source.rollout, lambda groups, step: _perturb(loop))
+    loop.monitors = [Guard(limit=100.0, strict=True)]
     assert found(loop) == {}
-    loop.guard = Guard(strict=True)
+    loop.monitors = [Guard(strict=True)]
     loop.run.store.forget("train", 0)
     with pytest.raises(UserError, match=r"step 0: sampler and trainer differ by .* \(limit 0.001\): unexplained"):
         seen = {"logp_gap": 0.5}
-        loop.guard.check(0, loop.source.groups([loop.env.prompt(0)], 0), seen, loop)
+        ask = RolloutRequest(loop.source.policies, [loop.env.prompt(0)], loop.config.sampling)
+        guard_of(loop).check(0, loop.source.rollout(ask), seen, loop)
 
 
 def test_limits_by_type() -> None:

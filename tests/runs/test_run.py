@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from posttrain.core.batch import Batch
 from posttrain.core.config import to_dict
 from posttrain.core.errors import UserError
 from posttrain.core.loop import Loop
+from posttrain.core.protocols import RolloutRequest
 from posttrain.core.registry import Part
 from posttrain.losses.policy.ppo import ppo
 from posttrain.runs.checkpoint import listing
@@ -171,13 +173,23 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
         other.run.restore(other)
 
 
+class Watched:
+    """A callback that calls a function after each step."""
+
+    def __init__(self, call: Callable[[int, dict[str, float]], None]) -> None:
+        self.call = call
+
+    def on_step(self, loop: Loop, step: int, metrics: dict[str, float]) -> None:
+        self.call(step, metrics)
+
+
 def test_a_run_killed_before_its_first_checkpoint_starts_at_0_without_duplicates(tmp_path: Path) -> None:
     def kill(step: int, metrics: dict[str, float]) -> None:
         if step == 1:  # logged, not yet saved
             raise KeyboardInterrupt
 
     first = _loop(tmp_path, save_every=5)
-    first.watch = kill
+    first.callbacks = [Watched(kill)]
     with pytest.raises(KeyboardInterrupt):
         train(first)
     assert len(first.run.store.series("loss")) == 2
@@ -216,7 +228,7 @@ def test_an_update_that_is_not_finite_is_skipped_counted_and_survived(tmp_path: 
         seen.append(loop.learner.policy.model.model.embed_tokens.weight.detach().clone())
         broken["now"] = step == 1
 
-    loop.watch = watch
+    loop.callbacks = [Watched(watch)]
     train(loop)
     assert [v for _, v in loop.run.store.series("skipped")] == [0.0, 0.0, 4.0, 4.0]
     assert torch.equal(seen[1], seen[2]) and not torch.equal(seen[2], seen[3]) and not torch.equal(seen[0], seen[1])
@@ -238,7 +250,9 @@ def test_logging_a_step_is_fast(tmp_path: Path) -> None:
     """64 rollouts of 64 tokens in one transaction: well under a tenth of a second even on a slow disk."""
     loop = _loop(tmp_path, log_rollouts=-1, sampling=dataclasses.replace(tiny_run.config().sampling, max_tokens=64))
     loop.run.restore(loop)
-    groups = loop.source.groups([loop.env.prompt(i) for i in range(16)], 0)
+    prompts = [loop.env.prompt(i) for i in range(16)]
+    groups = loop.source.rollout(RolloutRequest(loop.source.policies, prompts, loop.config.sampling))
+    assert sum(len(g.rollouts) for g in groups) == 64
     began = time.perf_counter()
     for step in range(10):
         loop.run.log("train", step, {"loss": 1.0}, groups, 0.0)

@@ -24,10 +24,12 @@ def groups(count: int = 2, size: int = 3, reward: float = 0.5) -> list[Group]:
         rollouts = [
             Rollout.single(
                 prompt, torch.tensor([1]), torch.tensor([5, 6]), torch.tensor([-0.1, -1 / 3]), torch.ones(2).bool(),
-                f"answer {g}.{s}", reward=reward, rewards={"right": reward}, adv_T=torch.tensor([0.25, -1]), version=7,
+                f"answer {g}.{s}", reward=reward, rewards={"right": reward}, version=7,
             )
             for s in range(size)
         ]  # fmt: skip
+        for r in rollouts:
+            r.set_stream("adv", torch.tensor([0.25, -1]))
         made.append(Group(prompt, rollouts))
     return made
 

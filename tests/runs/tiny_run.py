@@ -29,8 +29,8 @@ from posttrain.core.method import Method
 from posttrain.core.plan import Context, Do, Phase, Plan
 from posttrain.core.protocols import Environment
 from posttrain.core.rng import torch_generator
+from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
-from posttrain.inference.sampling import Sampling
 from posttrain.losses.aggregate import token_mean
 from posttrain.losses.regularisers.kl import kl
 from posttrain.losses.supervised.sft import sft
@@ -130,12 +130,12 @@ def start_plan(folder: Path) -> None:
 
     recipe.load_policy = lambda settings: policy(settings.seed)
     plan = Plan(
-        "tiny",
         (
             Phase("sft", supervised(), 3, lambda context: Count()),
             Do("note", _note),
             Phase("rl", method(), 4, lambda context: Count()),
         ),
+        "tiny",
     )
     recipe.run_plan(plan, config(name=folder.name), folder.parent)
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
+from posttrain.core.assemble import assemble
 from posttrain.core.errors import UserError
 from posttrain.core.registry import find, parts
+from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import Group, Prompt, Rollout
+from posttrain.losses.aggregate import valid_pairs
 
 NAN = math.nan
 
@@ -89,6 +93,46 @@ def test_an_answer_that_overlong_silenced_is_neither_judged_nor_chosen() -> None
     assert kept("best_of", *groups) == {"a": [1], "b": [1]}
     assert kept("best_worst", *groups) == {"a": [1, 2]}
     assert kept("zero_variance", *groups) == {"a": [0, 1, 2]}  # b: only the silenced answer differs
+
+
+@pytest.mark.derived("select/in-twos")
+def test_in_twos() -> None:
+    # better first, whichever was sampled first; equal ones as they came; the fifth is left over
+    (g,) = find("in_twos", "select")([group("a", [0.0, 1.0, 2.0, 2.0, 9.0])])
+    assert g.pairs == ((1, 0), (2, 3)) and [r.index for r in g.rollouts] == [0, 1, 2, 3, 4]
+    (g,) = find("in_twos", "select")([group("a", [NAN, 1.0])])
+    _, batch = assemble([g])
+    assert float(valid_pairs(batch).sum()) == 0  # one could not be scored
+
+
+def test_pairs_follow_their_answers() -> None:
+    """Places are numbers: when an answer leaves, they must not come to mean others, least of all of the next group."""
+    made = group("a", [0.0, 1.0, 2.0, 3.0], cut=(0, 2))
+    made.pairs, made.ranking = ((3, 1), (2, 0), (1, 0)), (3, 2, 1, 0)
+    (kept,) = find("overlong(how='drop')", "select")([made])
+    assert [r.index for r in kept.rollouts] == [1, 3] and kept.pairs == ((1, 0),) and kept.ranking == (1, 0)
+    (best,) = find("best_of", "select")([made])
+    assert [r.index for r in best.rollouts] == [3] and best.pairs == () and best.ranking == ()
+    _, batch = assemble([best, group("b", [0.0, 1.0])])
+    assert "chosen_P" not in batch and "ranked_LK" not in batch
+
+
+def test_only_reorders_pairs_too() -> None:
+    made = group("a", [0.0, 1.0, 2.0])
+    made.pairs, made.ranking = ((2, 0),), (2, 1, 0)
+    other = made.only([2, 0])
+    assert [r.index for r in other.rollouts] == [2, 0] and other.pairs == ((0, 1),) and other.ranking == (0, 1)
+    assert made.pairs == ((2, 0),)
+
+
+def test_overlong_silences_every_turn_of_a_context() -> None:
+    cut = group("a", [0.0], cut=(0,)).rollouts[0]
+    second = Turn.of(Observation(torch.tensor([7])), torch.tensor([4, 5]), torch.zeros(2))
+    second.continues, second.stopped = True, False
+    whole = Group(cut.prompt, [replace(cut, turns=[*cut.turns, second])])
+    (after,) = find("overlong", "select")([whole])
+    assert not after.rollouts[0].mask_T.any() and len(after.rollouts[0].mask_T) == 6
+    assert whole.rollouts[0].mask_T.any()
 
 
 @pytest.mark.parametrize("part", parts("select"), ids=str)

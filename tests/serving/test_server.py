@@ -10,8 +10,9 @@ import torch
 
 from posttrain.core import rng
 from posttrain.core.errors import UserError
+from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
-from posttrain.inference.sampling import Sampling, generate
+from posttrain.models.sampling import generate
 from posttrain.serving import server as server_file
 from posttrain.serving.detokenize import Detokenizer, StopStrings, stable_text
 from posttrain.serving.openai import parse_request

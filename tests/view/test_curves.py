@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from posttrain.core.errors import UserError
+from posttrain.evals.pictures import frontier
 from posttrain.runs.run import Run
-from posttrain.view.curves import frontier, learning_curve, running_mean
+from posttrain.view.curves import learning_curve, running_mean
 
 
 @pytest.fixture

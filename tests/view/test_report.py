@@ -7,17 +7,21 @@ import math
 from types import SimpleNamespace
 
 import pytest
+import torch
 from rich.console import Console
 
 from posttrain.core.method import find_method
-from posttrain.core.types import Prompt
+from posttrain.core.protocols import Environment
+from posttrain.core.types import Prompt, Rollout
 from posttrain.evals.accuracy import Score
 from posttrain.view.live import Bar, Lines, Watch, display
 from posttrain.view.report import clip, next_steps, paired, report, samples
 
 
-def answer(reward: float, text: str, i: int = 0, stopped: bool = True) -> SimpleNamespace:
-    return SimpleNamespace(reward=reward, text=text, stopped=stopped, prompt=Prompt.text(f"p{i}", f"question {i}"))
+def answer(reward: float, text: str, i: int = 0, stopped: bool = True) -> Rollout:
+    ids = torch.tensor([1, 2])
+    asked = Prompt.text(f"p{i}", f"question {i}")
+    return Rollout.single(asked, ids, ids, -torch.ones(2), text=text, reward=reward, stopped=stopped)
 
 
 def score(rewards: list[float], word: str, name: str = "accuracy") -> Score:
@@ -100,6 +104,22 @@ def test_answers_that_could_not_be_scored_are_counted() -> None:
     assert "could not be scored" in text(c) and "question 1" in text(c)  # an example that has a reward comes first
 
 
+def test_what_turns_earned_counts() -> None:
+    """An episode that pays its turns: 0 for the outcome, 0.75 on the way."""
+    before, after = score([0.0], "a", "reward"), score([0.0], "b", "reward")
+    after.rollouts[0].turns[0].reward = 0.75
+    assert paired(before, after) == (0.75, 0.0)
+    (shown,) = samples(before, after)
+    assert "before 0.000  a 0" in shown.plain and "after  0.750  b 0" in shown.plain
+
+
+def test_an_answer_that_was_cut_off_says_so() -> None:
+    before, after = score([0], "a"), score([0], "b")
+    before.rollouts = [answer(0.0, "a", stopped=False)]
+    (shown,) = samples(before, after)
+    assert "a (cut off)" in shown.plain and "b (cut off)" not in shown.plain
+
+
 def test_what_could_not_be_scored_is_no_change() -> None:
     """d = nan, 1, 1: the failed one is left out, so mean 1 and error 0."""
     assert paired(score([math.nan, 0, 1], "a"), score([0, 1, 2], "b")) == (1.0, 0.0)
@@ -120,7 +140,7 @@ def loop(steps: int = 40) -> SimpleNamespace:
     parameter = SimpleNamespace(numel=lambda: 2_000_000)
     policy = SimpleNamespace(parameters=lambda: [parameter], device="cpu")
     return SimpleNamespace(
-        config=config, method=find_method("grpo"), learner=SimpleNamespace(policy=policy), phase="train",
+        config=config, method=find_method("grpo"), learner=SimpleNamespace(policy=policy), phase="train", env=Environment(),
         run=SimpleNamespace(folder="runs/n", store=SimpleNamespace(series=lambda name, phase: [(0, 0.5)])),
     )  # fmt: skip
 

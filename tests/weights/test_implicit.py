@@ -10,8 +10,7 @@ import torch
 from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.core.registry import find
-from posttrain.methods.barfi import outer_loop
-from posttrain.weights.implicit import implicit_gradient
+from posttrain.systems.reward_shaping_safety.barfi import implicit_gradient, outer_loop
 
 
 def test_quadratic_by_hand() -> None:
@@ -73,7 +72,12 @@ def test_blend_by_hand() -> None:
     # .5 + 2 r - 3 aux: r = 1, aux = 2 -> -3.5; r = 0, aux = -1 -> 3.5; the failed row stays failed
     mask = torch.tensor([[1.0, 1.0], [1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
     reward = torch.tensor([[0.0, 1.0], [0.0, 0.0], [math.nan] * 2], dtype=torch.float64)
-    batch = Batch(torch.zeros_like(mask), mask, reward_BT=reward, **{"reward:aux_B": torch.tensor([2.0, -1.0, 0.0])})
+    batch = Batch(
+        logp_BT=torch.zeros_like(mask),
+        mask_BT=mask,
+        reward_BT=reward,
+        **{"reward:aux_B": torch.tensor([2.0, -1.0, 0.0])},
+    )
     part = find("blend(phi=(0.5, 2, -3))", "shaping").live()
     got = part(batch)
     assert got[:2].tolist() == [[0.0, -3.5], [3.5, 0.0]] and got[2].isnan().all()
@@ -82,4 +86,4 @@ def test_blend_by_hand() -> None:
     other.load_state_dict(part.state_dict())
     torch.testing.assert_close(other(batch), got, equal_nan=True)
     with pytest.raises(UserError, match="component"):
-        part(batch.but(**{}))
+        part(batch.but(**{"reward:aux_B": None}))

@@ -8,9 +8,11 @@ from posttrain.losses.policy.ppo import ppo
 
 
 @policy_loss(
-    paper="arXiv:2503.14476", base="ppo",
+    paper="arXiv:2503.14476",
+    base="ppo",
     laws=("on_policy_is_reinforce", "zero_credit_no_gradient", "never_against_the_credit"),
-)  # fmt: skip
+    reads=("adv_BT", "old_logp_BT"),
+)
 def dapo(batch: Batch, low: float = 0.2, high: float = 0.28) -> Tensor:
     """DAPO clip-higher: PPO that lets unlikely tokens grow further than it lets likely ones shrink, against collapse.
 

@@ -12,9 +12,12 @@ LEVELS = ("token", "sequence")
 
 
 @policy_loss(
-    title="Decoupled PPO", paper="arXiv:2110.00641", base="ppo", reads=("ref_logp_BT",),
+    title="Decoupled PPO",
+    paper="arXiv:2110.00641",
+    base="ppo",
     laws=("zero_credit_no_gradient", "never_against_the_credit"),
-)  # fmt: skip
+    reads=("adv_BT", "old_logp_BT", "ref_logp_BT"),
+)
 def decoupled_ppo(batch: Batch, low: float = 0.2, high: float | None = None) -> Tensor:
     """Decoupled PPO: clip against where the step began, correct for who sampled: stale answers are not clipped for their age.
 

@@ -10,6 +10,7 @@ from posttrain.core.registry import policy_loss
 @policy_loss(
     paper="arXiv:1707.06347",
     laws=("on_policy_is_reinforce", "zero_credit_no_gradient", "never_against_the_credit"),
+    reads=("adv_BT", "old_logp_BT"),
 )
 def ppo(batch: Batch, low: float = 0.2, high: float | None = None) -> Tensor:
     """PPO clip: follow the importance ratio until it has moved far enough in the direction of the credit.

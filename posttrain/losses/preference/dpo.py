@@ -9,7 +9,9 @@ from posttrain.losses.preference.margin import margin
 
 
 @preference_loss(
-    paper="arXiv:2305.18290", reads=("ref_logp_BT",), laws=("swap_flips_gradient_sign", "chosen_up_rejected_down")
+    paper="arXiv:2305.18290",
+    laws=("swap_flips_gradient_sign", "chosen_up_rejected_down"),
+    reads=("chosen_P", "ref_logp_BT", "rejected_P"),
 )
 def dpo(batch: Batch, beta: float = 0.1, label_smoothing: float = 0.0, length_normalised: bool = False) -> Tensor:
     """DPO: the policy is its own reward model, r = beta log(pi/ref); fit it to the pairs by logistic regression.

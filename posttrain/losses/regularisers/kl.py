@@ -7,7 +7,7 @@ from posttrain.core.registry import term
 from posttrain.losses.regularisers.estimators import kl_estimate
 
 
-@term(paper="arXiv:2402.03300", reads=("ref_logp_BT",), laws=("zero_at_the_reference",))
+@term(paper="arXiv:2402.03300", laws=("zero_at_the_reference",), reads=("ref_logp_BT",))
 def kl(batch: Batch, coef: float = 0.04, kind: str = "k3") -> Tensor:
     """KL term: stay near the reference; the estimate of KL(pi || ref) at each token, as a loss (GRPO's is k3).
 

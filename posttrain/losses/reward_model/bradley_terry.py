@@ -8,7 +8,9 @@ from posttrain.core.registry import reward_model_loss
 
 
 @reward_model_loss(
-    paper="arXiv:2203.02155", reads=("score_B",), laws=("swap_flips_gradient_sign", "chosen_up_rejected_down")
+    paper="arXiv:2203.02155",
+    laws=("swap_flips_gradient_sign", "chosen_up_rejected_down"),
+    reads=("chosen_P", "rejected_P", "score_B"),
 )
 def bradley_terry(batch: Batch, margin: float = 0.0, centering: float = 0.0) -> Tensor:
     """Bradley-Terry: score answers such that the difference of two is the log-odds that the first is preferred.

@@ -7,7 +7,7 @@ from posttrain.core.batch import Batch
 from posttrain.core.registry import term
 
 
-@term(paper="arXiv:1707.06347", reads=("value_BT",))
+@term(paper="arXiv:1707.06347", reads=("old_value_BT", "return_BT", "value_BT"))
 def value_loss(batch: Batch, coef: float = 1.0, clip: float | None = 0.2) -> Tensor:
     """Value loss: the critic regresses on the return, in steps no larger than clip from what it said when sampling.
 

@@ -14,8 +14,8 @@ from posttrain.core.errors import UserError
 from posttrain.core.registry import scorer, split_sum
 from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.rewards.runtime.scorer import NAN, BaseScorer, Outcome, Verdict, answers_of
-from posttrain.rewards.runtime.spec import named
 from posttrain.rewards.runtime.timeout_pool import caught
+from posttrain.rewards.scorers.spec import named
 
 Judge = Callable[[Prompt, str, Span], float]  # what a segment of a text is worth
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from posttrain.core.errors import UserError, nearest
 from posttrain.core.registry import scorer
 from posttrain.core.types import Prompt
 from posttrain.rewards.runtime.scorer import TextBase
 
+RUN_READERS: list[Callable[[Path, str], Any]] = []  # posttrain.runs.saved puts itself here: this layer knows no runs
 Values = Callable[[Sequence[Prompt], Sequence[str]], list[float]]
 
 
@@ -42,9 +44,10 @@ def values_of(folder: Path, device: str = "") -> Values:
         raise UserError(f"--reward {folder}: there is no such folder; {hint}")
     if (folder / "run.sqlite").exists():
         from posttrain.rewards.scorers.reward_model import RewardModel
-        from posttrain.runs.saved import load_reward_model
 
-        return RewardModel(load_reward_model(folder, device))
+        if not RUN_READERS:
+            raise UserError(f"--reward {folder}: runs cannot be read here; import posttrain.runs.saved first")
+        return RewardModel(RUN_READERS[0](folder, device))
     if not (folder / "config.json").exists():
         raise UserError(f"--reward {folder}: neither a run nor a model folder; there is no config.json in it")
     try:

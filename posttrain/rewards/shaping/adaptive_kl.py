@@ -7,7 +7,12 @@ from posttrain.core.registry import shaping
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward, sampled_kl
 
 
-@shaping(paper="arXiv:1909.08593", base="kl_in_reward", reads=("ref_logp_BT",), laws=("free_at_the_reference",))
+@shaping(
+    paper="arXiv:1909.08593",
+    base="kl_in_reward",
+    laws=("free_at_the_reference",),
+    reads=("old_logp_BT", "ref_logp_BT", "reward_BT"),
+)
 class adaptive_kl:  # the registered name of a part is its function's or class's own
     """Adaptive KL: KL in the reward whose price rises while answers are further than target nats from the reference.
 

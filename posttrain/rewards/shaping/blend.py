@@ -9,12 +9,12 @@ from posttrain.core.credit import component, on_last
 from posttrain.core.registry import shaping
 
 
-@shaping(title="Behaviour-alignment reward", paper="arXiv:2310.19007")
+@shaping(title="Behaviour-alignment reward", paper="arXiv:2310.19007", reads=("reward_BT",))
 class blend:
     """Behaviour-alignment reward (BARFI): a learned blend of the primary reward and a heuristic one.
 
     R = phi_1 + phi_2 r + phi_3 r_aux;  r_aux: the component `aux` (give it weight 0 in the reward). (0, 1, 0) changes
-    nothing. An outer loop moves phi by `weights.implicit.implicit_gradient` of the primary reward alone.
+    nothing. An outer loop moves phi by BARFI's `implicit_gradient` of the primary reward alone.
     """
 
     def __init__(self, phi: Sequence[float] = (0.0, 1.0, 0.0), aux: str = "aux") -> None:

@@ -11,7 +11,7 @@ from posttrain.core.errors import UserError
 from posttrain.core.registry import shaping
 
 
-@shaping(title="Cosine length reward", paper="arXiv:2502.03373", system="demystify-long-cot")
+@shaping(title="Cosine length reward", paper="arXiv:2502.03373", system="demystify-long-cot", reads=("reward_BT",))
 def cosine_length(
     batch: Batch, longest: int = 64, right: tuple[float, float] = (2.0, 1.0), wrong: tuple[float, float] = (-10.0, 0.0),
     over: float | None = -10.0, outcome: str = "reward",

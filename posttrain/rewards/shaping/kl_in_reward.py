@@ -8,7 +8,7 @@ from posttrain.core.registry import shaping
 from posttrain.losses.regularisers.estimators import kl_estimate
 
 
-@shaping(paper="arXiv:2203.02155", reads=("ref_logp_BT",), laws=("free_at_the_reference",))
+@shaping(paper="arXiv:2203.02155", laws=("free_at_the_reference",), reads=("old_logp_BT", "ref_logp_BT", "reward_BT"))
 def kl_in_reward(batch: Batch, coef: float = 0.02, kind: str = "k1") -> Tensor:
     """KL in the reward: each token pays for leaving the reference, and credit assignment carries the bill back.
 

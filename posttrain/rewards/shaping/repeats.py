@@ -8,7 +8,12 @@ from posttrain.core.errors import UserError
 from posttrain.core.registry import shaping
 
 
-@shaping(title="Dense repetition penalty", paper="arXiv:2502.03373", system="demystify-long-cot")
+@shaping(
+    title="Dense repetition penalty",
+    paper="arXiv:2502.03373",
+    system="demystify-long-cot",
+    reads=("reward_BT", "token_BT"),
+)
 def repeats(batch: Batch, n: int = 40, penalty: float = -0.05, gamma: float = 0.99) -> Tensor:
     """Dense repetition penalty: tokens of an n-gram that the answer had before pay, where they stand.
 

@@ -1,0 +1,15 @@
+"""Decoupled PPO: for stale answers: clipped against the weights as the step begins, weighted for who sampled them."""
+
+from __future__ import annotations
+
+from posttrain.core.method import method
+from posttrain.losses.policy.decoupled_ppo import decoupled_ppo as behaviour_corrected
+from posttrain.methods.grpo import grpo
+from posttrain.weights.reference import reset
+
+decoupled_ppo = method(
+    grpo.but(
+        name="decoupled-ppo", title="Decoupled PPO", paper="arXiv:2110.00641", doc=__doc__,
+        loss=behaviour_corrected, reference=reset.but(every=1), terms=(), minibatches=4,  # type: ignore[attr-defined]
+    )
+)  # fmt: skip

@@ -1,0 +1,17 @@
+"""LUSPO: GSPO with each answer's loss times its length, so that length neither dilutes nor buys an answer's weight.
+
+1/B sum_b |y_b| min(s A, clip(s) A): GSPO's tokens summed instead of averaged.
+"""
+
+from __future__ import annotations
+
+from posttrain.core.method import method
+from posttrain.losses.aggregate import sequence_sum
+from posttrain.systems.policy_gradient.gspo import gspo
+
+luspo = method(
+    gspo.but(
+        name="luspo", title="LUSPO", paper="arXiv:2602.05261", doc=__doc__,
+        aggregate=sequence_sum,
+    )
+)  # fmt: skip

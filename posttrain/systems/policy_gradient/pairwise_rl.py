@@ -1,0 +1,157 @@
+"""Pairwise-RL: a judge that reads two answers, learned by likelihood on pairs in both orders, and PPO on winning against an anchor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from posttrain.core import rng
+from posttrain.core.errors import UserError
+from posttrain.core.method import Method
+from posttrain.core.plan import Context, Copy, Do, Phase, Plan, plan
+from posttrain.core.sampling import Sampling
+from posttrain.core.types import Group, Prompt
+from posttrain.environments.language.listed import Listed, from_rows
+from posttrain.methods.ppo import ppo
+from posttrain.methods.settings import asked_judge, asked_task
+from posttrain.methods.sft import sft
+from posttrain.rewards.runtime.scorer import Prescored
+from posttrain.rewards.scorers.pairwise import WinRate, compare
+from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
+
+# ---- what answers are worth
+# A generative judge of pairs (Pairwise-RL, arXiv:2504.04950): it reads a question with two answers and names one of them.
+
+Ask = Callable[[Prompt, str, str], Prompt]
+WORDS = ("A", "B")  # what it says when the first, or the second, is better
+
+
+def ask(prompt: Prompt, a: str, b: str) -> Prompt:
+    """The question to the judge; its id is that of all it reads."""
+    text = f"{prompt.last}\n\nA: {a}\n\nB: {b}\n\nWhich is better, A or B?"
+    return Prompt.text(f"{prompt.id}|{a}|{b}", text)
+
+
+def lessons(pairs: Iterable[tuple[Prompt, str, str]], ask: Ask = ask, words: tuple[str, str] = WORDS) -> list[Prompt]:
+    """(prompt, better, worse) as demonstrations, each in both orders: no place is right more often than the other."""
+    asked = [(ask(p, a, b), first) for p, x, y in pairs for a, b, first in ((x, y, True), (y, x, False))]
+    return [replace(q, info=q.info | {"demonstration": words[0] if first else words[1]}) for q, first in asked]
+
+
+class PairJudge:
+    """A policy that learned `lessons` by likelihood alone (SFT), as a judge for rewards/scorers/pairwise.py.
+
+    P(a wins) = pi(A | x, a, b) / (pi(A | x, a, b) + pi(B | x, a, b)); ask in both orders, since it may like a place.
+    """
+
+    def __init__(self, policy: Any, ask: Ask = ask, words: tuple[str, str] = WORDS) -> None:
+        self.policy, self.ask, self.words = policy, ask, words
+
+    @torch.no_grad()
+    def __call__(self, prompts: Sequence[Prompt], a: Sequence[str], b: Sequence[str]) -> list[float]:
+        asked = [self.ask(*match) for match in zip(prompts, a, b, strict=True)]
+        if not asked:
+            return []
+        was = self.policy.training
+        self.policy.eval()
+        said = [self.policy.written(q, word) for word in self.words for q in asked]
+        logp_B = self.policy.forward(said, ("logp_BT",))["logp_BT"].sum(-1).tolist()
+        self.policy.train(was)
+        gaps = [x - y for x, y in zip(logp_B[: len(asked)], logp_B[len(asked) :], strict=True)]
+        return [1 / (1 + math.exp(-max(min(g, 50.0), -50.0))) for g in gaps]
+
+
+# Anchors: answers that stand still, one or a few for each prompt, for others to be compared with.
+
+
+class Anchors:
+    """For `WinRate(judge, others=Anchors(...))`: a prompt's own anchor (`info["anchor"]`), else m answers of a policy, kept.
+
+    They are drawn by the prompt's identity, so that a resumed run finds the same ones.
+    """
+
+    def __init__(self, policy: Any, how: Sampling, m: int = 1, seed: int = 0) -> None:
+        self.policy, self.how, self.m, self.seed = policy, how, m, seed
+        self.known: dict[str, list[str]] = {}
+
+    def __call__(self, groups: list[Group]) -> list[list[str]]:
+        for p in (g.prompt for g in groups):
+            if isinstance(p.info.get("anchor"), str):
+                self.known.setdefault(p.id, [p.info["anchor"]])
+        fresh = list({g.prompt.id: g.prompt for g in groups if g.prompt.id not in self.known}.values())
+        made = self.policy.sample(fresh, self.m, self.how, self.seed, -1) if fresh else []
+        self.known |= {p.id: [r.text for r in rollouts] for p, rollouts in zip(fresh, made, strict=True)}
+        return [self.known[g.prompt.id] for g in groups]
+
+
+# ---- the plan
+
+PASSES = 3  # over the pairs, for the judge
+
+
+def pairwise_ppo(beta: float = 0.02) -> Method:
+    """PPO as it is. The critic reads the prompt; an anchor that stands still is a function of it, so it need not be told."""
+    return ppo.but(
+        name="pairwise-rl",
+        title="Pairwise-RL",
+        paper="arXiv:2504.04950",
+        doc=__doc__,
+        shaping=kl_in_reward.but(coef=beta),
+    )
+
+
+def _row(seed: int, prompt: Prompt, a: str, b: str, chance: float) -> dict[str, Any]:
+    """A labelled pair: who won is drawn from the judge's probability."""
+    better, worse = (a, b) if rng.python(seed, "label", prompt.id).random() < chance else (b, a)
+    return {"id": prompt.id, "prompt": list(prompt.content), "chosen": better, "rejected": worse}
+
+
+@plan(paper="arXiv:2504.04950", title="Pairwise-RL")
+def pairwise_rl(
+    pairs: int = 400, steps: int = 60, m: int = 1, beta: float = 0.02, k: float = 4.0, orders: str = "both"
+) -> Plan:  # fmt: skip
+    """Pairwise-RL: the judge is trained on pairs and used on pairs; a win probability means the same for every prompt.
+
+    P(a wins) = (pi(A | a, b) + pi(B | b, a)) / 2;  R = 1/m sum_j P(y > anchor_j) - beta KL;  1/2: as good as the anchor
+    pairs: of the start policy's answers, labelled by the settings' reward (or judge). Anchors: the prompt's own, or m answers
+    of the start policy.
+    """
+    if pairs < 1 or steps < 1 or m < 1:
+        raise UserError(f"got pairs={pairs}, steps={steps}, m={m}; it takes 1 of each at least")
+
+    def label(context: Context) -> None:
+        c, env = context.config, asked_task(context)
+        prompts = [env.prompt(i) for i in range(pairs)]
+        answers = context.role("start").sample(prompts, 2, c.sampling, rng.key(c.seed, "pairs") & 0x7FFFFFFF)
+        matches = [(p, a.text, b.text) for p, (a, b) in zip(prompts, answers, strict=True) if a.text != b.text]
+        found = zip(matches, compare(asked_judge(context, k), matches), strict=True)
+        context.run.write_artifact(
+            "pairs", [_row(c.seed, *match, chance) for match, chance in found if chance == chance]
+        )
+
+    def taught(context: Context) -> Listed:
+        told = from_rows("pairs", context.run.read_artifact("pairs"), held_out=0.0).train
+        if not told:
+            raise UserError(
+                "the start policy gave the same answer twice to every prompt, so there is nothing to compare"
+            )
+        return Listed("lessons", tuple(lessons((p, p.info["chosen"], p.info["rejected"]) for p in told)))
+
+    def rewards(context: Context) -> WinRate:
+        c = context.config
+        return WinRate(PairJudge(context.role("judge")), Anchors(context.role("start"), c.sampling, m, c.seed), orders)
+
+    parts: tuple[Any, ...] = (
+        Copy("policy", "start"),
+        Do("pairs", label),
+        Phase(
+            "judge", sft, lambda c: max(1, round(PASSES * taught(c).size / c.config.prompts)), taught, role="judge",
+            make=lambda c: c.role("start").clone(), rewards=lambda c: Prescored(),
+        ),
+        Phase("ppo", pairwise_ppo(beta), steps, asked_task, rewards=rewards, reference="start"),
+    )  # fmt: skip
+    return Plan(parts)

@@ -1,0 +1,191 @@
+"""HC-RLHF: train under a pessimistic limit on the cost, then let the model out only if a test on held-out prompts passes."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from posttrain.core.batch import Batch
+from posttrain.core.credit import component, on_last
+from posttrain.core.errors import UserError, unknown
+from posttrain.core.method import Method
+from posttrain.core.plan import Context, Do, Gate, Phase, Plan, plan
+from posttrain.core.registry import evaluation, scorer, shaping
+from posttrain.core.types import Group
+from posttrain.methods.ppo import ppo
+from posttrain.methods.settings import asked_rewards, asked_task
+from posttrain.rewards.runtime.scorer import NAN, BaseScorer, Scorer, Verdict, aside
+from posttrain.rewards.scorers.spec import build_scorer
+from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
+
+# ---- what answers are worth
+# Rewards beside a cost: what is to be gained, and what must stay below a limit.
+
+
+@scorer(title="Reward and cost")
+class Costed(BaseScorer):
+    """Reward and cost: the reward is the first scorer's, the component `cost` the second one's.
+
+    A failed cost masks its answer.
+    """
+
+    reported, by_name = ("cost",), {"reward": "scorer", "cost": "scorer"}
+
+    def __init__(self, reward: Scorer, cost: Scorer) -> None:
+        self.inner, self.cost = reward, cost
+
+    def verdicts(self, groups: list[Group]) -> list[Verdict]:
+        return [Verdict(None if isinstance(x, float) else NAN, {"cost": x}) for x in aside(self.cost, groups)]
+
+
+# ---- what changes the rewards
+
+
+@shaping(title="Pessimistic cost", paper="arXiv:2506.08266", reads=("reward_BT",))
+class pessimistic_cost:
+    """Pessimistic cost (HC-RLHF, step 1): PPO-Lagrangian whose constraint is the bound of the safety test to come.
+
+    R = (r - lam c) / (1 + lam);  lam <- max(0, lam + lr (U - limit));  q(m) = s / sqrt(m) t_{1 - delta, m - 1}
+    U = mean c + own q(batch) + inflate q(n): what this batch's own mean may hide, and what the test of n answers will add
+    own, inflate: 4 and 2 in the authors' runs, on windows of 256 costs; 0 and 0 is Safe RLHF's mean cost. c: the
+    component `cost`. This batch is weighed with the old lam. The authors step log lam and leave out the 1 + lam.
+    """
+
+    def __init__(
+        self, limit: float = 0.0, delta: float = 0.05, n: int = 200, inflate: float = 2.0, own: float = 1.0,
+        lr: float = 0.1, cost: str = "cost",
+    ) -> None:  # fmt: skip
+        self.limit, self.delta, self.n, self.inflate, self.own = limit, delta, n, inflate, own
+        self.lr, self.cost, self.lam = lr, cost, 0.0
+
+    def __call__(self, batch: Batch) -> Tensor:
+        cost_B, valid_B, lam = component(batch, self.cost), batch.valid_B, self.lam
+        self.update(cost_B[valid_B].tolist())
+        return on_last((batch.returns_B - lam * cost_B) / (1 + lam), batch)
+
+    def update(self, costs: list[float]) -> None:
+        """Move the multiplier by what the pessimistic bound exceeds the limit; one answer says nothing of a spread."""
+        if len(costs) > 1:
+            own, test = (margin(costs, m, self.delta) for m in (len(costs), self.n))
+            upper = sum(costs) / len(costs) + self.own * own + self.inflate * test
+            self.lam = max(0.0, self.lam + self.lr * (upper - self.limit))
+
+    def state_dict(self) -> dict[str, float]:
+        return {"lam": self.lam}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        self.lam = float(state["lam"])
+
+
+# ---- what is measured
+# The high-confidence safety test: is the expected cost below the limit, with probability 1 - delta?
+
+BOUNDS = ("student", "hoeffding")
+
+
+@evaluation(paper="arXiv:2506.08266")
+def safety_test(
+    costs: Sequence[float], limit: float = 0.0, delta: float = 0.05, bound: str = "student", width: float = 1.0
+) -> dict[str, float]:
+    """Safety test (HC-RLHF): an upper confidence bound of the expected cost must not exceed the limit.
+
+    student:   U = mean + s / sqrt(n) t_{1 - delta, n - 1}, as if means were normal
+    hoeffding: U = mean + width sqrt(ln(1 / delta) / (2 n)), for any costs within an interval of that width
+    Give costs of answers that training has not seen. passed is 1 or 0.
+    """
+    upper = statistics.fmean(costs) + margin(costs, len(costs), delta, bound, width) if len(costs) > 1 else math.inf
+    mean = statistics.fmean(costs) if costs else math.nan
+    return {"mean": mean, "upper": upper, "limit": limit, "n": float(len(costs)), "passed": float(upper <= limit)}
+
+
+def margin(costs: Sequence[float], n: int, delta: float, bound: str = "student", width: float = 1.0) -> float:
+    """How far the bound of a test of n answers lies above their mean, with the spread of these costs."""
+    if not 0 < delta < 1:
+        raise UserError(f"delta is {delta}; it is the chance of being wrong, between 0 and 1")
+    if bound not in BOUNDS:
+        raise unknown("bound", bound, BOUNDS)
+    if bound == "hoeffding":
+        return width * math.sqrt(math.log(1 / delta) / (2 * n))
+    return statistics.stdev(costs) / math.sqrt(n) * student_quantile(1 - delta, n - 1)
+
+
+def student_quantile(p: float, dof: int) -> float:
+    """t with P(T <= t) = p for Student's t, by bisection of its exact distribution."""
+    if dof < 1:
+        raise UserError(f"Student's t needs at least 2 values, that is 1 degree of freedom, got {dof}")
+    low, high = -1.0, 1.0
+    for _ in range(60):  # widen until it is inside
+        low, high = (low * 2 if student_cdf(low, dof) > p else low), (high * 2 if student_cdf(high, dof) < p else high)
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if student_cdf(middle, dof) < p else (low, middle)
+    return (low + high) / 2
+
+
+def student_cdf(t: float, dof: int) -> float:
+    """P(T <= t), the finite sum for a whole number of degrees of freedom (a = atan(t / sqrt(dof))).
+
+    odd:  1/2 + [a + sin a (cos a + 2/3 cos^3 a + ...)] / pi;  even:  1/2 + sin a (1 + 1/2 cos^2 a + ...) / 2
+    """
+    a = math.atan2(t, math.sqrt(dof))
+    term = math.cos(a) if dof % 2 else 1.0
+    total = 0.0
+    for k in range(1 + dof % 2, dof + dof % 2, 2):  # dof // 2 terms
+        total += term
+        term *= k / (k + 1) * math.cos(a) ** 2
+    if dof % 2:
+        return 0.5 + (a + math.sin(a) * total) / math.pi
+    return 0.5 + math.sin(a) * total / 2
+
+
+# ---- the plan
+
+
+def candidate(limit: float, delta: float, n: int, inflate: float = 2.0, beta: float = 0.02) -> Method:
+    """PPO-Lagrangian on the bound that the safety test of n answers will use, inflated (the authors: RLOO, two answers)."""
+    held = pessimistic_cost.but(limit=limit, delta=delta, n=n, inflate=inflate)  # type: ignore[attr-defined]
+    return ppo.but(
+        name="hc-rlhf", title="HC-RLHF", paper="arXiv:2506.08266", doc=__doc__,
+        shaping=(held, kl_in_reward.but(coef=beta)),
+    )  # fmt: skip
+
+
+@plan(paper="arXiv:2506.08266", title="HC-RLHF")
+def hc_rlhf(
+    steps: int = 60, cost: str = "-1*length(most=60)", limit: float = -0.9, delta: float = 0.05, n: int = 200,
+    bound: str = "student",
+) -> Plan:  # fmt: skip
+    """HC-RLHF: a candidate by PPO-Lagrangian, then a safety test as gate: the chance of an unsafe model is at most delta.
+
+    passes if mean c + s / sqrt(n) t_{1 - delta, n - 1} <= limit on n answers to prompts that training has not seen
+    cost: a reward like any other ("mine.py:harm"), counted as bad. Else it ends with: no solution found.
+    """
+    if steps < 1 or n < 2:
+        raise UserError(f"got steps={steps}, n={n}; it takes 1 step and a test of 2 answers at least")
+
+    def costs(context: Context) -> Costed:
+        c = context.config
+        return Costed(asked_rewards(context), build_scorer(cost, asked_task(context), c.reward_timeout))
+
+    def test(context: Context) -> None:
+        c, env = context.config, asked_task(context)
+        prompts = [env.prompt(i, "test") for i in range(n)]
+        made = context.role("policy").sample(prompts, 1, c.sampling, c.seed, -3)
+        groups = [Group(p, rollouts) for p, rollouts in zip(prompts, made, strict=True)]
+        costs(context).score(groups)
+        found = [r.rewards["cost"] for g in groups for r in g.rollouts]
+        known = [x for x in found if not math.isnan(x)]
+        context.notes["safety"] = safety_test(known, limit, delta, bound) | {"failed": float(len(found) - len(known))}
+
+    parts = (
+        Phase("candidate", candidate(limit, delta, n), steps, asked_task, rewards=costs),
+        Do("safety-test", test),
+        Gate(
+            "safe", lambda c: c.notes["safety"]["passed"] == 1 and c.notes["safety"]["failed"] == 0,
+            "no solution found: the safety test did not pass, so this model is not to be used",
+        ),
+    )  # fmt: skip
+    return Plan(parts)
