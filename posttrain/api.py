@@ -48,7 +48,7 @@ def run_config(
     with Run(Path(runs) / config.name, to_dict(config) | {"parts": method.describe()}, fresh=fresh) as store:
         loop = build_loop(config, method, policy, Pieces(env, scorer, store, callbacks=callbacks, **extra))
         loop.role = "reward_model" if method.scores else "policy"
-        return _measured(loop, scorer)
+        return _measured(loop, scorer, given.get("others", {}))
 
 
 def run(
@@ -101,11 +101,11 @@ def _is_plan(name: str) -> bool:
     return word in {p.name for p in parts("plan")} - {p.name for p in parts("method")}
 
 
-def _measured(loop: Loop, scorer: Any) -> dict[str, Any]:
-    before = measure(loop.policy, loop.config, loop.method, loop.env, scorer)
+def _measured(loop: Loop, scorer: Any, others: dict[str, Any]) -> dict[str, Any]:
+    before = measure(loop.policy, loop.config, loop.method, loop.env, scorer, others)
     loop.tell("on_begin", before)
     train(loop)
-    after = measure(loop.policy, loop.config, loop.method, loop.env, scorer)
+    after = measure(loop.policy, loop.config, loop.method, loop.env, scorer, others)
     summary = summarise(loop, before, after)
     loop.run.write_summary(summary)
     loop.run.finish(loop.phase)

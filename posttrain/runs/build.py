@@ -68,7 +68,10 @@ def scorer_of(config: Config, method: Method, env: Environment) -> Scorer:
     return build_scorer(config.reward, env, config.reward_timeout, config.device)
 
 
-def measure(policy: Policy, config: Config, method: Method, env: Environment, scorer: Scorer) -> Score:
+def measure(
+    policy: Policy, config: Config, method: Method, env: Environment, scorer: Scorer,
+    others: Mapping[str, Policy] | None = None,
+) -> Score:  # fmt: skip
     """On held-out problems: accuracy; for written pairs, how often the preferred answer is ranked higher; for prompts
     without gold answers, the run's own reward."""
     if method.rollout.card.data == "pairs":
@@ -76,7 +79,9 @@ def measure(policy: Policy, config: Config, method: Method, env: Environment, sc
     if isinstance(scorer, Prescored) and not env.graded and not env.opens:
         return score_of([], "reward")  # demonstrations alone: nothing says what an answer of its own is worth
     if env.opens:
-        return mean_reward(policy, env, config.eval_problems, config.sampling, scorer, method.rollout)
+        return mean_reward(
+            {"policy": policy, **(others or {})}, env, config.eval_problems, config.sampling, scorer, method.rollout
+        )
     if env.graded:
         prompts = held_out_prompts(env, config.eval_problems, "test")
         made = answers(policy, env, prompts, config.sampling, rollout=at_test(method, env))
@@ -118,7 +123,9 @@ def build_loop(config: Config, method: Method, policy: Policy, pieces: Pieces) -
         select=[p.live() for p in method.select],
         shaping=[p.live() for p in method.shaping],
         callbacks=list(pieces.callbacks),
-        evaluator=(lambda p: held_out(measure(p, config, method, env, scorer))) if pieces.evaluated else None,
+        evaluator=(lambda p: held_out(measure(p, config, method, env, scorer, pieces.others)))
+        if pieces.evaluated
+        else None,
         monitors=[Guard(), Silence()],
     )
 

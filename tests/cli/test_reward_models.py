@@ -18,7 +18,20 @@ from posttrain.runs.run import Run
 from posttrain.runs.saved import load_reward_model
 from tests.cli.conftest import Said, call
 
-GRPO = ["run", "grpo", "--steps", "1", "--prompts", "2", "--n", "2", "--eval-problems", "0", "--log-rollouts", "-1"]
+GRPO = [
+    "run",
+    "grpo",
+    "--steps",
+    "1",
+    "--prompts",
+    "2",
+    "--num-generations",
+    "2",
+    "--eval-problems",
+    "0",
+    "--log-rollouts",
+    "-1",
+]
 SHORT = ["--sampling.max-tokens", "8"]
 
 

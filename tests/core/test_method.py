@@ -50,9 +50,10 @@ def test_mistakes_are_told(changes: dict, message: str) -> None:
 
 
 def test_needs_are_those_of_its_parts() -> None:
-    assert grpo.reads == {"ref_logp_BT"}
-    assert grpo.but(terms=()).reads == set()
-    assert grpo.but(terms=entropy, advantage="gae").reads == {"entropy_BT", "old_value_BT"}
+    own = {"reward_BT", "group_B", "adv_BT", "old_logp_BT"}  # of the advantage and the loss
+    assert grpo.reads == own | {"ref_logp_BT"}
+    assert grpo.but(terms=()).reads == own
+    assert grpo.but(terms=entropy, advantage="gae").reads == own - {"group_B"} | {"entropy_BT", "old_value_BT"}
 
 
 def test_found_by_name_with_changes() -> None:

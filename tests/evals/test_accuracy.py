@@ -72,7 +72,7 @@ def test_a_grade_that_never_comes_is_left_out_too() -> None:
 
     env = numbered(2)
     env.grade = grade  # type: ignore[attr-defined]
-    made = answers(TabularPolicy(2, 2, 2), [env.prompt(0), env.prompt(1)], Sampling())
+    made = answers(TabularPolicy(2, 2, 2), env, [env.prompt(0), env.prompt(1)], Sampling())
     found = graded(made, task_scorer(env, timeout=0.2), "accuracy")
     assert (found.accuracy, found.failed) == (1.0, 1) and "no result within 0.2 s" in found.why
 

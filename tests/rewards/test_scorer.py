@@ -84,7 +84,7 @@ def test_a_scorer_around_another_adds_to_its_outcome() -> None:
     g = group("a", "bb", "x")
     report = Plus(Length()).score([g])
     assert rewards(g)[:2] == [11.0, 12.0] and g.rollouts[2].failed  # nan + 10 is nan: still masked
-    assert g.rollouts[1].rewards == {"letters": 2.0, "ten": 10.0} and g.rollouts[1].reward_T.tolist() == [0.5]
+    assert g.rollouts[1].rewards == {"letters": 2.0, "ten": 10.0} and g.rollouts[1].stream("reward").tolist() == [0.5]
     assert [r.name for r in report.rewards] == ["letters", "ten"] and report.masked == 1
 
 
@@ -94,7 +94,11 @@ def test_asking_aside_leaves_no_trace() -> None:
     found = aside(Plus(Length()), [g])
     assert found[0] == 11.0 or found[0] == 11  # 1 + 10
     assert isinstance(found[1], Failure) and "finite" in found[1].error
-    assert g.rollouts[0].reward == 7.0 and g.rollouts[0].rewards == {"kept": 7.0} and g.rollouts[0].reward_T is None
+    assert (
+        g.rollouts[0].reward == 7.0
+        and g.rollouts[0].rewards == {"kept": 7.0}
+        and g.rollouts[0].stream("reward") is None
+    )
     assert g.rollouts[1].reward is None
 
 

@@ -31,9 +31,9 @@ class Nursery:
             [*COMMAND, "--serve"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def run(self, folder: Path, kill_at: int = 0, kill_after: float = 0.0, plan: bool = False) -> int:
+    def run(self, folder: Path, kill_at: int = 0, kill_after: float = 0.0, plan: bool = False, kind: str = "") -> int:
         """How the run ended: 0, or -9 when killed at its kill_at-th dangerous moment or after so many seconds."""
-        request = {"folder": str(folder), "kill_at": kill_at, "kill_after": kill_after, "plan": plan}
+        request = {"folder": str(folder), "kill_at": kill_at, "kill_after": kill_after, "plan": plan, "kind": kind}
         assert self.process.stdin and self.process.stdout
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
@@ -68,13 +68,20 @@ def ending(folder: Path) -> dict[str, Any]:
     for phase in run.store.phases():
         out[f"finished {phase}"] = run.finished(phase)
         for step, path in listing(run.checkpoints, phase):
-            out[f"state {phase} {step}"] = read(path).state
+            out[f"state {phase} {step}"] = plain(read(path).state)
             for file in sorted(path.glob("*.safetensors")):
                 out[f"{phase} {step} {file.name}"] = file.read_bytes()
     for file in (folder / "artifacts").glob("*"):
         out[file.name] = file.read_text()
     run.close()
     return out
+
+
+def plain(x: Any) -> Any:
+    """Tensors as lists, so that states can be compared."""
+    if isinstance(x, dict):
+        return {k: plain(v) for k, v in x.items()}
+    return x.tolist() if hasattr(x, "tolist") else x
 
 
 def same(a: dict[str, Any], b: dict[str, Any]) -> None:

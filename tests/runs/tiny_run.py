@@ -197,7 +197,12 @@ def _child(request: dict[str, Any]) -> None:
     try:
         if request.get("kill_at"):
             dangerous(request["kill_at"])
-        (start_plan if request.get("plan") else start)(Path(request["folder"]))
+        if request.get("kind"):
+            from tests.policies.kinds import start as start_kind
+
+            start_kind(request["kind"], Path(request["folder"]))
+        else:
+            (start_plan if request.get("plan") else start)(Path(request["folder"]))
         os._exit(0)
     except BaseException:  # a child must not fall back into the parent's loop
         traceback.print_exc()
