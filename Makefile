@@ -2,25 +2,36 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.installed
+DOCS := $(VENV)/.docs
 JOBS ?= 2
 SEED ?= 0
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: quickstart test check lint types format index pages methods clean
+.PHONY: quickstart test check lint types format index pages methods docs examples clean
 
-$(STAMP): pyproject.toml constraints.txt
+# what a run needs, and nothing else
+$(RUNTIME): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "posttrain needs Python 3.11 or newer, this is $$($(PYTHON) --version); try make PYTHON=python3.12"; exit 1; }
 	@test -d $(VENV) || $(PYTHON) -m venv $(VENV) || \
 	  { echo "cannot make a virtual environment; on Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@echo "installing torch and friends into $(VENV), about a minute ..."
+	@$(PIP) -e .
+	@touch $(RUNTIME)
+
+# and what tests need besides
+$(STAMP): $(RUNTIME)
+	@echo "installing the tools for tests ..."
+	@$(PIP) -e '.[dev]'
 	@# reasoning-gym depends on a package that must be compiled; without a compiler its tests are skipped
-	@if command -v cc >/dev/null; then $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt \
-	  -e '.[dev,reasoning-gym]' || echo "note: reasoning-gym could not be installed; its tests will be skipped"; fi
+	@if command -v cc >/dev/null; then $(PIP) -e '.[dev,reasoning-gym]' || \
+	  echo "note: reasoning-gym could not be installed; its tests will be skipped"; fi
 	@touch $(STAMP)
 
-quickstart: $(STAMP)
+quickstart: $(RUNTIME)
 	$(BIN)/posttrain run grpo --task word_problems --name quickstart --seed $(SEED) --sampling.max-tokens 48 --fresh
 
 # kernels are tested in Triton's interpreter; builds of torch for CPUs come without Triton, and elsewhere than on Linux there is none
@@ -52,5 +63,19 @@ index: $(STAMP)
 pages methods: index
 	$(BIN)/python -m posttrain.view.methods_page
 
+$(DOCS): $(RUNTIME)
+	@echo "installing mkdocs-material ..."
+	@$(PIP) -e '.[docs]'
+	@touch $(DOCS)
+
+docs: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html, or: $(BIN)/mkdocs serve"
+
+# each example with three seeds, and the number it should end at
+examples: $(RUNTIME)
+	@$(PIP) -e '.[control]'
+	$(BIN)/python -m examples.run --seeds 3
+
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build site *.egg-info .pytest_cache .mypy_cache .ruff_cache
