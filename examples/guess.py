@@ -43,3 +43,12 @@ class Game(pt.Episode):
             return pt.Step(None, reward=0.0)
         hint = "Say a number." if not said else "higher" if int(said[-1]) < self.secret else "lower"
         return pt.Step([{"role": "user", "content": hint}], reward=0.0)
+
+
+def main(seed: int = 0, small: bool = False, runs: str = "runs") -> dict[str, float]:
+    """The command above from Python; returns the mean reward of held-out games before and after."""
+    summary = pt.run(
+        env=Guess(), method=pt.find_method("grpo").but(advantage="turns"), steps=12 if small else 40, seed=seed, fresh=True,
+        prompts=8 if small else 16, eval_problems=100, sampling={"max_tokens": 16}, name=f"guess-{seed}", runs=runs,
+    )  # fmt: skip
+    return {"before": summary["reward_before"], "after": summary["reward_after"]}

@@ -4,7 +4,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # name -> where it lives; imported on first use, so that `import posttrain` stays under a second
 _EXPORTS = {
