@@ -54,7 +54,6 @@ class SAC(GaussianPolicy):
         return frozenset({"logp_BT", "q1_BT", "q2_BT", "target_BT", "drawn_q_BT", "drawn_logp_BT", "log_alpha_BT"})
 
     def drawn(self, state: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """An action for each state from given noise, and its log-probability after tanh."""
         mean = self.mean(state)
         raw = mean + noise * self.log_std.exp()
         inside = log_normal(raw, mean, self.log_std) - torch.log(1 - torch.tanh(raw) ** 2 + 1e-6)
