@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from posttrain.core.protocols import Environment
 from posttrain.core.types import Prompt
 from posttrain.environments.base import size_of
 
 
-class Worked:
+class Worked(Environment):
     """The first `size` training questions of a task, each with a worked answer to imitate; its test questions as they are."""
 
     def __init__(self, env: Any, size: int) -> None:

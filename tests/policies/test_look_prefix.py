@@ -21,7 +21,9 @@ def twins() -> list[Prompt]:
     """One question about two pictures."""
     asked = [Look().prompt(i) for i in range(20)]
     first = asked[0]
-    other = next(p for p in asked[1:] if p.last == first.last and not torch.equal(p.info["pixels"], first.info["pixels"]))
+    other = next(
+        p for p in asked[1:] if p.last == first.last and not torch.equal(p.info["pixels"], first.info["pixels"])
+    )
     return [first, other]
 
 

@@ -14,6 +14,7 @@ from posttrain.advantages.gae import gae
 from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.core.plan import Context, Phase, Plan, plan
+from posttrain.core.protocols import Environment
 from posttrain.core.registry import advantage, reward
 from posttrain.core.selfcheck import problems
 from posttrain.core.types import Prompt
@@ -92,7 +93,7 @@ def without_the_decision(
 # ---- the plan
 
 
-class Labelled:
+class Labelled(Environment):
     """Hard questions, which need a thought, and (unless hard_only) every second time an easy one, which needs none."""
 
     def __init__(self, hard: Any, easy: Any, hard_only: bool = False) -> None:

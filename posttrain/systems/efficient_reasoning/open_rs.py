@@ -11,6 +11,7 @@ from posttrain.core.batch import Batch
 from posttrain.core.credit import component, on_last
 from posttrain.core.errors import UserError
 from posttrain.core.plan import Context, Cycle, Do, Phase, Plan, plan
+from posttrain.core.protocols import Environment
 from posttrain.core.registry import shaping
 from posttrain.core.types import Prompt
 from posttrain.environments.task import task
@@ -37,7 +38,7 @@ def cosine_and_form(
     return on_last(worth_B + form * component(batch, format) if format else worth_B, batch)
 
 
-class Mixed:
+class Mixed(Environment):
     """Every second training question from an easier task; test questions are those of the first task."""
 
     def __init__(self, hard: Any, easy: Any) -> None:

@@ -19,6 +19,7 @@ from posttrain.core.credit import on_last
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
 from posttrain.core.plan import Context, Do, Phase, Plan, plan
+from posttrain.core.protocols import Environment
 from posttrain.core.registry import policy_loss, scorer, shaping
 from posttrain.core.types import Group, Prompt
 from posttrain.evals.accuracy import held_out
@@ -169,7 +170,7 @@ def writing(n: int = 8, scale: float = 20.0) -> Method:
     )  # fmt: skip
 
 
-class Shots:
+class Shots(Environment):
     """The first inputs of a task and the labels among their answers: a few-shot classification problem."""
 
     def __init__(self, env: Any, size: int) -> None:
