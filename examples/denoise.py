@@ -20,7 +20,7 @@ from posttrain.core.acting import Actor
 from posttrain.evals.accuracy import mean_reward
 from posttrain.methods.grpo import grpo
 from posttrain.models.gaussian import log_normal, mlp, padded
-from posttrain.runs.in_memory import Listed, Worth, fit, one_thread
+from posttrain.runs.in_memory import FunctionScorer, Listed, fit, one_thread
 
 STEPS, PIXELS = 8, 64
 KEPT = torch.cos(torch.linspace(0.3, 1.5, STEPS + 1)).unsqueeze(-1) ** 2  # of the picture, by level; the last is noise
@@ -95,7 +95,7 @@ def pretrained(seed: int) -> Denoiser:
     return policy
 
 
-def reader(classifier: linear_model.LogisticRegression | neighbors.KNeighborsClassifier) -> Worth:
+def reader(classifier: linear_model.LogisticRegression | neighbors.KNeighborsClassifier) -> FunctionScorer:
     """What a classifier makes of the last picture: worth 1 where that is the digit asked for, else 0."""
     predict = classifier.fit(*datasets.load_digits(return_X_y=True)).predict
 
@@ -103,7 +103,7 @@ def reader(classifier: linear_model.LogisticRegression | neighbors.KNeighborsCla
         said = predict(torch.stack([r.actions[-1] for r in made]) * 8 + 8)
         return torch.tensor(said == [r.prompt.answer for r in made]).float()
 
-    return Worth(read)
+    return FunctionScorer(read)
 
 
 @one_thread()

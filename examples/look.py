@@ -21,7 +21,7 @@ from posttrain.methods.sft import sft
 from posttrain.models.decoder import Decoder
 from posttrain.models.language import LanguagePolicy
 from posttrain.models.shape import DecoderConfig
-from posttrain.runs.in_memory import Worth, fit, one_thread
+from posttrain.runs.in_memory import FunctionScorer, fit, one_thread
 
 SIDE, PATCH = 12, 4
 PATCHES = (SIDE // PATCH) ** 2
@@ -103,7 +103,7 @@ def policy_of(seed: int) -> SeeingPolicy:
 def main(seed: int = 0, small: bool = False) -> dict[str, float]:
     """A short SFT, then GRPO; returns the accuracy on held-out pictures before and after GRPO."""
     policy, env = policy_of(seed), Look()
-    grade = Worth(lambda made: torch.tensor([env.grade(r.prompt, r.text) for r in made]))
+    grade = FunctionScorer(lambda made: torch.tensor([env.grade(r.prompt, r.text) for r in made]))
     fit(policy, sft, env, pt.Config(steps=100, prompts=32, lr=3e-3, seed=seed))
     before = accuracy(policy, env, 300, HOW).accuracy
     config = pt.Config(steps=40 if small else 120, prompts=32, lr=5e-4, warmup=0, seed=seed, sampling=HOW)
