@@ -2,7 +2,8 @@
 
     python -m examples.look
 
-What you should see: NUMBERS
+What you should see: after a short SFT 51, 68 and 49% of the questions about held-out pictures are answered right (seeds 0, 1,
+2); 120 steps of GRPO lift that to 81, 96 and 95% in 20 s.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class Look(pt.Environment):
 
 
 def policy_of(seed: int) -> SeeingPolicy:
-    """44 thousand weights, drawn by identity."""
+    """49 thousand weights, drawn by identity."""
     model = SeeingDecoder(DecoderConfig(2 + len(LETTERS), 48, 96, 2, 4, 4, 12))
     draw = pt.rng.torch_generator("look", seed)
     with torch.no_grad():
@@ -105,7 +106,7 @@ def main(seed: int = 0, small: bool = False) -> dict[str, float]:
     grade = FunctionScorer(lambda made: torch.tensor([env.grade(r.prompt, r.text) for r in made]))
     fit(policy, sft, env, pt.Config(steps=100, prompts=32, lr=3e-3, seed=seed))
     before = accuracy(policy, env, 300, HOW).accuracy
-    config = pt.Config(steps=30 if small else 120, prompts=32, lr=5e-4, warmup=0, seed=seed, sampling=HOW)
+    config = pt.Config(steps=40 if small else 120, prompts=32, lr=5e-4, warmup=0, seed=seed, sampling=HOW)
     fit(policy, METHOD, env, config, grade)
     return {"before": before, "after": accuracy(policy, env, 300, HOW).accuracy}
 

@@ -49,6 +49,10 @@ class LetterModel(nn.Module):
     def written(self, prompt: Prompt, text: str) -> Rollout:
         return self.writer[0].written(prompt, text)
 
+    @property
+    def provides(self) -> frozenset[str]:
+        return frozenset({"logp_BT"} | ({"score_B"} if self.score is not None else set()))
+
     def forward(self, rollouts: Sequence[Turn | Rollout], needs: Iterable[str] = ("logp_BT",)) -> dict[str, Tensor]:
         """logp_BT as a language model, score_B after the last letter, as asked."""
         needs = set(needs)

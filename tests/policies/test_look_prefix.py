@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from examples.look import HOW, PATCHES, PICTURE, Look, SeeingPolicy, policy_of
+from examples.look import HOW, PATCHES, PICTURE, Look, SeeingPolicy, main, policy_of
 from posttrain.core import rng
 from posttrain.core.turn import Turn
 from posttrain.core.types import Prompt
 from posttrain.models.layout import LAYOUTS, Rows
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def policy() -> SeeingPolicy:
     return policy_of(0)
 
@@ -72,6 +72,14 @@ def test_acting_on_a_batch_is_the_same_as_one_by_one(policy: SeeingPolicy) -> No
     assert abs(float(a.logp_T[0] - b.logp_T[0])) > 1e-3 or int(a.actions[0]) != int(b.actions[0])
 
 
+def test_the_engine_is_not_asked_where_there_is_a_picture(
+    policy: SeeingPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes contexts as ids alone, so it would share the twins' prefix."""
+    monkeypatch.setattr(SeeingPolicy, "_engine", lambda self: pytest.fail("the engine was asked"))
+    assert len(sampled(policy, twins())) == 2
+
+
 def test_the_trainer_gives_the_sampler_s_log_probabilities(policy: SeeingPolicy) -> None:
     prompts = [Look().prompt(i) for i in range(6)]
     rollouts = [r for rs in policy.sample(prompts, 4, HOW) for r in rs]
@@ -98,3 +106,9 @@ def test_demonstrations_and_clones_see_the_picture_too(policy: SeeingPolicy) -> 
     prompt = twins()[0]
     assert policy.written(prompt, "circle").row.observation.key == policy.observe(prompt).key
     assert isinstance(policy.clone(), SeeingPolicy)
+
+
+def test_grpo_makes_it_answer_better() -> None:
+    """Seeds 0, 1, 2 gain 0.22 to 0.32; the standard error of an accuracy is 0.03."""
+    found = main(0, small=True)
+    assert found["after"] > found["before"] + 0.1

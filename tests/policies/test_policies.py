@@ -50,6 +50,14 @@ def test_the_sampler_is_the_trainer(name: str) -> None:
     assert seen > 20
 
 
+def alike(a: dict[Any, Any], b: dict[Any, Any]) -> None:
+    """Choices to the last bit; controls up to the rounding of a product, which differs with the size of a batch."""
+    assert a.keys() == b.keys()
+    for key in a:
+        for x, y in zip(a[key], b[key], strict=True):
+            torch.testing.assert_close(torch.tensor(x), torch.tensor(y), atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize("name", SAMPLED)
 def test_draws_belong_to_identities(name: str) -> None:
     """An answer is the same alone, in any order and in any company."""
@@ -66,8 +74,9 @@ def test_draws_belong_to_identities(name: str) -> None:
 
     together = made(prompts, 3)
     alone = {k: v for p in prompts for k, v in made([p], 3).items()}
-    assert made(prompts[::-1], 3) == together == alone
-    assert made(prompts, 2) == {k: v for k, v in together.items() if k[2] < 2}
+    alike(made(prompts[::-1], 3), together)
+    alike(alone, together)
+    alike(made(prompts, 2), {k: v for k, v in together.items() if k[2] < 2})
     assert len({str(v) for v in together.values()}) > 1
 
 
