@@ -1,4 +1,3 @@
-# ruff: noqa: F401
 """posttrain: make a generative policy better from feedback."""
 
 from importlib import import_module
@@ -39,21 +38,33 @@ _MODULES = {"rng": "core.rng"}
 __all__ = [*_EXPORTS, *_MODULES, "__version__"]
 
 if TYPE_CHECKING:  # for editors and type checkers
-    from posttrain.api import run, run_config
-    from posttrain.core import rng
-    from posttrain.core.batch import Batch
-    from posttrain.core.config import Config
-    from posttrain.core.errors import UserError
-    from posttrain.core.method import Method, Objective, find_method
-    from posttrain.core.plan import Phase, Plan
-    from posttrain.core.protocols import Environment, Episode, Policy, RolloutRequest, Step
-    from posttrain.core.registry import find, parts
-    from posttrain.core.sampling import Sampling
-    from posttrain.core.turn import Observation, Turn
-    from posttrain.core.types import Group, Prompt, Rollout
-    from posttrain.models.load import load_model
-    from posttrain.runs.plans import run_plan
-    from posttrain.train import train
+    from posttrain.api import run as run
+    from posttrain.api import run_config as run_config
+    from posttrain.core import rng as rng
+    from posttrain.core.batch import Batch as Batch
+    from posttrain.core.config import Config as Config
+    from posttrain.core.errors import UserError as UserError
+    from posttrain.core.method import Method as Method
+    from posttrain.core.method import Objective as Objective
+    from posttrain.core.method import find_method as find_method
+    from posttrain.core.plan import Phase as Phase
+    from posttrain.core.plan import Plan as Plan
+    from posttrain.core.protocols import Environment as Environment
+    from posttrain.core.protocols import Episode as Episode
+    from posttrain.core.protocols import Policy as Policy
+    from posttrain.core.protocols import RolloutRequest as RolloutRequest
+    from posttrain.core.protocols import Step as Step
+    from posttrain.core.registry import find as find
+    from posttrain.core.registry import parts as parts
+    from posttrain.core.sampling import Sampling as Sampling
+    from posttrain.core.turn import Observation as Observation
+    from posttrain.core.turn import Turn as Turn
+    from posttrain.core.types import Group as Group
+    from posttrain.core.types import Prompt as Prompt
+    from posttrain.core.types import Rollout as Rollout
+    from posttrain.models.load import load_model as load_model
+    from posttrain.runs.plans import run_plan as run_plan
+    from posttrain.train import train as train
 
 
 def __getattr__(name: str) -> Any:
