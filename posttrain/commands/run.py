@@ -33,7 +33,7 @@ PARTS = {
     "shaping": ("shaping", "what changes rewards before credit, or none"),
     "reference": ("reference", "the policy that is stayed close to"),
     "optimiser": ("optimiser", "how weights move"),
-    "prompts_from": ("prompts", "which prompts come next"),
+    "curriculum": ("prompts", "which prompts come next"),
     "rollout": ("rollout", "how answers are made"),
 }
 MANY = ("terms", "select", "shaping")

@@ -16,7 +16,7 @@ from posttrain.core.sampling import Sampling
 from posttrain.core.turn import Observation
 from posttrain.core.types import Group, Origin, Prompt, Rollout
 from posttrain.rollouts.resume import cut, resume, room
-from posttrain.select.eligible import reward_of
+from posttrain.select.valid import reward_of
 
 
 @rollout(title="Labelled steps (Math-Shepherd)", paper="arXiv:2312.08935", data="steps")

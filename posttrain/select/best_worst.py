@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from posttrain.core.registry import select
 from posttrain.core.types import Group
-from posttrain.select.eligible import eligible, reward_of
+from posttrain.select.valid import reward_of, valid_rollouts
 
 
 @select(paper="arXiv:2405.07863", provides=("chosen_P", "rejected_P"))
@@ -13,7 +13,7 @@ def best_worst(groups: list[Group]) -> list[Group]:
     """
     pairs = []
     for group in groups:
-        ranked = sorted(eligible(group), key=reward_of, reverse=True)
+        ranked = sorted(valid_rollouts(group), key=reward_of, reverse=True)
         if ranked and ranked[0].reward != ranked[-1].reward:
             pairs.append(Group(group.prompt, [ranked[0], ranked[-1]], pairs=((0, 1),)))
     return pairs

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from posttrain.core.registry import select
 from posttrain.core.types import Group
-from posttrain.select.eligible import eligible
+from posttrain.select.valid import valid_rollouts
 
 
 @select(paper="arXiv:2503.14476")
@@ -11,4 +11,4 @@ def zero_variance(groups: list[Group]) -> list[Group]:
 
     keep iff max R > min R over the answers that are scored and not silenced;  fewer than two cannot differ
     """
-    return [group for group in groups if len({r.reward for r in eligible(group)}) > 1]
+    return [group for group in groups if len({r.reward for r in valid_rollouts(group)}) > 1]

@@ -66,7 +66,7 @@ def test_other_parts_make_another_method_and_another_name(runs: Path) -> None:
         (["--loss", "cispo(high=)"], "cannot read 'cispo(high=)'"),
         (["--loss", "entropy"], "no loss named 'entropy'"),
         (["--terms", "kl + entropi"], "no term named 'entropi'; did you mean 'entropy'?"),
-        (["--prompts-from", "unifrom"], "did you mean 'uniform'?"),
+        (["--curriculum", "unifrom"], "did you mean 'uniform'?"),
         (["--epochs", "0"], "epochs is 0"),
         (["--minibatches", "0"], "minibatches is 0"),
         (["--name", "../x"], "cannot be a file name"),

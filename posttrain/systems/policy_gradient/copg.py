@@ -17,7 +17,7 @@ from posttrain.core.types import Group
 from posttrain.losses.preference.margin import margin
 from posttrain.methods.dpo import dpo
 from posttrain.rollouts.sample import sample
-from posttrain.select.eligible import reward_of
+from posttrain.select.valid import reward_of
 
 
 @select(title="In twos (CoPG)", paper="arXiv:2406.19185", provides=("chosen_P", "rejected_P"))

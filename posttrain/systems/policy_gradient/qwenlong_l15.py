@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from posttrain.advantages.group import group_std, spread
+from posttrain.advantages.group import broadcast_to_tokens, group_std
 from posttrain.advantages.whiten import group_centre
 from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
@@ -125,7 +125,7 @@ def task_std(batch: Batch, eps: float = 1e-4) -> Tensor:
     group_B, valid_B = batch["group_B"], batch.valid_B
     task_B = batch["task_B"] if "task_B" in batch else torch.zeros_like(group_B)
     credit_B = group_centre(batch.returns_B, group_B, valid_B)
-    return spread(credit_B / (group_std(batch.returns_B, task_B, valid_B) + eps), batch)
+    return broadcast_to_tokens(credit_B / (group_std(batch.returns_B, task_B, valid_B) + eps), batch)
 
 
 @advantage(

@@ -17,7 +17,7 @@ from posttrain.losses.aggregate import token_mean
 from posttrain.methods.grpo import grpo
 from posttrain.rollouts.resume import cut, resume
 from posttrain.rollouts.sample import sample
-from posttrain.select.eligible import reward_of
+from posttrain.select.valid import reward_of
 
 # ---- how answers are made
 
