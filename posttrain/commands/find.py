@@ -26,9 +26,11 @@ _PAPER = re.compile(r"(?:^|[/:])(\d{4}\.\d{4,5})(?:v\d+)?(?:\.pdf)?/?(?:[?#].*)?
 
 def options(parser: Parser) -> None:
     parser.add_argument(
-        "words", nargs="+", metavar="WORDS", help="names, a paper's id, URL or title, words of the idea"
+        "words", nargs="+", metavar="WORDS", help="names, the id, URL or title of a paper, or words of the idea"
     )
-    parser.add_argument("--json", action="store_true", help='as JSON; a system that is not here yet has "here": false')
+    parser.add_argument(
+        "--json", action="store_true", help='print as JSON; a system that is not implemented yet has "here": false'
+    )
     use_option(parser)
 
 

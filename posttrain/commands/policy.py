@@ -1,4 +1,4 @@
-"""`--model M`: the policy that a command is about: a model, or what a run has made of one."""
+"""`--model M`: the policy that a command works on: a base model or a trained run."""
 
 from __future__ import annotations
 
@@ -17,11 +17,15 @@ def policy_options(parser: Parser) -> None:
     group.add_argument(
         "--model",
         metavar="MODEL",
-        help="pocket, smollm2, a folder, a hub id, or a run by name: its newest checkpoint [pocket]",
+        help="pocket, smollm2, a folder, a hub id, or the name of a run (its newest checkpoint) [pocket]",
     )
-    group.add_argument("--phase", metavar="NAME", help="of a run with several phases, the one that made the weights")
-    group.add_argument("--runs", default="runs", metavar="DIR", help="where runs are kept [runs]")
-    group.add_argument("--device", default="", metavar="TEXT", help="cuda where there is one, else cpu")
+    group.add_argument(
+        "--phase", metavar="NAME", help="which phase's weights to use, of a run with several phases [the last]"
+    )
+    group.add_argument("--runs", default="runs", metavar="DIR", help="folder of all runs [runs]")
+    group.add_argument(
+        "--device", default="", metavar="TEXT", help="cuda, cuda:N or cpu [cuda where there is a GPU, else cpu]"
+    )
     group.add_argument(
         "--dtype", metavar="TEXT", help="float32 or bfloat16 [the run's; bfloat16 on a GPU, else float32]"
     )
@@ -65,7 +69,7 @@ def run_folder(name: str, runs: str = "runs") -> Path:
 
 
 def load_run(folder: Path, phase: str | None = None, device: str = "", dtype: str | None = None) -> tuple[Any, Config]:
-    """What a run has made of its model so far."""
+    """The policy at the newest checkpoint of a run."""
     from posttrain.runs.build import load_policy
     from posttrain.runs.run import Run
 
