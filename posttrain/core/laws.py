@@ -248,7 +248,7 @@ def scale_invariant(part: Part) -> None:
 
 
 def sums_to_zero(part: Part) -> None:
-    """What one sibling gains the others lose: credit, one value an answer, sums to 0 in each group."""
+    """What one sibling gains the others lose: credit, one value per answer, sums to 0 in each group."""
     batch = example()
     adv_B = outputs(part, batch)[0].gather(1, batch.mask_BT.argmax(-1, keepdim=True)).squeeze(-1)
     for group in batch["group_B"].unique():

@@ -52,7 +52,7 @@ def label_steps(
     policy: Any, prompts: Sequence[Prompt], scorer: Any, how: Sampling, shape: tuple[int, int] = (4, 4),
     level: str = "sentence", seed: int = 0,
 ) -> list[Prompt]:  # fmt: skip
-    """Prompts with labelled steps: shape = (answers a prompt, continuations from the end of each step).
+    """Prompts with labelled steps: shape = (answers per prompt, continuations from the end of each step).
 
     worth of a step = mean reward of the continuations; of the last one, the answer's own reward. A step without a
     continuation that could be scored is left out, and so is a prompt without steps.

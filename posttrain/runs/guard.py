@@ -56,9 +56,9 @@ class Guard:
         if gap <= limit:
             return None
         finding = diagnose(policy, own, loop.config.sampling, step) if math.isfinite(gap) else _not_finite()
-        loop.run.event(loop.phase, step, f"mismatch: {finding.kind}", f"{gap:.3g} nats a token; {finding}")
+        loop.run.event(loop.phase, step, f"mismatch: {finding.kind}", f"{gap:.3g} nats per token; {finding}")
         self._tell(
-            finding, f"step {step}: sampler and trainer differ by {gap:.2g} nats a token (limit {limit:g}): {finding}"
+            finding, f"step {step}: sampler and trainer differ by {gap:.2g} nats per token (limit {limit:g}): {finding}"
         )
         return finding
 

@@ -15,7 +15,7 @@ from posttrain.view.figures import count, duration, percent, short
 from posttrain.view.report import graded, next_steps, report
 
 _RECENT = 10  # steps that the time left is estimated from
-_LINES = 20  # lines a run prints where there is no terminal
+_LINES = 20  # lines that a run prints where there is no terminal
 
 
 def display(quiet: bool = False, silent: bool = False, runs: str | Path = "runs") -> Watch:

@@ -15,7 +15,7 @@ def sequence_logp(logp_BT: Tensor, batch: Batch, mean: bool = False) -> Tensor:
 
 
 def margin(batch: Batch, mean: bool = False) -> Tensor:
-    """u = [log pi(y_w) - log ref(y_w)] - [log pi(y_l) - log ref(y_l)], one value a pair; not scaled by beta.
+    """u = [log pi(y_w) - log ref(y_w)] - [log pi(y_l) - log ref(y_l)], one value per pair; not scaled by beta.
 
     With mean, each log-ratio is divided by its answer's length.
     """

@@ -1,4 +1,4 @@
-"""CoPG: two answers a prompt, fitted so that their log-ratios to the reference differ as their rewards do; old ones too.
+"""CoPG: two answers per prompt, fitted so that their log-ratios to the reference differ as their rewards do; old ones too.
 
 Fully offline with `--rollout "logged(n=2, logp=False)" --task log.jsonl`: nobody needs to know how likely the logged answers were.
 """

@@ -1,7 +1,7 @@
 """OREAL: imitate right answers, blame wrong ones by their leave-one-out share, both weighed token by token by a reward
 model that learned from outcomes which tokens matter; held by a light KL.
 
-The token-level reward model is the critic's network here. Of 16 answers a prompt it keeps one right and one wrong: were
+The token-level reward model is the critic's network here. Of 16 answers per prompt it keeps one right and one wrong: were
 there more of one kind, every token would speak for it. The paper also asks hard prompts more often and lets the reward
 model warm up for ten steps; those are left to the run.
 """
