@@ -140,7 +140,7 @@ def show(result: dict[str, Any], score: Any, args: argparse.Namespace) -> None:
         console.print(score.told, style="yellow", markup=False)
     where = "" if args.runs == "runs" else f" --runs {shlex.quote(args.runs)}"
     which = f"--model {shlex.quote(result['model'])}{where if args.run else ''}"
-    steps = [(f"posttrain chat {which}", "talk to it")]
+    steps = [(f"posttrain chat {which}", "chat with it")]
     if not args.run:
         steps.append((f"posttrain run grpo {which} --task {shlex.quote(result['task'])}", "make it better"))
     next_steps(console, steps)

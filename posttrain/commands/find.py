@@ -96,7 +96,7 @@ def everything() -> list[dict[str, Any]]:
 
 
 def best(rows: list[dict[str, Any]], words: list[str], n: int = TEN) -> list[dict[str, Any]]:
-    """The n rows with the most words in them, then with the words in the more telling places."""
+    """The n rows that match the most words, then those that match in more specific fields."""
     points = [sum_of(row, words) for row in rows]
     order = sorted(range(len(rows)), key=lambda i: (-points[i][0], -points[i][1], i))
     return [rows[i] for i in order if points[i][0]][:n]

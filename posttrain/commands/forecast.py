@@ -68,7 +68,7 @@ def read_shape(model: str) -> tuple[Any, bool]:
 
 
 def read_work(args: argparse.Namespace, gpu: bool) -> Any:
-    """The step that is meant, with what its method keeps."""
+    """One step of the planned run, with what its method keeps in memory."""
     from posttrain.core.method import find_method
     from posttrain.runs.estimate import Work
 
@@ -92,7 +92,7 @@ def read_work(args: argparse.Namespace, gpu: bool) -> Any:
 
 
 def forecast(args: argparse.Namespace, available: Callable[[str], float | None]) -> Iterator[Row]:
-    """The engine, the memory and the speed of the run; `available`: the free bytes of a device, None if nobody knows."""
+    """The engine, the memory and the speed of the run; `available`: the free bytes of the device, None if unknown."""
     import torch
 
     from posttrain.models.load import usable
@@ -122,7 +122,7 @@ def engine(device: str, ours: bool) -> Row:
 
 
 def memory(model: str, work: Any, found: Any) -> tuple[str, str, str]:
-    """(told, state, fix): the bytes, the largest first, and what will be done about them."""
+    """(sentence, state, fix): what takes how many bytes, the largest first, and what to change if it does not fit."""
     parts = sorted(found.memory.items(), key=lambda kv: -kv[1])
     shown = ", ".join(f"{name} {size(b)}" for name, b in parts if b >= 0.02 * found.total)
     told = f"about {size(found.total)} for {model} ({found.parameters / 1e6:,.4g} M parameters): {shown}"

@@ -51,7 +51,7 @@ def is_run(name: str, runs: str) -> bool:
 
 
 def check_name_of_run(name: str, runs: str) -> None:
-    """A name that is almost that of a run is refused with it, before anything is looked for elsewhere."""
+    """A name that is nearly that of a run is an error that suggests the run, before anything else is searched."""
     there = [p.parent.name for p in Path(runs).glob("*/run.sqlite")]
     if "/" not in name and name not in ("", "pocket", "smollm2") and not Path(name).exists() and nearest(name, there):
         raise unknown("model or run", name, there)
@@ -83,8 +83,8 @@ def load_run(folder: Path, phase: str | None = None, device: str = "", dtype: st
 
 
 def last_phase(run: Any) -> str:
-    """The newest phase that trained something which answers; where several roles do and the last to be trained is not
-    the policy, nobody can tell which one is meant."""
+    """The newest phase that trained a role that generates answers; where several roles do and the last to be trained is not
+    the policy, it is ambiguous and an error."""
     from posttrain.runs.checkpoint import listing
 
     trained = [phase for phase in run.store.phases() if listing(run.checkpoints, phase)]
@@ -102,7 +102,7 @@ def last_phase(run: Any) -> str:
 
 
 def answering_role(run: Any, phase: str) -> str:
-    """The role that a phase trained, "" where that does not answer. Older runs kept no roles: a score head tells."""
+    """The role that a phase trained, "" where it does not generate answers. Older runs did not record roles: a score head decides."""
     from posttrain.runs.checkpoint import newest
 
     if phase in run.store.roles():

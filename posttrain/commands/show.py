@@ -41,7 +41,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def page_of(name: str) -> tuple[str, str]:
-    """The page, and the command worth typing after reading it."""
+    """The page, and a command to try next."""
     from posttrain.view.algorithm_page import claim_page, first, page
 
     try:

@@ -1,4 +1,4 @@
-"""The settings of a run: frozen, few, each default written once, unknown keys refused with the nearest match."""
+"""The settings of a run: few, frozen, each default written once; an unknown key is an error with the nearest match."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def from_dict(kind: type, values: dict[str, Any], where: str = "") -> Any:
-    """A config from plain values; a key that is not there fails at once with the nearest one."""
+    """A config from plain values; an unknown key is an error with the nearest one."""
     known = {f.name: f for f in dataclasses.fields(kind)}
     out: dict[str, Any] = {}
     for key, value in values.items():

@@ -9,7 +9,7 @@ from posttrain.select.valid import reward_of, valid_rollouts
 def best_worst(groups: list[Group]) -> list[Group]:
     """Best and worst: each prompt's best and worst answers as a preference pair, best first (online DPO).
 
-    keep (argmax_i R_i, argmin_i R_i) iff they differ;  failed and silenced answers are never chosen
+    keep (argmax_i R_i, argmin_i R_i) iff they differ;  failed and fully masked answers are never chosen
     """
     pairs = []
     for group in groups:

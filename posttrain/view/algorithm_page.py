@@ -28,7 +28,7 @@ _STAGE_WORDS = {
     "select": "which groups are learned from",
     "advantage": "who gets the credit",
     "loss": "what is minimised",
-    "aggregate": "how token losses become one number",
+    "aggregate": "how token losses are averaged into one number",
     "terms": "what is added to the loss",
     "reference": "what the policy is held close to",
     "optimiser": "how weights move",

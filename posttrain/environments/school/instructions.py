@@ -42,7 +42,7 @@ def warmth(text: str) -> int:
 
 
 def unmet(info: Mapping[str, Any], text: str) -> list[str]:
-    """The constraints a text breaks, by name; empty when it does as it was told."""
+    """The constraints a text breaks, by name; empty when it meets them all."""
     said = words_of(text)
     broken = {
         "words": info.get("words") not in (None, len(said)),

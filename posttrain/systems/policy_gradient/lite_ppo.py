@@ -25,7 +25,7 @@ from posttrain.methods.grpo import grpo
 def group_mean_batch_std(batch: Batch, centred: bool = False, eps: float = 1e-4) -> Tensor:
     """Lite PPO: compare with siblings, but measure in the spread of the whole batch, which no group of equals makes tiny.
 
-    A_i = (R_i - mean_group R) / (std_batch R + eps);  the std is unbiased, over live answers
+    A_i = (R_i - mean_group R) / (std_batch R + eps);  the std is unbiased, over valid answers
     centred: take the std of R - mean_group R instead, so that how hard prompts are does not count as spread.
     """
     group_B, valid_B = batch["group_B"], batch.valid_B

@@ -118,7 +118,7 @@ def share(steps: int, n: int, k: int, K: int) -> int:
 def task_std(batch: Batch, eps: float = 1e-4) -> Tensor:
     """Task-specific advantage (QwenLong-L1.5): compare with siblings, measure in the spread of the task's rewards.
 
-    A_i = (R_i - mean_group R) / (std_task R + eps);  std: unbiased, over the live answers of the same task in the batch
+    A_i = (R_i - mean_group R) / (std_task R + eps);  std: unbiased, over the valid answers of the same task in the batch
     A task whose rewards are small learns as fast as one whose rewards are large. `Prompt.info["task"]` names the task;
     without names all are one task, which is Lite PPO's credit.
     """
