@@ -33,7 +33,7 @@ def report(
         console.print(Text.assemble(f"\n{name} ", (sparkline(curve), "green"), f"  {short(first)} to {short(last)}"))
     told = f"{len(curve)} steps in {duration(summary['seconds'])}, {summary['tokens']:,} tokens"
     if summary.get("skipped_updates"):
-        told += f"; {summary['skipped_updates']} updates had gradients that were not finite and were skipped"
+        told += f"; {summary['skipped_updates']} updates were not finite and were skipped"
     console.print(told, highlight=False)
 
 
