@@ -92,5 +92,5 @@ def show(report: Any, args: argparse.Namespace) -> None:
     if report.ok:
         next_steps(console, [(f"posttrain run grpo --task {task} --reward {spec}", "train with it")])
     else:
-        steps = [("posttrain list --stage reward", "rewards to use instead, or to add")]
-        next_steps(console, [*steps, (f"posttrain show reward/{args.reward.split('(')[0]}", "read this one")])
+        steps = [("posttrain list --stage reward", "other rewards, to use instead or to add")]
+        next_steps(console, [*steps, (f"posttrain show reward/{args.reward.split('(')[0]}", "read this reward")])

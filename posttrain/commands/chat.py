@@ -78,7 +78,7 @@ class Conversation:
 
 def converse(talk: Conversation, name: str) -> int:
     """Read a line, answer it, until there is none."""
-    print(f"talking to {name}; an empty line ends, /new forgets")
+    print(f"chatting with {name}; an empty line quits, /new starts over")
     while True:
         try:
             text = input("you: ").strip()
@@ -91,5 +91,5 @@ def converse(talk: Conversation, name: str) -> int:
             continue
         answer = talk.ask(text)
         print(f"{name}: {answer.text}{'' if (not answer.truncated) else ' (cut off)'}")
-    print("\nnext: posttrain run grpo --task arithmetic   teaches it more")
+    print("\nnext: posttrain run grpo --task arithmetic   train it further")
     return 0

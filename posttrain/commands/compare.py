@@ -46,6 +46,6 @@ def main(args: argparse.Namespace) -> int:
         print(json.dumps(made.to_dict()))
         return 0
     print(made)
-    print(f"\nthe picture is in {picture}" if picture else "", end="")
+    print(f"\nplot written to {picture}" if picture else "", end="")
     print(f"\nnext: posttrain show {args.methods[0].partition('(')[0]}")
     return 0

@@ -130,7 +130,7 @@ def device(wanted: str = "") -> Finding:
         name = torch.cuda.get_device_name()
         half = "bfloat16 works" if torch.cuda.is_bf16_supported() else "no bfloat16, use float32"
         return Finding("device", f"{chosen}: {name}, {free / GB:.1f} of {total / GB:.1f} GB free; {half}")
-    return Finding("device", "cpu, float32", "note", "enough for small models; larger ones want a GPU")
+    return Finding("device", "cpu, float32", "note", "enough for small models; larger ones need a GPU")
 
 
 def cores() -> Finding:
@@ -244,8 +244,8 @@ def show(found: list[Finding]) -> None:
         if f.fix:
             console.print(Text(f"      {'':{width}}  -> {f.fix}", style="cyan"), soft_wrap=True)
     bad = sum(f.state == "problem" for f in found)
-    console.print(f"\n{bad} problem{'s' if bad > 1 else ''} to mend" if bad else "\neverything a run needs is here")
+    console.print(f"\n{bad} problem{'s' if bad > 1 else ''} to fix" if bad else "\nall checks passed")
     next_steps(
         console,
-        [("posttrain doctor", "look again")] if bad else [("posttrain run grpo --task arithmetic", "a first run")],
+        [("posttrain doctor", "check again")] if bad else [("posttrain run grpo --task arithmetic", "a first run")],
     )

@@ -114,7 +114,7 @@ def figures(score: Any, n: int) -> dict[str, Any]:
     return {
         "accuracy": score.accuracy, "error": score.error, "problems": score.problems, "n": n,
         "pass_at_k": {str(k): {"mean": m, "error": e} for k, (m, e) in passed.items()},
-        "failed": score.failed, "why": score.why, "tokens_an_answer": score.tokens, "ended": sum(not r.truncated for r in score.rollouts) / len(score.rollouts),
+        "failed": score.failed, "why": score.why, "tokens_per_answer": score.tokens, "ended": sum(not r.truncated for r in score.rollouts) / len(score.rollouts),
     }  # fmt: skip
 
 
@@ -133,7 +133,7 @@ def show(result: dict[str, Any], score: Any, args: argparse.Namespace) -> None:
     table.add_row("accuracy", percent(result["accuracy"]), f"{100 * result['error']:.1f}")
     for k, p in result["pass_at_k"].items() if result["n"] > 1 else ():
         table.add_row(f"pass@{k}", percent(p["mean"]), f"{100 * p['error']:.1f}")
-    table.add_row("tokens per answer", f"{result['tokens_an_answer']:.1f}", "")
+    table.add_row("tokens per answer", f"{result['tokens_per_answer']:.1f}", "")
     table.add_row("finished answers", percent(result["ended"]), "")
     console.print(table)
     if score.told:
@@ -142,5 +142,5 @@ def show(result: dict[str, Any], score: Any, args: argparse.Namespace) -> None:
     which = f"--model {shlex.quote(result['model'])}{where if args.run else ''}"
     steps = [(f"posttrain chat {which}", "chat with it")]
     if not args.run:
-        steps.append((f"posttrain run grpo {which} --task {shlex.quote(result['task'])}", "make it better"))
+        steps.append((f"posttrain run grpo {which} --task {shlex.quote(result['task'])}", "train it further"))
     next_steps(console, steps)

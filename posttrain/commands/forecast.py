@@ -110,7 +110,7 @@ def forecast(args: argparse.Namespace, available: Callable[[str], float | None])
     told = f"about {found.rollout_tokens_s:,.0f} tokens/s of rollouts; a step samples for {brief(found.rollout_s)}"
     told += f" and trains for {brief(found.train_s)}, {args.steps} steps take {brief(found.step_s * args.steps)}"
     measured = {"flops": machine.flops, "bytes_s": machine.bytes_s}
-    yield "speed of a run", f"{told} if every answer is as long as it may be", "ok", "", measured
+    yield "speed of a run", f"{told} if every answer reaches the length limit", "ok", "", measured
 
 
 def engine(device: str, ours: bool) -> Row:
@@ -130,7 +130,7 @@ def memory(model: str, work: Any, found: Any) -> tuple[str, str, str]:
     if found.slots < work.answers:
         done.append(f"{found.slots} of {work.answers} answers at a time")
     if found.recomputed:
-        done.append(f"{found.recomputed} layers compute their activations twice")
+        done.append(f"{found.recomputed} layers recompute their activations")
     told += f"; {' and '.join(done)}" if done else ""
     if found.fits:
         return told, "ok", ""

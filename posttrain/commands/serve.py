@@ -73,7 +73,7 @@ def listen(server: Any) -> int:
     """Serve until SIGINT or SIGTERM; requests in progress then get an error that says so."""
     queue = server.service.queue
     where = f"{queue.backend.name} engine on {server.service.policy.device.type}"
-    print(f"{server.service.name} ({where}) at {server.url}/v1; Ctrl-C ends it", file=sys.stderr, flush=True)
+    print(f"{server.service.name} ({where}) at {server.url}/v1; Ctrl-C stops it", file=sys.stderr, flush=True)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         server.serve_forever(poll_interval=0.2)

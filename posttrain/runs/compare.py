@@ -146,4 +146,4 @@ def draw(result: Comparison, path: str | Path) -> Path:
 
     series = {r.method: [(float(i), y) for i, y in enumerate(r.curve)] for r in result.rows}
     title = f"{result.task}: {result.seeds} seeds"
-    return frontier(series, "step", "mean reward of fresh problems", title, path)
+    return frontier(series, "step", "mean training reward", title, path)

@@ -43,4 +43,6 @@ def _page(stage: str, some: list[Row]) -> str:
 
 def _option(stage: str) -> str:
     """The name of the stage on the command line."""
-    return {"term": "terms", "scorer": "reward"}.get(stage, "loss" if stage.endswith("_loss") else stage)
+    return {"prompts": "curriculum", "term": "terms", "scorer": "reward"}.get(
+        stage, "loss" if stage.endswith("_loss") else stage
+    )

@@ -30,7 +30,7 @@ def test_doctor_tells_what_to_do(tmp_path: Path) -> None:
     said = call("doctor", "--data", str(tmp_path / "nowhere"), "--device", "cuda:7", "--model", "org/none")
     assert said.code == 1
     assert "no data folder at" in said.out and "set POSTTRAIN_DATA=PATH" in said.out
-    assert "-> " in said.out and "problems to mend" in said.out and "not on this disk" in said.out
+    assert "-> " in said.out and "problems to fix" in said.out and "not on this disk" in said.out
 
 
 def test_doctor_knows_which_data_sets_are_there(tmp_path: Path) -> None:
