@@ -12,7 +12,7 @@ from posttrain.core.errors import UserError
 from posttrain.evals.intervals import differences, interval
 from posttrain.runs.in_memory import one_thread
 
-Values = dict[str, dict[str, list[float]]]  # arm -> metric -> one value a seed
+Values = dict[str, dict[str, list[float]]]  # arm -> metric -> one value per seed
 
 
 @dataclass(frozen=True)

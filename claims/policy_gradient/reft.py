@@ -1,4 +1,4 @@
-"""ReFT: after a short warm-up on one worked answer a question, PPO on the same questions generalises better than more
+"""ReFT: after a short warm-up on one worked answer per question, PPO on the same questions generalises better than more
 imitation, be it of what people wrote or of one's own right answers."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from posttrain.systems.supervised_from_reward.raft import raft
 
 M, UM, V = 7, 7, 8  # numbers 0 to 6, added modulo 7; the eighth letter is no number
 TRAIN, TERSE = 220, 0.7  # questions of 343; share of people who do not write down the step
-WARM, STEPS, ASKED, G = 20, 60, 40, 8  # updates of SFT; steps, questions a step, answers a question of RL
+WARM, STEPS, ASKED, G = 20, 60, 40, 8  # updates of SFT; steps, questions per step, answers per question of RL
 VOTES, EARLY = 16, 10
 
 reft = reinforced(beta=0.01).but(rollout=sample.but(n=G))

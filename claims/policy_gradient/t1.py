@@ -1,4 +1,4 @@
-"""T1: more answers a prompt leave fewer groups silent; a moving anchor lets the policy go on; a bonus keeps entropy."""
+"""T1: more answers per prompt leave fewer groups silent; a moving anchor lets the policy go on; a bonus keeps entropy."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def world(seed: int) -> tuple[TabularPolicy, Tensor, Listed]:
 
 
 def train(seed: int, loss: Part, c: float = 0.5, lr: float = 0.3) -> dict[str, float]:
-    """80 updates of 8 logged answers a prompt: each answer is used ten times."""
+    """80 updates of 8 logged answers per prompt: each answer is used ten times."""
     mu, right_PN, log = world(seed)
     policy, accuracy = mu.clone(), []
 

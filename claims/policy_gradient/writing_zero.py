@@ -89,7 +89,7 @@ def train(seed: int, method: Method, scorer: Any, lr: float) -> dict[str, float]
 
 
 def measured(seed: int, policy: TabularPolicy) -> dict[str, float]:
-    """Quality and length of 128 fresh answers a prompt."""
+    """Quality and length of 128 fresh answers per prompt."""
     made = [r for rollouts in policy.sample(numbered(P).prompts, 128, Sampling(), seed, -2) for r in rollouts]
     quality = float(world(seed).quality([r.prompt for r in made], [r.text for r in made]).mean())
     return {"quality": quality, "length": sum(len(r.text) for r in made) / len(made)}

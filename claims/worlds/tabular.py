@@ -75,7 +75,7 @@ class TabularPolicy(Actor, nn.Module):
     def sample(
         self, prompts: Sequence[Prompt], n: int, how: Sampling, seed: int = 0, step: int = 0
     ) -> list[list[Rollout]]:
-        """n answers a prompt, as a function of (seed, step, prompt id, sample index) alone."""
+        """n answers per prompt, as a function of (seed, step, prompt id, sample index) alone."""
         row_B = torch.tensor([p.info["row"] for p in prompts]).repeat_interleave(n)
         key_B = torch.tensor([rng.key(seed, step, p.id, i) for p in prompts for i in range(n)])
         tokens: list[Tensor] = []

@@ -26,10 +26,11 @@ def stage_pages() -> dict[Path, str]:
 
 
 def _page(stage: str, some: list[Row]) -> str:
+    how = f"`--{option(stage)} NAME`, or `NAME(parameter=value)`. " if option(stage) else ""
     out = [
         f"# {HEADINGS[stage]}",
         "",
-        f"`--{_option(stage)} NAME`, or `NAME(parameter=value)`. Made by `make pages`.",
+        f"{how}Made by `make pages`.",
         "",
     ]
     for row in some:
@@ -41,8 +42,8 @@ def _page(stage: str, some: list[Row]) -> str:
     return "\n".join(out)
 
 
-def _option(stage: str) -> str:
-    """The name of the stage on the command line."""
-    return {"prompts": "curriculum", "term": "terms", "scorer": "reward"}.get(
+def option(stage: str) -> str:
+    """The option of `posttrain run` that takes parts of this stage; "" for parts that only Python uses."""
+    return {"prompts": "curriculum", "term": "terms", "scorer": "reward", "decoding": "", "eval": ""}.get(
         stage, "loss" if stage.endswith("_loss") else stage
     )

@@ -10,8 +10,10 @@ import pytest
 from claims.machinery.claim import claims, file_of
 from claims.machinery.evidence import attempts, attempts_file
 from claims.machinery.fingerprint import ROOT, fingerprint
+from posttrain.commands.run import PARTS
 from posttrain.core.index import row
 from posttrain.view.methods_page import PAGE, every_page, left_over, page, systems
+from posttrain.view.stage_pages import stage_pages
 from posttrain.view.system_pages import sections, system_page
 
 CLAIMS = {c.id: c for c in claims()}
@@ -30,6 +32,13 @@ def test_methods_has_one_line_for_each_system_and_leads_to_its_page():
     assert len({m[2] for m in links if m}) == len(lines)  # no two share a page
     assert all((PAGE.parent / m[2]).is_file() for m in links if m)
     assert {c for c in CLAIMS} <= {r["id"] for r in systems()}
+
+
+def test_a_stages_page_names_an_option_that_takes_its_parts():
+    taken = [*PARTS, "reward"]
+    for file, text in stage_pages().items():
+        named = re.findall(r"`--(\w+) NAME`", text)
+        assert file.stem in ("README", "decoding", "eval") or (len(named) == 1 and named[0] in taken), file.name
 
 
 def test_what_a_systems_page_holds():
