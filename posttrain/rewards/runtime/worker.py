@@ -105,7 +105,7 @@ class Pool:
 
     @contextmanager
     def worker(self) -> Iterator[Worker]:
-        """A worker that nobody else talks to meanwhile."""
+        """A worker of the pool, for exclusive use."""
         worker = self.free.get()
         try:
             yield worker

@@ -35,7 +35,7 @@ class _Stay(urllib.request.HTTPRedirectHandler):
 class http_scorer:
     """HTTP scorer: rewards from an external service.
 
-    POST {"items": [{"prompt": ..., "text": ...}]} -> {"scores": [...]}, `batch` items a request, `rate` requests a second
+    POST {"items": [{"prompt": ..., "text": ...}]} -> {"scores": [...]}, `batch` items per request, `rate` requests per second
     A request that fails (no answer, 429, 5xx) is tried `retries` times more, after wait, 2 wait, 4 wait... seconds, or what
     Retry-After says. Then its answers are NaN: masked, never worth 0. After `patience` failed requests in a row the service
     is left alone for `rest` seconds. Scores are kept by (prompt, text). token_env: the environment variable that holds a

@@ -15,7 +15,7 @@ from posttrain.rollouts.step_labels import step_ends
 
 @scorer(title="Process reward model", paper="arXiv:2305.20050")
 class ProcessModel(BaseScorer):
-    """Process reward model: what each step is worth, on the token that ends it.
+    """Process reward model: the reward of each step, on the token that ends it.
 
     r = 2 sigma(s) - 1;  s: the model's log-odds that the answer so far will end right
     The outcome is `scorer`'s, also as the component `outcome`.
