@@ -94,9 +94,9 @@ def mixture(spec: str, options: dict[str, Any]) -> Mixed:
     return Mixed({name: task(name, **options) for name in names})
 
 
-def default_task(named: str, rollout: str) -> str:
+def default_task(named: str, data: str) -> str:
     """The task of the settings; where that is the default and the method learns from pairs, the pairs that ship."""
-    return DEFAULT_PAIRS if rollout == "pairs" and named == DEFAULT else named
+    return DEFAULT_PAIRS if data == "pairs" and named == DEFAULT else named
 
 
 def pair_task(spec: str, data: str | Path | None = None) -> Environment:
