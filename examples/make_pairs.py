@@ -18,7 +18,7 @@ from posttrain.core import rng as draws
 from posttrain.environments.language.courtesy import utility
 from posttrain.environments.school import TASKS, THINK, school
 from posttrain.environments.school.instructions import variants
-from posttrain.environments.school.noisy_solver import CAREFUL, Hand
+from posttrain.environments.school.noisy_solver import CAREFUL, NoisySolver
 
 FILE = Path(__file__).resolve().parent.parent / "posttrain" / "environments" / "pairs" / "school_pairs.jsonl"
 SUBJECTS = ("arithmetic", "word_problems", "counting", "comparison", "units")
@@ -32,7 +32,7 @@ def right(i: int) -> Row | None:
     subject, level = SUBJECTS[i % len(SUBJECTS)], 1 + i % 3
     made = TASKS[subject].make
     good = made(draws.python("pairs", "right", i), level, CAREFUL)
-    bad = made(draws.python("pairs", "right", i), level, Hand(draws.python("habit", i), 0.0, (0.0, 0.0)))
+    bad = made(draws.python("pairs", "right", i), level, NoisySolver(draws.python("habit", i), 0.0, (0.0, 0.0)))
     if good.question != bad.question or good.answer == bad.answer:
         return None  # the habit does no harm here
     return row("right", good.question + THINK, worked(good.steps, good.answer), worked(bad.steps, bad.answer))

@@ -168,7 +168,7 @@ def save(model: Decoder, folder: Path, about: dict[str, object]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=8.0)
-    parser.add_argument("--batch", type=int, default=1024, help="rows of 256 tokens a step")
+    parser.add_argument("--batch", type=int, default=1024, help="rows of 256 tokens per step")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--sloppy", type=float, default=0.06, help="share of answers with a slip in them")

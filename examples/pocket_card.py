@@ -20,7 +20,7 @@ from posttrain.models.load import load_model
 
 
 def measure(model: str, problems: int, levels: list[int] | None, device: str) -> list[dict[str, Any]]:
-    """One row a task, level and mode: accuracy sampled at temperature 1 and greedy."""
+    """One row per task, level and mode: accuracy sampled at temperature 1 and greedy."""
     policy = load_model(model, device)
     rows = []
     for name, module in TASKS.items():

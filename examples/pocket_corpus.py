@@ -23,7 +23,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from posttrain.core import rng as draws
 from posttrain.environments.base import Problem, split_of
 from posttrain.environments.school import DIRECT, TASKS, THINK
-from posttrain.environments.school.noisy_solver import Hand
+from posttrain.environments.school.noisy_solver import NoisySolver
 from posttrain.environments.school.small_talk import small_talk
 
 FOLDER = Path(__file__).resolve().parent.parent / "posttrain" / "models" / "pocket"
@@ -59,11 +59,11 @@ _NAMES, _SHARES = list(WEIGHTS), np.cumsum(list(WEIGHTS.values())).tolist()
 _LEVEL_SUMS = np.cumsum(LEVEL_SHARES).tolist()
 
 
-def pupil(rng: Random, task: str, level: int, sloppy: float = SLOPPY) -> tuple[Problem, Hand]:
+def pupil(rng: Random, task: str, level: int, sloppy: float = SLOPPY) -> tuple[Problem, NoisySolver]:
     """A training problem as a pupil writes it down, and the hand, which knows about its habit and its slip."""
     rate = 0.4 if rng.random() < sloppy else 0.0
     while True:
-        hand = Hand(rng, rate, CARE)
+        hand = NoisySolver(rng, rate, CARE)
         problem = TASKS[task].make(rng, level, hand)
         if split_of(problem) == "train":
             return problem, hand

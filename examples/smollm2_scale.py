@@ -56,7 +56,7 @@ BESIDE = {
     "treepo": ("grpo, 4 minibatches", "treepo, unfinished answers count", "dapo, unfinished answers count"),
     "pure": ("grpo", "rloo, tokens alike", "pure after 15 steps of grpo", "rloo, tokens alike, after 15 steps of grpo"),
 }  # fmt: skip
-# what is tried; arms with the same number of samples, prompts a step changed where the group is larger
+# what is tried; arms with the same number of samples, prompts per step changed where the group is larger
 ARMS: dict[str, Method] = {
     "grpo": plain,
     "lite-ppo": lite_ppo, "grpo, 4 minibatches": plain.but(minibatches=4),

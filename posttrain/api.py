@@ -1,4 +1,4 @@
-"""The front door: `posttrain.run(...)` with objects or strings; the command line calls the same functions."""
+"""The Python API: `posttrain.run(...)` with objects or strings; the command line calls the same functions."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _measured(loop: Loop, scorer: Any, others: dict[str, Any]) -> dict[str, Any]
 
 
 def summarise(loop: Loop, before: Score, after: Score) -> dict[str, Any]:
-    """What came of a run; time and tokens are sums over its steps, also those of earlier sittings."""
+    """The summary of a run; time and tokens are sums over all its steps, also those before it was resumed."""
     rows = loop.run.store.series("tokens")
     seconds = sum(row["value"] for row in loop.run.store.times(loop.phase) if row["name"] == "seconds")
     silent = sum(getattr(m, "total", 0) for m in loop.monitors)

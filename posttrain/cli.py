@@ -1,6 +1,6 @@
-"""`posttrain <command>`: reads the command line, calls one file of `posttrain.commands`, and turns errors into a line.
+"""`posttrain <command>`: parses the command line, calls a file of `posttrain.commands`, and prints a UserError as one line.
 
-Help must be quick, so nothing here imports torch; a command imports what it needs when it runs.
+Help must be fast, so nothing here imports torch; a command imports what it needs when it runs.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from posttrain.commands.parser import Parser, parse, take
 from posttrain.core.errors import UserError, unknown
 
 COMMANDS = {
-    "run": "train a model: a method or plan, on a task",
-    "eval": "accuracy and pass@k of a model or a run on a task",
+    "run": "train a model on a task with a method or plan",
+    "eval": "measure the accuracy and pass@k of a base model or a trained run on a task",
     "chat": "chat with a base model or a trained run",
-    "serve": "serve a base model or a trained run through an OpenAI-compatible API on localhost",
-    "list": "every method and part, with the evidence for it",
-    "find": "look a method up by name, paper, link or any word",
-    "show": "a whole algorithm on one page: the loop, its parts, the paper",
-    "check": "run the small experiment behind a claim, and record the result",
-    "compare": "methods against each other: same prompts, same budget, several seeds",
-    "audit": "what could an optimiser exploit in a reward? look before training",
+    "serve": "serve a model or a trained run through an OpenAI-compatible API on localhost",
+    "list": "list every method and part, with the evidence for it",
+    "find": "find a method by name, paper, link or any word",
+    "show": "show a whole algorithm on one page: the loop, its parts, the paper",
+    "check": "run the experiment behind a claim and record the result",
+    "compare": "compare methods on the same prompts with the same budget over several seeds",
+    "audit": "test a reward for answers that score well without solving the task",
     "doctor": "check the installation and suggest fixes",
-    "export": "a run as a Hugging Face folder, or its metrics as a table",
-    "completion": "a script that completes commands and options in your shell",
+    "export": "export a run as a Hugging Face model folder, or its metrics as a table",
+    "completion": "print a script that completes commands and options in your shell",
 }
 QUICKSTART = """first steps:
   posttrain run grpo --task arithmetic     train the small built-in model for a minute
   posttrain chat --say "What is 12+7?"     ask it something
   posttrain show grpo                      read the algorithm on one page
-  posttrain doctor                         see whether everything is in place
+  posttrain doctor                         check the installation
 """
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+INTERRUPTED = 130  # 128 + SIGINT, the convention of shells
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -88,12 +88,12 @@ def command_parser(name: str) -> Parser:
 def overview() -> str:
     width = max(map(len, COMMANDS))
     lines = [f"  {name:{width}}  {what}" for name, what in COMMANDS.items()]
-    head = "posttrain makes a model better from feedback.\n\nusage: posttrain COMMAND [options]\n\ncommands:"
-    return "\n".join([head, *lines, "", QUICKSTART, "posttrain COMMAND --help says more."])
+    head = "posttrain trains models from feedback: supervised fine-tuning, preferences, reinforcement learning.\n\nusage: posttrain COMMAND [options]\n\ncommands:"
+    return "\n".join([head, *lines, "", QUICKSTART, "See posttrain COMMAND --help for its options and examples."])
 
 
 def explain(error: Exception) -> str | None:
-    """One sentence for an error that is not a fault of this program; None for one that is."""
+    """One sentence for an error that is not a bug of this program; None for a bug."""
     if isinstance(error, UserError):
         return str(error)
     if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):

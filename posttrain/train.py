@@ -20,13 +20,13 @@ def train(loop: Loop) -> None:
             rows, batch = assemble(mine)
             batch = credit(loop, role, mine, rows, batch)
             seen |= update(loop, role, rows, batch, step)
-        loop.source.publish(step + 1)  # the weights moved; curricula look at what was learned
+        loop.source.publish(step + 1)  # the weights changed; curricula see the groups
         seen |= loop.evaluate(step)
         loop.record(step, groups, kept, report, seen)  # metrics, rollouts, checkpoint
 
 
 def select(loop: Loop, groups: list[Group]) -> list[Group]:
-    """Which groups are worth learning from; one with nothing scored never is."""
+    """The groups to train on; those without a scored rollout are dropped."""
     groups = [g for g in groups if g.scored]
     for part in loop.select:
         groups = part(groups)
@@ -34,7 +34,7 @@ def select(loop: Loop, groups: list[Group]) -> list[Group]:
 
 
 def credit(loop: Loop, role: str, groups: list[Group], rows: list[Turn], batch: Batch) -> Batch:
-    """Shape the rewards, then say which action deserves how much of them; each rollout keeps its own."""
+    """Shape the rewards, then compute advantages; each rollout keeps its own."""
     for learner in loop.learners_of(role):
         batch = learner.annotate(rows, batch)  # reference log-probabilities, values
     judged = answers(batch)
@@ -49,7 +49,7 @@ def credit(loop: Loop, role: str, groups: list[Group], rows: list[Turn], batch: 
 
 
 def update(loop: Loop, role: str, rows: list[Turn], batch: Batch, step: int) -> dict[str, float]:
-    """One update of every learner that learns from this role's rows; figures of all but the first bear the learner's name."""
+    """One update of every learner that learns from this role's rows; metrics of all but the first have the learner's name in front."""
     seen: dict[str, float] = {}
     for learner in loop.learners_of(role):
         if step % learner.goal.every == 0:

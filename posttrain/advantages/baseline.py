@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from posttrain.advantages.group import spread
+from posttrain.advantages.group import broadcast_to_tokens
 from posttrain.core.batch import Batch
 from posttrain.core.registry import advantage
 
@@ -19,4 +19,4 @@ def baseline(batch: Batch, c: float = 0.5) -> Tensor:
 
     A_t = R - c;  TOPR's rewards of -1 and 1 with its baseline b are 2 R - 1 - b = 2 (R - c), c = (1 + b) / 2
     """
-    return spread(batch.returns_B - c, batch)
+    return broadcast_to_tokens(batch.returns_B - c, batch)

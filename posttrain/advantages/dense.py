@@ -9,7 +9,7 @@ from posttrain.core.registry import advantage
 
 @advantage(title="Dense", laws=("groups_are_separate",), reads=("reward_BT",))
 def dense(batch: Batch) -> Tensor:
-    """Dense: rewards that are credit already, one a token (VinePPO's values, a teacher's judgement of each token).
+    """Dense: rewards that are credit already, one per token (VinePPO's values, a teacher's judgement of each token).
 
     A_t = r_t
     """

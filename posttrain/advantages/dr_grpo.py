@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from posttrain.advantages.group import spread
+from posttrain.advantages.group import broadcast_to_tokens
 from posttrain.advantages.whiten import group_centre
 from posttrain.core.batch import Batch
 from posttrain.core.registry import advantage
@@ -19,4 +19,4 @@ def dr_grpo(batch: Batch) -> Tensor:
 
     A_i = R_i - mean_group R;  a group of one, or of equals, gets 0
     """
-    return spread(group_centre(batch.returns_B, batch["group_B"], batch.valid_B), batch)
+    return broadcast_to_tokens(group_centre(batch.returns_B, batch["group_B"], batch.valid_B), batch)

@@ -23,7 +23,7 @@ def gae(batch: Batch, gamma: float = 1.0, lam: float = 0.95, whiten: bool = True
 
 
 def surprises(reward_BT: Tensor, value_BT: Tensor, mask_BT: Tensor, gamma: float, lam: float | Tensor) -> Tensor:
-    """The recursion of GAE backwards in time, which stands still outside the mask (0 there). lam: one for all, or one a row."""
+    """The recursion of GAE backwards in time, which stands still outside the mask (0 there). lam: one for all, or one per row."""
     adv_BT = torch.zeros_like(value_BT)
     adv_B, next_B, reward_B = (torch.zeros_like(value_BT[:, 0]) for _ in range(3))
     for t in reversed(range(value_BT.shape[1])):

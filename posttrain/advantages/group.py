@@ -1,4 +1,4 @@
-"""Statistics of siblings, as pure functions of (value_B, group_B, valid_B); rows that are not live do not count."""
+"""Statistics of siblings, as pure functions of (value_B, group_B, valid_B); rows that are not valid (see `Batch.valid_B`) do not count."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ def group_sum(x_B: Tensor, group_B: Tensor) -> Tensor:
 
 
 def group_size(group_B: Tensor, valid_B: Tensor) -> Tensor:
-    """How many live rows each row's group has."""
+    """How many valid rows each row's group has."""
     return group_sum(valid_B.float(), group_B)
 
 
 def group_mean(x_B: Tensor, group_B: Tensor, valid_B: Tensor) -> Tensor:
-    """Each row's mean over the live rows of its group (0 for a group with none)."""
+    """Each row's mean over the valid rows of its group (0 for a group with none)."""
     total_B = group_sum(torch.where(valid_B, x_B, 0.0), group_B)
     return total_B / group_size(group_B, valid_B).clamp_min(1)
 
 
 def group_std(x_B: Tensor, group_B: Tensor, valid_B: Tensor, correction: int = 1) -> Tensor:
-    """Each row's standard deviation over the live rows of its group (0 where there are too few)."""
+    """Each row's standard deviation over the valid rows of its group (0 where there are too few)."""
     square_B = torch.where(valid_B, (x_B - group_mean(x_B, group_B, valid_B)) ** 2, 0.0)
     return (group_sum(square_B, group_B) / (group_size(group_B, valid_B) - correction).clamp_min(1)).sqrt()
 
 
-def spread(adv_B: Tensor, batch: Batch) -> Tensor:
-    """Outcome to token: every action of an answer gets the answer's credit; rows that are not live get 0."""
+def broadcast_to_tokens(adv_B: Tensor, batch: Batch) -> Tensor:
+    """Outcome to token: every action of an answer gets the credit of the whole answer; rows that are not valid get 0."""
     return torch.where(batch.valid_B, adv_B, 0.0).unsqueeze(-1) * batch.mask_BT

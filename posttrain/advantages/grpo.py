@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from posttrain.advantages.group import spread
+from posttrain.advantages.group import broadcast_to_tokens
 from posttrain.advantages.whiten import group_whiten
 from posttrain.core.batch import Batch
 from posttrain.core.registry import advantage
@@ -18,4 +18,4 @@ def grpo(batch: Batch, eps: float = 1e-4) -> Tensor:
 
     A_i = (R_i - mean_group R) / (std_group R + eps);  a group of one, or of equals, gets 0
     """
-    return spread(group_whiten(batch.returns_B, batch["group_B"], batch.valid_B, eps), batch)
+    return broadcast_to_tokens(group_whiten(batch.returns_B, batch["group_B"], batch.valid_B, eps), batch)

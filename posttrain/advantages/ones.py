@@ -8,7 +8,7 @@ from posttrain.core.registry import advantage
 
 @advantage(laws=("shift_invariant", "scale_invariant", "groups_are_separate"))
 def ones(batch: Batch) -> Tensor:
-    """Ones: every token of every live answer gets credit 1, whatever it earned: supervised learning.
+    """Ones: every token of every valid answer gets credit 1, whatever it earned: supervised learning.
 
     A_t = 1
     """

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from posttrain.advantages.group import spread
+from posttrain.advantages.group import broadcast_to_tokens
 from posttrain.core.batch import Batch
 from posttrain.core.registry import advantage
 
@@ -13,4 +13,4 @@ def outcome(batch: Batch) -> Tensor:
 
     A_t = R
     """
-    return spread(batch.returns_B, batch)
+    return broadcast_to_tokens(batch.returns_B, batch)

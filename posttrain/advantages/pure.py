@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from posttrain.advantages.group import group_sum, spread
+from posttrain.advantages.group import broadcast_to_tokens, group_sum
 from posttrain.advantages.rloo import rloo
 from posttrain.core.batch import Batch
 from posttrain.core.credit import component, on_last
@@ -29,5 +29,5 @@ def pure(batch: Batch, outcome: str = "") -> Tensor:
     rate_B = (group_sum(sum_B, group_B) - sum_B) / (group_sum(length_B, group_B) - length_B).clamp_min(1)
     above_BT = step_BT - rate_B.unsqueeze(-1) * batch.mask_BT
     togo_BT = above_BT.flip(-1).cumsum(-1).flip(-1)
-    apart_BT = rloo(batch.but(reward_BT=whole_BT)) if outcome else spread(torch.zeros_like(sum_B), batch)
+    apart_BT = rloo(batch.but(reward_BT=whole_BT)) if outcome else broadcast_to_tokens(torch.zeros_like(sum_B), batch)
     return torch.where(own_BT, togo_BT, 0.0) + apart_BT

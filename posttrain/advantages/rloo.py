@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from posttrain.advantages.group import group_size, spread
+from posttrain.advantages.group import broadcast_to_tokens, group_size
 from posttrain.advantages.whiten import group_centre
 from posttrain.core.batch import Batch
 from posttrain.core.registry import advantage
@@ -22,4 +22,4 @@ def rloo(batch: Batch) -> Tensor:
     group_B, valid_B = batch["group_B"], batch.valid_B
     size_B = group_size(group_B, valid_B)
     centred_B = group_centre(batch.returns_B, group_B, valid_B)
-    return spread(centred_B * size_B / (size_B - 1).clamp_min(1), batch)
+    return broadcast_to_tokens(centred_B * size_B / (size_B - 1).clamp_min(1), batch)

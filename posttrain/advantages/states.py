@@ -14,7 +14,7 @@ def nodes(batch: Batch) -> Tensor:
     """(B, T + 1): a number for the state before each action, and after the last; equal where the prefix is.
 
     Answers that were sampled as a tree say where they parted (`info["node_BS"]`), and no chance likeness counts. Otherwise,
-    after something that the policy did not choose (an observation, padding) an answer stands alone. A row that is not live
+    after something that the policy did not choose (an observation, padding) an answer stands alone. A row that is not valid
     always does.
     """
     B, T = batch.mask_BT.shape

@@ -1,4 +1,4 @@
-"""Centring and whitening, within a group or over a batch; what is not live (or not in the mask) does not count."""
+"""Centring and whitening, within a group or over a batch; rows that are not valid (and tokens outside the mask) do not count."""
 
 from __future__ import annotations
 

@@ -19,12 +19,14 @@ from posttrain.core.errors import UserError
 
 def options(parser: Parser) -> None:
     parser.add_argument("reward", metavar="REWARD", help='a reward by name, or several: "numeric + 0.2*format"')
-    parser.add_argument("--task", default="arithmetic", metavar="TASK", help="whose questions are used [arithmetic]")
+    parser.add_argument(
+        "--task", default="arithmetic", metavar="TASK", help="task whose questions are used [arithmetic]"
+    )
     parser.add_argument("--level", type=whole, metavar="N", help="difficulty of a school task")
     parser.add_argument("--data", metavar="DIR", help="folder of data sets, for presets")
-    parser.add_argument("--problems", type=whole, default=40, metavar="N", help="questions [40]")
-    parser.add_argument("--timeout", type=number, default=10.0, metavar="X", help="seconds for one call [10]")
-    parser.add_argument("--json", action="store_true", help="the report as JSON and nothing else")
+    parser.add_argument("--problems", type=whole, default=40, metavar="N", help="number of questions [40]")
+    parser.add_argument("--timeout", type=number, default=10.0, metavar="X", help="seconds per call of the reward [10]")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON and nothing else")
     use_option(parser)
 
 

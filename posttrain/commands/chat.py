@@ -1,7 +1,7 @@
 """examples:
   posttrain chat --say "What is 12+7? Think first."
   posttrain chat --model grpo-arithmetic
-In a conversation an empty line or /quit ends it, and /new forgets what was said.
+An empty line or /quit ends the conversation; /new starts another.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from posttrain.commands.policy import load, policy_options
 
 def options(parser: Parser) -> None:
     policy_options(parser)
-    parser.add_argument("--say", metavar="TEXT", help="one question, one answer, and done")
+    parser.add_argument("--say", metavar="TEXT", help="ask one question, print the answer and exit")
     parser.add_argument("--system", default="", metavar="TEXT", help="a system message before the conversation")
-    parser.add_argument("--temperature", type=number, default=0.0, metavar="X", help="0 takes the likeliest token [0]")
-    parser.add_argument("--max-tokens", type=whole, default=256, metavar="N", help="the longest answer [256]")
-    parser.add_argument("--seed", type=whole, default=0, metavar="N", help="of the draws, above temperature 0 [0]")
+    parser.add_argument(
+        "--temperature", type=number, default=0.0, metavar="X", help="sampling temperature; 0 is greedy [0]"
+    )
+    parser.add_argument("--max-tokens", type=whole, default=256, metavar="N", help="longest answer, in tokens [256]")
+    parser.add_argument("--seed", type=whole, default=0, metavar="N", help="seed for temperatures above 0 [0]")
     parser.add_argument(
         "--memory", type=whole, metavar="N",
-        help="earlier exchanges the model sees [0 for pocket, which knows single questions only; else 20]",
+        help="earlier question-answer pairs in the context [0 for pocket, trained on single questions; else 20]",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="with --say: print the answer as JSON")
 
@@ -54,7 +56,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 class Conversation:
-    """What was said so far, and the model that answers. Each answer is a draw of its own: (seed, turn)."""
+    """The messages so far and the model. Each answer has its own random key: (seed, turn)."""
 
     def __init__(self, policy: Any, how: Any, system: str = "", memory: int = 20, seed: int = 0) -> None:
         self.policy, self.how, self.system, self.memory, self.seed = policy, how, system, memory, seed

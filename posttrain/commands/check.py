@@ -3,8 +3,8 @@
   posttrain check --family preference
   posttrain check --outdated
   posttrain check --all --confirm --jobs 2    after a move of code: one seed of each, to the last digit
-Each claim is the smallest experiment that could refute it here. What came out is recorded beside it, shown or not, as one
-more attempt if the numbers are new; exit code 1 if one is not shown.
+Each claim has a small experiment that could refute it. The result is recorded beside the claim whether or not it was shown,
+as a new attempt if the numbers are new. Exit code 1 if a claim is not shown.
 """
 
 from __future__ import annotations
@@ -41,9 +41,11 @@ def claims_module(name: str) -> Any:
 def options(parser: Parser) -> None:
     parser.add_argument("ids", nargs="*", metavar="CLAIM", help="claims by id: see posttrain list --stage claim")
     parser.add_argument("--family", metavar="NAME", help="all claims of a family")
-    parser.add_argument("--all", action="store_true", help="every claim there is")
+    parser.add_argument("--all", action="store_true", help="all claims")
     parser.add_argument(
-        "--outdated", action="store_true", help="of those, the ones whose code or ground has changed since"
+        "--outdated",
+        action="store_true",
+        help="only those whose code, or the trainer under it, changed since the recorded result",
     )
     parser.add_argument(
         "--confirm",
@@ -52,7 +54,7 @@ def options(parser: Parser) -> None:
     )
     parser.add_argument("--jobs", type=whole, default=1, metavar="N", help="with --confirm, claims side by side [1]")
     parser.add_argument("--no-write", action="store_true", help="do not record the result")
-    parser.add_argument("--json", action="store_true", help="the records as JSON and nothing else")
+    parser.add_argument("--json", action="store_true", help="print the records as JSON and nothing else")
     use_option(parser)
 
 

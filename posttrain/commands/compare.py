@@ -22,10 +22,10 @@ def options(parser: Parser) -> None:
     parser.add_argument(
         "--task", default="word_problems", metavar="TASK", help="a task as in posttrain run [word_problems]"
     )
-    parser.add_argument("--seeds", type=whole, default=5, metavar="N", help="runs of each method [5]")
-    parser.add_argument("--steps", type=whole, default=40, metavar="N", help="steps of each run [40]")
-    parser.add_argument("--picture", default="", metavar="FILE", help="draw the comparison: .png or .svg")
-    parser.add_argument("--json", action="store_true", help="the figures as JSON and nothing else")
+    parser.add_argument("--seeds", type=whole, default=5, metavar="N", help="runs per method [5]")
+    parser.add_argument("--steps", type=whole, default=40, metavar="N", help="steps per run [40]")
+    parser.add_argument("--picture", default="", metavar="FILE", help="write a plot: .png or .svg")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON and nothing else")
     config_options(parser, skip=("method", "task", "steps", "seed", "name", *KEPT))
     use_option(parser)
 

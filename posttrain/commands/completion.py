@@ -27,7 +27,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def words() -> dict[str, list[str]]:
-    """command -> its options, and the names that may follow it; written into the script, so completing is quick."""
+    """command -> its options, and the names that may follow it; written into the script, so completion is fast."""
     from posttrain.cli import COMMANDS, command_parser
 
     methods = [r["name"] for r in index.rows("method", "plan")]

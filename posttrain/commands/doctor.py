@@ -38,7 +38,7 @@ _ROOM = 2.0  # GB on the disk below which a warning is due
 
 @dataclass
 class Finding:
-    """One thing looked at. state: ok, note (fine, but could be better), problem (a run needs it)."""
+    """The result of one check. state: ok, note (works, but could be better), problem (runs will fail)."""
 
     what: str
     told: str
@@ -48,10 +48,12 @@ class Finding:
 
 
 def options(parser: Parser) -> None:
-    parser.add_argument("--device", default="", metavar="TEXT", help="cuda where there is one, else cpu")
+    parser.add_argument(
+        "--device", default="", metavar="TEXT", help="cuda, cuda:N or cpu [cuda where there is a GPU, else cpu]"
+    )
     parser.add_argument("--data", metavar="DIR", help="folder of data sets")
-    parser.add_argument("--runs", default="runs", metavar="DIR", help="where runs are kept [runs]")
-    parser.add_argument("--json", action="store_true", help="the findings as JSON and nothing else")
+    parser.add_argument("--runs", default="runs", metavar="DIR", help="folder of all runs [runs]")
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON and nothing else")
     forecast_options(parser)
 
 
@@ -65,7 +67,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def look(args: argparse.Namespace) -> Iterator[Finding]:
-    """Everything in turn; a look that fails is a finding, not a crash."""
+    """All checks in order; a check that raises is a finding, not a crash."""
     yield from versions()
     yield from optional()
     looks: list[tuple[str, Callable[[], Finding]]] = [
@@ -112,7 +114,7 @@ def optional() -> Iterator[Finding]:
 
 
 def device(wanted: str = "") -> Finding:
-    """Where a run will happen, and whether the half-precision type is there."""
+    """The device of a run, and whether it supports bfloat16."""
     import torch
 
     chosen = wanted or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -155,7 +157,7 @@ def memory() -> Finding:
 
 
 def free_memory() -> float | None:
-    """Bytes that a program may still take: the system's, or the container's where that is less."""
+    """Free memory in bytes: of the system, or of the container where that is less."""
     info = Path("/proc/meminfo")
     if not info.exists():
         return None
@@ -182,7 +184,7 @@ def embedded() -> Finding:
 
 
 def run_ahead(args: argparse.Namespace) -> Iterator[Finding]:
-    """The run that is meant: engine, memory, speed. What cannot be known is a note: the run itself may still work."""
+    """The planned run: engine, memory, speed. What cannot be estimated is a note: the run itself may still work."""
     try:
         for what, told, state, fix, figures in forecast(args, available):
             yield Finding(what, told, state, fix, figures)
@@ -192,7 +194,7 @@ def run_ahead(args: argparse.Namespace) -> Iterator[Finding]:
 
 
 def available(device: str) -> float | None:
-    """Bytes that a run may take on a device."""
+    """Free memory of a device, in bytes."""
     import torch
 
     return float(torch.cuda.mem_get_info(device)[0]) if device.startswith("cuda") else free_memory()

@@ -28,14 +28,18 @@ def options(parser: Parser) -> None:
     group.add_argument("--data", metavar="DIR", help="folder of data sets, for presets")
     group.add_argument("--problems", type=whole, default=200, metavar="N", help="held-out problems [200]")
     group.add_argument(
-        "--num-generations", type=whole, default=1, metavar="N", help="answers a problem, for pass@k [1]"
+        "--num-generations", type=whole, default=1, metavar="N", help="answers per problem, for pass@k [1]"
     )
-    group.add_argument("--temperature", type=number, metavar="X", help="0 takes the likeliest token [the run's, or 1]")
-    group.add_argument("--max-tokens", type=whole, metavar="N", help="the longest answer [the run's, or 64]")
     group.add_argument(
-        "--rollout", metavar="ROLLOUT", help='how answers are made, "memory" or "memory(reading=(2, 64))" [at once]'
+        "--temperature", type=number, metavar="X", help="sampling temperature; 0 is greedy [the run's, or 1]"
     )
-    group.add_argument("--split", default="test", choices=("train", "test"), help="which problems [test]")
+    group.add_argument("--max-tokens", type=whole, metavar="N", help="longest answer, in tokens [the run's, or 64]")
+    group.add_argument(
+        "--rollout",
+        metavar="ROLLOUT",
+        help='how answers are generated: "memory" or "memory(reading=(2, 64))" [in one pass]',
+    )
+    group.add_argument("--split", default="test", choices=("train", "test"), help="split the problems come from [test]")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON and nothing else")
     use_option(parser)
 
@@ -78,7 +82,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def rollout_of(spec: str | None) -> Any:
-    """The rollout named, if it is a way to answer and not only to explore."""
+    """The rollout part by name; it must be one that can be used at test time."""
     if not spec:
         return None
     part = find(spec, "rollout")
@@ -136,7 +140,7 @@ def show(result: dict[str, Any], score: Any, args: argparse.Namespace) -> None:
         console.print(score.told, style="yellow", markup=False)
     where = "" if args.runs == "runs" else f" --runs {shlex.quote(args.runs)}"
     which = f"--model {shlex.quote(result['model'])}{where if args.run else ''}"
-    steps = [(f"posttrain chat {which}", "talk to it")]
+    steps = [(f"posttrain chat {which}", "chat with it")]
     if not args.run:
         steps.append((f"posttrain run grpo {which} --task {shlex.quote(result['task'])}", "make it better"))
     next_steps(console, steps)

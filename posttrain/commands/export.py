@@ -1,7 +1,7 @@
 """examples:
   posttrain export grpo-arithmetic --to my-model
   posttrain export grpo-arithmetic --metrics metrics.csv
-The folder is loaded by transformers, vLLM and `posttrain run --model my-model` alike.
+transformers, vLLM and `posttrain run --model my-model` can load the folder.
 """
 
 from __future__ import annotations
@@ -25,10 +25,16 @@ Row = dict[str, Any]
 def options(parser: Parser) -> None:
     parser.add_argument("name", metavar="RUN", help="a run by name, or its folder")
     parser.add_argument("--to", metavar="DIR", help="write the weights of the newest checkpoint as a model folder")
-    parser.add_argument("--format", default="hf", metavar="TEXT", help="of the model folder: hf (Hugging Face) [hf]")
-    parser.add_argument("--metrics", metavar="FILE", help="write the metrics, a row a step: .csv, .jsonl or .parquet")
-    parser.add_argument("--phase", metavar="NAME", help="of a run with several phases, the one that made the weights")
-    parser.add_argument("--runs", default="runs", metavar="DIR", help="where runs are kept [runs]")
+    parser.add_argument(
+        "--format", default="hf", metavar="TEXT", help="format of the model folder: hf (Hugging Face) [hf]"
+    )
+    parser.add_argument(
+        "--metrics", metavar="FILE", help="write the metrics, one row per step: .csv, .jsonl or .parquet"
+    )
+    parser.add_argument(
+        "--phase", metavar="NAME", help="which phase's weights to use, of a run with several phases [the last]"
+    )
+    parser.add_argument("--runs", default="runs", metavar="DIR", help="folder of all runs [runs]")
     parser.add_argument("--json", action="store_true", help="print what was written as JSON")
 
 
@@ -59,7 +65,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def export_model(folder: Path, to: Path, phase: str | None = None) -> None:
-    """The run's newest weights as a Hugging Face folder; one with something in it is left alone."""
+    """The run's newest weights as a Hugging Face folder; a folder that is not empty is not overwritten."""
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UserError(f"{to} is there already and is not empty; choose another --to, or remove it")
     from posttrain.models.load import save_model
@@ -69,7 +75,7 @@ def export_model(folder: Path, to: Path, phase: str | None = None) -> None:
 
 
 def export_metrics(folder: Path, file: Path) -> int:
-    """A row a step, a column a metric; an empty cell where a step has no such metric. Returns how many rows."""
+    """One row per step, one column per metric; a cell is empty where a step lacks the metric. Returns the number of rows."""
     write = WRITERS.get(file.suffix)
     if write is None:
         raise UserError(f"cannot tell the format of {file}; let its name end in {', '.join(WRITERS)}")
@@ -84,7 +90,7 @@ def export_metrics(folder: Path, file: Path) -> int:
 
 
 def wide(values: list[Row]) -> list[Row]:
-    """(phase, step, name, value) rows as one row a step, in the order the steps came; nan is empty."""
+    """(phase, step, name, value) rows as one row per step, in the order of the steps; NaN is empty."""
     out: dict[tuple[str, int], Row] = {}
     for v in values:
         row = out.setdefault((v["phase"], v["step"]), {"phase": v["phase"], "step": v["step"]})

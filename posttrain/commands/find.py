@@ -26,9 +26,11 @@ _PAPER = re.compile(r"(?:^|[/:])(\d{4}\.\d{4,5})(?:v\d+)?(?:\.pdf)?/?(?:[?#].*)?
 
 def options(parser: Parser) -> None:
     parser.add_argument(
-        "words", nargs="+", metavar="WORDS", help="names, a paper's id, URL or title, words of the idea"
+        "words", nargs="+", metavar="WORDS", help="names, the id, URL or title of a paper, or words of the idea"
     )
-    parser.add_argument("--json", action="store_true", help='as JSON; a system that is not here yet has "here": false')
+    parser.add_argument(
+        "--json", action="store_true", help='print as JSON; a system that is not implemented yet has "here": false'
+    )
     use_option(parser)
 
 
@@ -94,7 +96,7 @@ def everything() -> list[dict[str, Any]]:
 
 
 def best(rows: list[dict[str, Any]], words: list[str], n: int = TEN) -> list[dict[str, Any]]:
-    """The n rows with the most words in them, then with the words in the more telling places."""
+    """The n rows that match the most words, then those that match in more specific fields."""
     points = [sum_of(row, words) for row in rows]
     order = sorted(range(len(rows)), key=lambda i: (-points[i][0], -points[i][1], i))
     return [rows[i] for i in order if points[i][0]][:n]

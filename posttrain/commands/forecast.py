@@ -18,22 +18,30 @@ GB = 1e9
 Row = tuple[str, str, str, str, dict[str, Any]]  # what, told, state, fix, figures
 # option -> (default, what it is)
 SIZES = {
-    "prompts": (Config.prompts, "prompts a step"),
-    "max-tokens": (Sampling.max_tokens, "the longest answer"),
-    "prompt-tokens": (128, "tokens of a prompt"),
+    "prompts": (Config.prompts, "prompts per step"),
+    "max-tokens": (Sampling.max_tokens, "longest answer, in tokens"),
+    "prompt-tokens": (128, "tokens per prompt"),
     "micro-tokens": (Config.micro_tokens, "as in posttrain run"),
-    "steps": (Config.steps, "updates of the run"),
+    "steps": (Config.steps, "steps of the run"),
 }
 
 
 def options(parser: Parser) -> None:
-    group = parser.add_argument_group("the run that is meant")
+    group = parser.add_argument_group("the planned run")
     group.add_argument("--model", default="pocket", metavar="MODEL", help="pocket, smollm2 or a folder [pocket]")
-    group.add_argument("--method", default="grpo", metavar="METHOD", help="says what must be kept in memory [grpo]")
-    group.add_argument("--dtype", default="", metavar="TEXT", help="of the weights [bfloat16 on a GPU, else float32]")
-    group.add_argument("--num-generations", type=whole, metavar="N", help="answers a prompt [the method's own]")
-    group.add_argument("--lora", type=whole, default=0, metavar="N", help="rank of adapters; 0 trains the weights [0]")
-    group.add_argument("--bits", type=whole, default=0, metavar="N", help="4: weights packed beside the adapters [0]")
+    group.add_argument(
+        "--method", default="grpo", metavar="METHOD", help="method, which decides what is kept in memory [grpo]"
+    )
+    group.add_argument(
+        "--dtype", default="", metavar="TEXT", help="type of the weights [bfloat16 on a GPU, else float32]"
+    )
+    group.add_argument("--num-generations", type=whole, metavar="N", help="answers per prompt [the method's own]")
+    group.add_argument(
+        "--lora", type=whole, default=0, metavar="N", help="rank of LoRA adapters; 0 trains all weights [0]"
+    )
+    group.add_argument(
+        "--bits", type=whole, default=0, metavar="N", help="4: frozen weights in 4 bits beside the adapters [0]"
+    )
     for name, (default, told) in SIZES.items():
         group.add_argument(f"--{name}", type=whole, default=default, metavar="N", help=f"{told} [{default}]")
 
@@ -60,7 +68,7 @@ def read_shape(model: str) -> tuple[Any, bool]:
 
 
 def read_work(args: argparse.Namespace, gpu: bool) -> Any:
-    """The step that is meant, with what its method keeps."""
+    """One step of the planned run, with what its method keeps in memory."""
     from posttrain.core.method import find_method
     from posttrain.runs.estimate import Work
 
@@ -84,7 +92,7 @@ def read_work(args: argparse.Namespace, gpu: bool) -> Any:
 
 
 def forecast(args: argparse.Namespace, available: Callable[[str], float | None]) -> Iterator[Row]:
-    """The engine, the memory and the speed of the run; `available`: the free bytes of a device, None if nobody knows."""
+    """The engine, the memory and the speed of the run; `available`: the free bytes of the device, None if unknown."""
     import torch
 
     from posttrain.models.load import usable
@@ -114,7 +122,7 @@ def engine(device: str, ours: bool) -> Row:
 
 
 def memory(model: str, work: Any, found: Any) -> tuple[str, str, str]:
-    """(told, state, fix): the bytes, the largest first, and what will be done about them."""
+    """(sentence, state, fix): what takes how many bytes, the largest first, and what to change if it does not fit."""
     parts = sorted(found.memory.items(), key=lambda kv: -kv[1])
     shown = ", ".join(f"{name} {size(b)}" for name, b in parts if b >= 0.02 * found.total)
     told = f"about {size(found.total)} for {model} ({found.parameters / 1e6:,.4g} M parameters): {shown}"

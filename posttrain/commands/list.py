@@ -25,7 +25,9 @@ _SHOWN = ("id", "name", "title", "stage", "family", "paper", "paper_title", "fil
 
 def options(parser: Parser) -> None:
     parser.add_argument("--stage", metavar="STAGE", help="only this stage of the loop: method, plan, loss, reward, ...")
-    parser.add_argument("--json", action="store_true", help="as JSON: id, name, title, stage, paper, file, evidence")
+    parser.add_argument(
+        "--json", action="store_true", help="print as JSON: id, name, title, stage, paper, file, evidence"
+    )
     use_option(parser)
 
 
@@ -78,7 +80,7 @@ def claims() -> list[dict[str, Any]]:
 
 
 def stages_named(word: str) -> tuple[str, ...]:
-    """A stage by its own name or by what it is called: `loss` is four stages, `filter` is keep."""
+    """A stage by its own name or by what it is called: `loss` is four stages, `filter` is select."""
     from posttrain.core.registry import STAGES, fold
 
     name = fold(word).replace("-", "_")
@@ -98,7 +100,7 @@ def tasks() -> list[dict[str, Any]]:
 
 
 def heading(row: dict[str, Any]) -> str:
-    """Methods and plans stand by family, parts by stage."""
+    """Methods and plans are listed by family, parts by stage."""
     whole = row["stage"] in ("method", "plan", "claim")
     return f"{row['stage']}: {row['family'] or 'yours'}" if whole else str(row["stage"])
 

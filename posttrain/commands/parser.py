@@ -1,12 +1,15 @@
-"""Options as argparse reads them, with this project's manners: one sentence, the nearest name, no abbreviations."""
+"""Command-line options, on top of argparse: errors of one sentence with the nearest name, and no abbreviations."""
 
 from __future__ import annotations
 
 import argparse
+import ast
 import dataclasses
+import functools
 import inspect
-import re
+import itertools
 import shutil
+import textwrap
 import types
 import typing
 from collections.abc import Callable
@@ -18,7 +21,7 @@ from posttrain.core.sampling import Sampling
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse whose mistakes are UserErrors."""
+    """An argparse parser that raises a UserError for a mistake in the command."""
 
     def __init__(self, prog: str, title: str, doc: str) -> None:
         width = min(shutil.get_terminal_size().columns, 110)
@@ -32,7 +35,7 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; see {self.prog} --help")
 
     def format_help(self) -> str:
-        """With a usage of one line: the options follow anyway."""
+        """The help page, with a usage of one line: the options are listed below it."""
         places = " ".join(str(a.metavar or a.dest) for a in self._actions if not a.option_strings)
         self.usage = f"{self.prog} {places} [options]".replace("  ", " ")
         return super().format_help()
@@ -43,7 +46,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
-    """The options; one that is not there is named with the nearest that is. `--max_norm` is `--max-norm`."""
+    """The options; an unknown one is an error that suggests the nearest. `--max_norm` is `--max-norm`."""
     args, extra = parser.parse_known_args([dashed(a) for a in argv])
     for word in extra:
         if word.startswith("-"):
@@ -59,7 +62,7 @@ def parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
 
 
 def take(argv: list[str], prefix: str) -> tuple[dict[str, str], list[str]]:
-    """Options that begin with a prefix (those of a plan are known only once it is found), and the other words."""
+    """Options that begin with a prefix (the options of a plan are known only once the plan is found), and all other words."""
     taken, rest = {}, []
     words = iter(argv)
     for word in words:
@@ -102,13 +105,13 @@ READERS: dict[type, tuple[Callable[[str], Any], str]] = {int: (whole, "N"), floa
 
 
 def config_options(parser: Parser, skip: tuple[str, ...] = ("method",)) -> None:
-    """Every key of Config, nested ones as --sampling.max-tokens; only those given end up in the namespace."""
+    """An option for every setting, nested ones as --sampling.max-tokens; only those given are in the namespace."""
     settings = parser.add_argument_group("settings")
     for field in dataclasses.fields(Config):
         if field.name in skip:
             continue
         if field.name == "sampling":
-            group = parser.add_argument_group("how answers are drawn")
+            group = parser.add_argument_group("how answers are sampled")
             for inner in dataclasses.fields(Sampling):
                 add_setting(group, Sampling, inner, "sampling.")
         else:
@@ -116,9 +119,9 @@ def config_options(parser: Parser, skip: tuple[str, ...] = ("method",)) -> None:
 
 
 def add_setting(group: Any, kind: type, field: dataclasses.Field[Any], prefix: str = "") -> None:
-    """One option, with the comment behind the field as its help."""
+    """One option, with the docstring under the field as its help."""
     flag = "--" + prefix + field.name.replace("_", "-")
-    told = notes(kind).get(field.name, field.name.replace("_", " "))
+    told = field_docs(kind)[field.name]
     told = told.replace("%", "%%").replace("None:", "if not given:")
     default = field.default
     if default not in (None, "", dataclasses.MISSING):
@@ -133,15 +136,23 @@ def add_setting(group: Any, kind: type, field: dataclasses.Field[Any], prefix: s
 
 
 def plain_type(hint: Any) -> Any:
-    """int | None is int: leaving an option out says None."""
+    """int | None -> int: an option that is left out means None."""
     kinds = [k for k in typing.get_args(hint) if k is not type(None)] if isinstance(hint, types.UnionType) else [hint]
     return kinds[0]
 
 
-def notes(kind: type) -> dict[str, str]:
-    """field -> the comment behind it in the source, so that what a setting means is written once."""
-    found = re.findall(r"^ {4}(\w+): [^#\n]+# (.+)$", inspect.getsource(kind), re.MULTILINE)
-    return dict(found)
+@functools.cache
+def field_docs(kind: type) -> dict[str, str]:
+    """field -> the docstring under it in the source, on one line: what a setting means is written once."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(definition, ast.ClassDef)
+    out: dict[str, str] = {}
+    for before, after in itertools.pairwise(definition.body):
+        if not (isinstance(before, ast.AnnAssign) and isinstance(before.target, ast.Name)):
+            continue
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str):
+            out[before.target.id] = " ".join(after.value.value.split())
+    return out
 
 
 def given(args: argparse.Namespace) -> dict[str, Any]:

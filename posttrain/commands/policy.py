@@ -1,4 +1,4 @@
-"""`--model M`: the policy that a command is about: a model, or what a run has made of one."""
+"""`--model M`: the policy that a command works on: a base model or a trained run."""
 
 from __future__ import annotations
 
@@ -17,11 +17,15 @@ def policy_options(parser: Parser) -> None:
     group.add_argument(
         "--model",
         metavar="MODEL",
-        help="pocket, smollm2, a folder, a hub id, or a run by name: its newest checkpoint [pocket]",
+        help="pocket, smollm2, a folder, a hub id, or the name of a run (its newest checkpoint) [pocket]",
     )
-    group.add_argument("--phase", metavar="NAME", help="of a run with several phases, the one that made the weights")
-    group.add_argument("--runs", default="runs", metavar="DIR", help="where runs are kept [runs]")
-    group.add_argument("--device", default="", metavar="TEXT", help="cuda where there is one, else cpu")
+    group.add_argument(
+        "--phase", metavar="NAME", help="which phase's weights to use, of a run with several phases [the last]"
+    )
+    group.add_argument("--runs", default="runs", metavar="DIR", help="folder of all runs [runs]")
+    group.add_argument(
+        "--device", default="", metavar="TEXT", help="cuda, cuda:N or cpu [cuda where there is a GPU, else cpu]"
+    )
     group.add_argument(
         "--dtype", metavar="TEXT", help="float32 or bfloat16 [the run's; bfloat16 on a GPU, else float32]"
     )
@@ -47,7 +51,7 @@ def is_run(name: str, runs: str) -> bool:
 
 
 def check_name_of_run(name: str, runs: str) -> None:
-    """A name that is almost that of a run is refused with it, before anything is looked for elsewhere."""
+    """A name that is nearly that of a run is an error that suggests the run, before anything else is searched."""
     there = [p.parent.name for p in Path(runs).glob("*/run.sqlite")]
     if "/" not in name and name not in ("", "pocket", "smollm2") and not Path(name).exists() and nearest(name, there):
         raise unknown("model or run", name, there)
@@ -65,7 +69,7 @@ def run_folder(name: str, runs: str = "runs") -> Path:
 
 
 def load_run(folder: Path, phase: str | None = None, device: str = "", dtype: str | None = None) -> tuple[Any, Config]:
-    """What a run has made of its model so far."""
+    """The policy at the newest checkpoint of a run."""
     from posttrain.runs.build import load_policy
     from posttrain.runs.run import Run
 
@@ -79,8 +83,8 @@ def load_run(folder: Path, phase: str | None = None, device: str = "", dtype: st
 
 
 def last_phase(run: Any) -> str:
-    """The newest phase that trained something which answers; where several roles do and the last to be trained is not
-    the policy, nobody can tell which one is meant."""
+    """The newest phase that trained a role that generates answers; where several roles do and the last to be trained is not
+    the policy, it is ambiguous and an error."""
     from posttrain.runs.checkpoint import listing
 
     trained = [phase for phase in run.store.phases() if listing(run.checkpoints, phase)]
@@ -98,7 +102,7 @@ def last_phase(run: Any) -> str:
 
 
 def answering_role(run: Any, phase: str) -> str:
-    """The role that a phase trained, "" where that does not answer. Older runs kept no roles: a score head tells."""
+    """The role that a phase trained, "" where it does not generate answers. Older runs did not record roles: a score head decides."""
     from posttrain.runs.checkpoint import newest
 
     if phase in run.store.roles():

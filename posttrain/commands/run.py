@@ -2,10 +2,10 @@
   posttrain run grpo --task arithmetic
   posttrain run grpo --loss "cispo(high=4)" --terms none --name cispo
   posttrain run grpo --task my.jsonl --model path/to/model --reward "numeric + 0.2*format"
-  posttrain run grpo --task prompts.jsonl --reward mine.py:polite    prompts without answers, a reward of yours
+  posttrain run grpo --task prompts.jsonl --reward mine.py:polite    prompts without answers, your own reward
   posttrain run reward-model && posttrain run grpo --reward runs/reward-model-school_pairs    a learned reward
   posttrain run "rlhf-workflow(rounds=2)"        a plan; or --plan.rounds 2
-The same command goes on where an interrupted run stopped.
+An interrupted run resumes from its last checkpoint when the same command is given again.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from posttrain.core.errors import UserError
 
 # option -> field of Method, and what it is
 PARTS = {
-    "loss": ("loss", "what is minimised"),
-    "advantage": ("advantage", "who gets the credit"),
-    "aggregate": ("aggregate", "how token losses become one number"),
-    "terms": ("terms", 'what is added to the loss: "kl(coef=0.1) + entropy", or none'),
-    "select": ("select", "which groups are learned from, or none"),
-    "shaping": ("shaping", "what changes rewards before credit, or none"),
-    "reference": ("reference", "the policy that is stayed close to"),
-    "optimiser": ("optimiser", "how weights move"),
-    "prompts_from": ("prompts", "which prompts come next"),
-    "rollout": ("rollout", "how answers are made"),
+    "loss": ("loss", "the loss that is minimised"),
+    "advantage": ("advantage", "how rewards become advantages"),
+    "aggregate": ("aggregate", "how token losses are averaged into one number"),
+    "terms": ("terms", 'terms added to the loss: "kl(coef=0.1) + entropy", or none'),
+    "select": ("select", "which groups of answers to train on, or none to train on all"),
+    "shaping": ("shaping", "changes to rewards before advantages are computed, or none"),
+    "reference": ("reference", "the reference policy of KL terms and preference losses"),
+    "optimiser": ("optimiser", "the optimiser"),
+    "curriculum": ("prompts", "which prompts come next (a prompts part: uniform, ...)"),
+    "rollout": ("rollout", "how answers are generated"),
 }
 MANY = ("terms", "select", "shaping")
 
@@ -42,16 +42,16 @@ MANY = ("terms", "select", "shaping")
 def options(parser: Parser) -> None:
     parser.add_argument("target", metavar="METHOD", help="a method or plan: see posttrain list --stage method")
     config_options(parser)
-    group = parser.add_argument_group('other parts than the method\'s own, as name or "name(parameter=value)"')
+    group = parser.add_argument_group('replace parts of the method, by name or "name(parameter=value)"')
     for option, (_, told) in PARTS.items():
         group.add_argument("--" + option.replace("_", "-"), metavar="PART", help=told)
-    group.add_argument("--epochs", type=whole, metavar="N", help="passes over the answers of a step")
-    group.add_argument("--minibatches", type=whole, metavar="N", help="updates a pass")
-    run = parser.add_argument_group("the run")
-    run.add_argument("--fresh", action="store_true", help="start over: what the run's folder holds is deleted")
-    run.add_argument("--runs", default="runs", metavar="DIR", help="where runs are kept [runs]")
+    group.add_argument("--epochs", type=whole, metavar="N", help="passes over the answers of each step")
+    group.add_argument("--minibatches", type=whole, metavar="N", help="updates per pass")
+    run = parser.add_argument_group("this run")
+    run.add_argument("--fresh", action="store_true", help="start over: delete what is in the run's folder")
+    run.add_argument("--runs", default="runs", metavar="DIR", help="folder of all runs [runs]")
     run.add_argument("--json", action="store_true", help="print the summary as JSON and nothing else")
-    run.add_argument("--quiet", action="store_true", help="no progress, only the result")
+    run.add_argument("--quiet", action="store_true", help="print no progress, only the result")
     use_option(run)  # type: ignore[arg-type]
 
 
@@ -71,7 +71,7 @@ def main(args: argparse.Namespace) -> int:
             summary = run_method(args, config, watch)
     except KeyboardInterrupt:
         watch.close()
-        print(f"\nstopped; the same command goes on from the last checkpoint:\n  {again(args.argv)}", file=sys.stderr)
+        print(f"\nstopped; the same command resumes from the last checkpoint:\n  {again(args.argv)}", file=sys.stderr)
         return 130
     finally:
         watch.close()
@@ -117,7 +117,7 @@ def run_plan(args: argparse.Namespace, config: Config, watch: Any) -> dict[str, 
 
 
 def part_changes(args: argparse.Namespace) -> dict[str, Any]:
-    """field of Method -> what the command line says instead."""
+    """field of Method -> the part named on the command line."""
     from posttrain.core.registry import split_sum
 
     out: dict[str, Any] = {k: getattr(args, k) for k in ("epochs", "minibatches") if getattr(args, k) is not None}

@@ -4,7 +4,7 @@
   POSTTRAIN_API_KEY=secret posttrain serve --host 0.0.0.0
   curl -s localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\
     -d '{"messages": [{"role": "user", "content": "What is 12+7? Think first."}], "temperature": 0}'
-Any client of OpenAI's API works with the base URL http://127.0.0.1:8000/v1. Ctrl-C ends it.
+Any client of OpenAI's API works with the base URL http://127.0.0.1:8000/v1. Ctrl-C stops the server.
 """
 
 from __future__ import annotations
@@ -24,16 +24,30 @@ VARIABLE = "POSTTRAIN_API_KEY"
 
 def options(parser: Parser) -> None:
     policy_options(parser)
-    parser.add_argument("--host", default="127.0.0.1", metavar="TEXT", help="where to listen [127.0.0.1: this machine]")
-    parser.add_argument("--port", type=whole, default=8000, metavar="N", help="0 takes any that is free [8000]")
-    parser.add_argument("--api-key", metavar="KEY", help=f"clients must send it; needed with other hosts [{VARIABLE}]")
-    parser.add_argument("--name", metavar="TEXT", help="what clients call the model [the run's or model's name]")
-    parser.add_argument("--slots", type=whole, default=0, metavar="N", help="answers made at a time [64; 8 on a CPU]")
-    parser.add_argument("--queue", type=whole, default=256, metavar="N", help="answers made or waited for [256]")
     parser.add_argument(
-        "--max-tokens", type=whole, default=512, metavar="N", help="of an answer where the request does not say [512]"
+        "--host", default="127.0.0.1", metavar="TEXT", help="address to listen on [127.0.0.1: this machine only]"
     )
-    parser.add_argument("--quiet", action="store_true", help="no line for each request")
+    parser.add_argument(
+        "--port", type=whole, default=8000, metavar="N", help="port to listen on; 0 takes any free one [8000]"
+    )
+    parser.add_argument(
+        "--api-key", metavar="KEY", help=f"key that clients must send; required with other hosts [{VARIABLE}]"
+    )
+    parser.add_argument("--name", metavar="TEXT", help="model name in the API [the name of the run or model]")
+    parser.add_argument(
+        "--slots", type=whole, default=0, metavar="N", help="answers generated at the same time [64; 8 on a CPU]"
+    )
+    parser.add_argument(
+        "--queue", type=whole, default=256, metavar="N", help="most requests in progress or waiting [256]"
+    )
+    parser.add_argument(
+        "--max-tokens",
+        type=whole,
+        default=512,
+        metavar="N",
+        help="longest answer where the request sets no limit [512]",
+    )
+    parser.add_argument("--quiet", action="store_true", help="do not print a line per request")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -56,7 +70,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def listen(server: Any) -> int:
-    """Until Ctrl-C or a friendly kill; what is still being answered then is told so."""
+    """Serve until SIGINT or SIGTERM; requests in progress then get an error that says so."""
     queue = server.service.queue
     where = f"{queue.backend.name} engine on {server.service.policy.device.type}"
     print(f"{server.service.name} ({where}) at {server.url}/v1; Ctrl-C ends it", file=sys.stderr, flush=True)

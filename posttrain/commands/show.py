@@ -17,7 +17,7 @@ from posttrain.core.errors import UserError
 
 def options(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="a method, plan, part, task or claim")
-    parser.add_argument("--json", action="store_true", help='as JSON: {"name", "page"}')
+    parser.add_argument("--json", action="store_true", help='print as JSON: {"name", "page"}')
     use_option(parser)
 
 
@@ -41,7 +41,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def page_of(name: str) -> tuple[str, str]:
-    """The page, and the command worth typing after reading it."""
+    """The page, and a command to try next."""
     from posttrain.view.algorithm_page import claim_page, first, page
 
     try:

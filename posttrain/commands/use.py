@@ -1,4 +1,4 @@
-"""`--use my_parts.py`: a file of the user's whose parts, methods and plans become known by name."""
+"""`--use my_parts.py`: import a file of the user, so that its parts, methods and plans can be used by name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from posttrain.core.python_file import import_file
 
 def use_option(parser: Parser) -> None:
     parser.add_argument(
-        "--use", action="append", default=[], metavar="FILE", help="a Python file of yours with more parts or methods"
+        "--use",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a Python file of yours that registers more parts or methods",
     )
 
 

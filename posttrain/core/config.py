@@ -1,4 +1,4 @@
-"""The settings of a run: frozen, few, each default written once, unknown keys refused with the nearest match."""
+"""The settings of a run: few, frozen, each default written once; an unknown key is an error with the nearest match."""
 
 from __future__ import annotations
 
@@ -12,39 +12,68 @@ from posttrain.core.sampling import Sampling
 
 @dataclass(frozen=True)
 class Config:
-    """What a training run is made of besides its method."""
+    """The settings of a training run. The docstring under each is its help on the command line (`posttrain run --help`)."""
 
-    method: str = "grpo"  # name, with changes if wanted: "grpo(epochs=2)"
-    task: str = "arithmetic"  # a school task, reasoning-gym/<name>, a preset of the data folder, or a file
-    model: str = "pocket"  # pocket, smollm2, a folder, or a hub id
-    name: str = ""  # the run's folder under runs/; made from method and task when empty
+    method: str = "grpo"
+    """method by name, with changed parameters if wanted: "grpo(epochs=2)\""""
+    task: str = "arithmetic"
+    """a school task, reasoning-gym/<name>, a preset from the data folder, or a file"""
+    model: str = "pocket"
+    """pocket, smollm2, a model folder, or a Hugging Face hub id"""
+    name: str = ""
+    """name of the run's folder under runs/; if empty, made from the method and the task"""
     seed: int = 0
+    """seed of every random draw; the same seed and settings give the same run, bit for bit"""
     steps: int = 40
-    prompts: int = 16  # prompts a step
-    num_generations: int | None = None  # answers per prompt; None: the method's own
-    level: int | None = None  # difficulty of a school task; None: its own default
-    think: bool = True  # ask for a written chain of thought
-    lr: float | None = None  # None: a value that suits the size of the model
-    warmup: int = 5  # updates over which the learning rate rises
-    schedule: str = "linear"  # the learning rate falls to 0 over the run; or "constant"
-    max_norm: float = 1.0  # gradients are clipped to this norm
-    micro_tokens: int = 16384  # padded tokens of one forward pass; changes memory, never the gradient
-    layout: str = "shared"  # shared prompts, packed or padded rows; changes speed, never the gradient
-    device: str = ""  # cuda where there is one, else cpu
-    dtype: str = ""  # bfloat16 (with float32 masters) on a GPU, else float32
-    lora: int = 0  # rank of adapters to train instead of the weights; 0: the weights
-    bits: int = 0  # 4: the weights packed into four bits beside the adapters (QLoRA); 0: as they are
-    reward: str = (
-        ""  # a name, mine.py:function, runs/NAME, or a sum "numeric + 0.2*format"; empty: the task's own grade
-    )
+    """training steps; each samples, scores and learns from one batch of prompts"""
+    prompts: int = 16
+    """prompts per step"""
+    num_generations: int | None = None
+    """answers per prompt; None: the method's own number"""
+    level: int | None = None
+    """difficulty of a school task, 1 (easy) to 6; None: the task's own default"""
+    think: bool = True
+    """ask for a written chain of thought before the answer"""
+    lr: float | None = None
+    """peak learning rate; None: chosen from the number of parameters"""
+    warmup: int = 5
+    """updates over which the learning rate rises from 0 to its peak"""
+    schedule: str = "linear"
+    """learning rate over the run: "linear" (falls to 0 at the last step) or "constant\""""
+    max_norm: float = 1.0
+    """gradients are clipped to this global norm"""
+    micro_tokens: int = 16384
+    """padded tokens per forward pass; changes memory, never the gradient"""
+    layout: str = "shared"
+    """rows of a forward pass: "shared" (each prompt once for all its answers), "packed" or "padded"; changes speed, never
+    the gradient"""
+    device: str = ""
+    """cuda, cuda:N or cpu; if empty, cuda where there is a GPU, else cpu"""
+    dtype: str = ""
+    """bfloat16 or float32; if empty, bfloat16 with float32 master weights on a GPU, else float32"""
+    lora: int = 0
+    """rank of LoRA adapters to train instead of all weights; 0: train all weights"""
+    bits: int = 0
+    """4: keep the frozen weights in 4 bits beside the adapters (QLoRA); 0: do not quantise"""
+    reward: str = ""
+    """a reward by name, mine.py:function, runs/NAME (a trained reward model), or a sum "numeric + 0.2*format"; if empty, the
+    task's own grade"""
     reward_timeout: float = 10.0
-    eval_every: int = 0  # steps between evaluations; 0: before and after only
+    """seconds per call of a reward, after which the answer is masked and counted as failed"""
+    eval_every: int = 0
+    """steps between evaluations on held-out problems; 0: only before and after training"""
     eval_problems: int = 200
+    """held-out problems per evaluation"""
     save_every: int = 10
+    """steps between checkpoints"""
     keep_checkpoints: int = 2
-    log_rollouts: int = 8  # rollouts a step written to the run's database; -1 all
-    data: str = ""  # folder of data sets, for presets
+    """newest checkpoints that are kept; older ones are deleted"""
+    log_rollouts: int = 8
+    """rollouts per step written to the run's database; -1: all"""
+    data: str = ""
+    """folder of data sets, for presets; if empty, $POSTTRAIN_DATA"""
     sampling: Sampling = field(default_factory=Sampling)
+    """how answers are sampled"""
 
     def __post_init__(self) -> None:
         for key in ("steps", "prompts", "micro_tokens", "save_every", "eval_problems", "keep_checkpoints"):
@@ -55,9 +84,9 @@ class Config:
         if self.lora < 0:
             raise UserError(f"lora is {self.lora}; a rank is at least 1, and 0 trains the weights themselves")
         if self.bits not in (0, 4):
-            raise UserError(f"bits is {self.bits}; use 4, or 0 for the weights as they are")
+            raise UserError(f"bits is {self.bits}; use 4, or 0 for weights that are not quantised")
         if self.bits and not self.lora:
-            raise UserError("weights of four bits do not learn; say what does with --lora 16")
+            raise UserError("4-bit weights cannot be trained; add --lora 16 to train adapters")
         if self.schedule not in ("constant", "linear"):
             raise UserError(f"schedule is {self.schedule!r}; use 'constant' or 'linear'")
         if self.layout not in ("shared", "packed", "padded"):
@@ -71,7 +100,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def from_dict(kind: type, values: dict[str, Any], where: str = "") -> Any:
-    """A config from plain values; a key that is not there fails at once with the nearest one."""
+    """A config from plain values; an unknown key is an error with the nearest one."""
     known = {f.name: f for f in dataclasses.fields(kind)}
     out: dict[str, Any] = {}
     for key, value in values.items():

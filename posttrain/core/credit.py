@@ -1,4 +1,4 @@
-"""Credit inside an answer: split it into steps, and put what a step earned on the policy's token that ends it.
+"""Credit inside an answer: split it into steps, and put the reward of a step on the policy's token that ends it.
 
 The one place where spans become tokens. A span is (start, end) in characters of the answer's text.
 """
@@ -46,7 +46,7 @@ def token_ends(decode: Callable[[Tensor], str], actions: Tensor) -> list[int]:
 
 
 def spans_to_tokens(spans: Sequence[Span], worths: Sequence[float], ends: Sequence[int], mask_T: Tensor) -> Tensor:
-    """reward_T: each span's worth on the token that ends it; spans that end together are summed.
+    """reward_T: the reward of each span on the token that ends it; spans that end together are summed.
 
     r_t = sum_j worth_j [t = end of span j]. A token that the policy did not choose passes its worth to the last one
     before it that it did (else to the first after it).
@@ -64,7 +64,7 @@ def spans_to_tokens(spans: Sequence[Span], worths: Sequence[float], ends: Sequen
 
 
 def on_last(reward_B: Tensor, batch: Batch) -> Tensor:
-    """One reward an answer, on the last token that the policy chose; rows that are not live keep what they had."""
+    """One reward per answer, on the last token that the policy chose; rows that are not valid keep what they had."""
     T = batch.mask_BT.shape[1]
     place_BT = torch.where(batch.mask_BT > 0, torch.arange(T, device=batch.mask_BT.device), -1)
     last_BT = place_BT == place_BT.amax(-1, keepdim=True)

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 
 class UserError(ValueError):
-    """A mistake of the caller's, told in one sentence; the command line prints it without a stack trace."""
+    """A mistake of the caller, explained in one sentence; the command line prints it without a stack trace."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -1,4 +1,4 @@
-"""What is known about every part without importing it: posttrain/index.json, made by `make index` and held true by a test.
+"""Facts about every part without importing it: posttrain/index.json, written by `make index` and tested against the code.
 
 `find`, `list`, completion and the head of `show` answer from here in a fraction of a second and without torch. A row:
 name, stage, id, title, paper, paper_title, family, base, file, module, idea, doc, parameters (as text), laws, reads, aliases,

@@ -62,7 +62,7 @@ def outputs(part: Part, batch: Batch) -> tuple[Tensor, ...]:
 
 
 def total(part: Part, batch: Batch) -> Tensor:
-    """The sum of a loss over what counts: tokens in the mask, or pairs of two live answers."""
+    """The sum of a loss over what counts: tokens in the mask, or pairs of two valid answers."""
     (loss,) = outputs(part, batch)
     if loss.dim() == 2:
         return torch.where(batch.mask_BT > 0, loss, 0.0).sum()
@@ -83,7 +83,7 @@ def same(got: Tensor, expected: Tensor, sentence: str, tolerance: float = 1e-9) 
 
 
 def noisy(batch: Batch) -> Batch:
-    """The same batch with other values wherever nobody may look: outside the mask, and what rows not live earned."""
+    """The same batch with other values wherever nobody may look: outside the mask, and what invalid rows earned."""
     wild_BT = 20 * torch.randn(batch.mask_BT.shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
     streams = {n: torch.where(batch.mask_BT > 0, batch[n], wild_BT) for n in STREAMS}
     streams["token_BT"] = torch.where(batch.mask_BT > 0, batch["token_BT"], 2)
@@ -129,25 +129,27 @@ def row_order_is_irrelevant(part: Part) -> None:
 
 
 def dead_rows_do_not_count(part: Part) -> None:
-    """A row that is not live could as well not be there."""
+    """A row that is not valid could as well not be there."""
     batch = example()
     valid_B = batch.valid_B
     without = batch.rows(valid_B.nonzero().squeeze(-1))
     if _loss(part):
-        same(total(part, without), total(part, batch), f"{part} counts rows that are not live")
+        same(total(part, without), total(part, batch), f"{part} counts rows that are not valid")
         after = gradients(part, without)
         for name, before in gradients(part, batch).items():
-            same(after[name], before[valid_B], f"the gradient of {part} by {name} depends on rows that are not live")
+            same(after[name], before[valid_B], f"the gradient of {part} by {name} depends on rows that are not valid")
             same(
-                before[~valid_B], torch.zeros_like(before[~valid_B]), f"{part} has a gradient in rows that are not live"
+                before[~valid_B],
+                torch.zeros_like(before[~valid_B]),
+                f"{part} has a gradient in rows that are not valid",
             )
         return
     for got, expected in zip(outputs(part, without), outputs(part, batch), strict=True):
-        same(got, expected[valid_B], f"{part} counts rows that are not live")
+        same(got, expected[valid_B], f"{part} counts rows that are not valid")
 
 
 def credit_only_inside_the_mask(part: Part) -> None:
-    """Tokens the policy did not choose, and rows that are not live, get credit 0."""
+    """Tokens the policy did not choose, and rows that are not valid, get credit 0."""
     batch = example()
     adv_BT = outputs(part, batch)[0]
     outside_BT = batch.mask_BT == 0
@@ -248,7 +250,7 @@ def scale_invariant(part: Part) -> None:
 
 
 def sums_to_zero(part: Part) -> None:
-    """What one sibling gains the others lose: credit, one value an answer, sums to 0 in each group."""
+    """What one sibling gains the others lose: credit, one value per answer, sums to 0 in each group."""
     batch = example()
     adv_B = outputs(part, batch)[0].gather(1, batch.mask_BT.argmax(-1, keepdim=True)).squeeze(-1)
     for group in batch["group_B"].unique():

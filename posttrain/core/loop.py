@@ -1,4 +1,4 @@
-"""What the loop holds: the live parts of a method, its learners by role, the source of rollouts, the run that remembers."""
+"""What the loop holds: the live parts of a method, its learners by role, the source of rollouts, the run that records."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ class Loop:
     learners: dict[str, Any]  # by role; the policy's own comes first
     source: Source
     run: Any
-    evaluator: Callable[[Policy], Metrics] | None = None  # held-out figures of the policy as it is
+    evaluator: Callable[[Policy], Metrics] | None = None  # held-out metrics of the current policy
     phase: str = "train"
     role: str = "policy"  # what is trained: a plan also trains reward models, verifiers, opponents
     select: list[Any] = field(default_factory=list)
     shaping: list[Any] = field(default_factory=list)
-    callbacks: list[Any] = field(default_factory=list)  # whoever wants to know: see posttrain.callbacks
-    monitors: list[Any] = field(default_factory=list)  # each looks at every step: the mismatch guard, silence
+    callbacks: list[Any] = field(
+        default_factory=list
+    )  # objects with any of on_rollouts, on_step, on_eval, on_checkpoint, ...
+    monitors: list[Any] = field(default_factory=list)  # each checks every step: the mismatch guard, silence
     advantage: Any = field(init=False)
     stopping: str = ""  # why a callback asked to stop early
 
@@ -68,7 +70,7 @@ class Loop:
         self.stopping = why
 
     def tell(self, event: str, *args: Any) -> None:
-        """Let every callback that has this event know."""
+        """Call this event on every callback that has it."""
         for callback in self.callbacks:
             react = getattr(callback, event, None)
             if react is not None:
@@ -83,7 +85,7 @@ class Loop:
         return {k: p for k, p in named.items() if hasattr(p, "state_dict")}
 
     def evaluate(self, step: int) -> Metrics:
-        """Held-out figures, at the steps where they are due."""
+        """Held-out metrics, at the steps where an evaluation is due."""
         every = self.config.eval_every
         if not (self.evaluator and every and (step + 1) % every == 0 and step + 1 < self.config.steps):
             return {}
@@ -93,7 +95,7 @@ class Loop:
 
     def record(self, step: int, groups: list[Group], kept: list[Group], report: Any, seen: Metrics) -> None:
         """Metrics, rollouts and checkpoint of a step."""
-        if step == 0 and report.all_failed:  # later, a whole step of failures is survived like any other
+        if step == 0 and report.all_failed:  # at later steps the run goes on
             raise UserError(
                 f"the reward failed on every answer of the first step, so nothing could be learned: {report}"
             )
@@ -111,7 +113,7 @@ class Loop:
 
 
 def describe(groups: list[Group], kept: list[Group]) -> Metrics:
-    """What the rollouts of a step looked like. Every figure is a function of them alone, so a resumed run repeats it."""
+    """Metrics of a step's rollouts. Each is a function of the rollouts alone, so a resumed run repeats it."""
     rollouts = [r for g in groups for r in g.rollouts]
     turns = [t for r in rollouts for t in r.turns]
     scored = [r.total for g in groups for r in g.scored]

@@ -19,12 +19,12 @@ from posttrain.core.registry import _PARTS, Card, Part, _relative, fold
 
 @dataclass
 class Context:
-    """What phases share: the roles' networks, the run that remembers, the settings."""
+    """What phases share: the networks by role, the run, the settings."""
 
     run: Any
     config: Any
     roles: dict[str, Any]
-    notes: dict[str, Any] = field(default_factory=dict)  # figures that phases report; they end up in the summary
+    notes: dict[str, Any] = field(default_factory=dict)  # figures that phases report, for the summary
     phase: str = ""  # the name of what is being done now, with the number of its round
 
     def role(self, name: str) -> Any:
@@ -33,7 +33,7 @@ class Context:
         return self.roles[name]
 
     def decide(self, question: str, test: Callable[[Context], bool]) -> bool:
-        """The answer that was given the first time, also after a restart: notes know more by then."""
+        """Run a test once and keep its answer in the notes, so that a restart decides the same way."""
         decided = self.notes.setdefault("decisions", {})
         if question not in decided:
             decided[question] = bool(test(self))
@@ -57,7 +57,7 @@ class Phase:
     make: Callable[[Context], Any] | None = None
     rewards: Callable[[Context], Any] | None = None
     changes: dict[str, Any] = field(default_factory=dict)
-    reference: str = ""  # the role to stay close to; the trained role as the phase begins when empty
+    reference: str = ""  # role of the reference policy; if empty, the trained role as the phase begins
     after: Callable[[Context], None] | None = None  # report or write artifacts once the phase has ended
 
 
@@ -71,7 +71,7 @@ class Do:
 
 @dataclass(frozen=True)
 class Copy:
-    """What a role is now, kept as a role of another name: the policy of SFT as a reference, a past self as opponent."""
+    """A copy of a role under another name: the policy of SFT as a reference, a past self as opponent."""
 
     role: str
     to: str
@@ -89,7 +89,7 @@ class Cycle:
 
 @dataclass(frozen=True)
 class Gate:
-    """The plan goes on only if the test passes; otherwise it ends here, and says so."""
+    """The plan continues only if the test passes; otherwise it ends here with a message."""
 
     name: str
     test: Callable[[Context], bool]

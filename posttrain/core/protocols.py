@@ -1,4 +1,4 @@
-"""The shapes of the loop's moving parts. Whatever has these methods takes part: a language model, a table, a robot.
+"""The interfaces of the loop. Any object with these methods can be used: a language model, a table, a robot.
 
 Curriculum.propose -> prompts -> rollout part (Policy.act, Environment.open -> Episode.step) -> Scorer.score -> Source.next
 -> Policy.forward -> Learner -> Source.publish
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class Policy(Protocol):
-    """What acts and learns: a torch module that says how likely its actions were. Language, pictures, control: the same.
+    """What acts and learns: a torch module that gives the log-probability of its actions. The same for text, pictures, control.
 
-    The random identity of an action is its key and its place in the turn: nothing else may change what is drawn.
+    A random draw depends only on the key and on the position of the action in the turn.
     """
 
     temperature: float  # of the distribution that is sampled and trained: one place, so they cannot differ
@@ -35,7 +35,7 @@ class Policy(Protocol):
         """Streams that `forward` can give: logp_BT, entropy_BT, value_BT, score_B, or the policy's own."""
 
     def observe(self, prompt: Prompt) -> Observation:
-        """A prompt as the policy perceives it."""
+        """A prompt as an observation of this policy."""
 
     def extend(self, turns: Sequence[Turn], messages: Sequence[Message]) -> Observation:
         """What messages add to the context of these turns; the policy, never the environment, turns messages into ids."""
@@ -43,7 +43,7 @@ class Policy(Protocol):
     def act(
         self, pending: Sequence[Sequence[Turn]], keys: Sequence[Sequence[int]], how: Sampling, version: int = 0
     ) -> list[list[Turn]]:
-        """For each context (turns, of which the last has not ended), one way to go on per key: that last turn, longer."""
+        """For each context (turns, of which the last has not ended), one continuation of that last turn per key."""
 
     def sample(
         self, prompts: Sequence[Prompt], n: int, how: Sampling, seed: int = 0, step: int = 0
@@ -54,7 +54,7 @@ class Policy(Protocol):
         """The streams asked for, of the actions of these rows."""
 
     def decode(self, actions: Tensor) -> str:
-        """Actions for people."""
+        """Actions as readable text."""
 
     def clone(self) -> Policy:
         """An independent copy."""
@@ -76,16 +76,14 @@ class Policy(Protocol):
 
 @dataclass(frozen=True)
 class Step:
-    """What an environment answers to a turn."""
+    """What an environment returns for a turn."""
 
     messages: Sequence[Message] | Observation | None = None  # what is seen next; None ends the episode
     reward: float | None = None  # earned by the turn
     rewards: Mapping[str, float] = field(default_factory=dict)  # earned by roles, on the last turn of each
     stop: str = "answered"  # why it ended, where it did: a key of core.types.STOPS
     role: str = "policy"  # who moves next
-    info: dict[str, Any] = field(
-        default_factory=dict
-    )  # told to the rollout: `states`, what was called, how long it took
+    info: dict[str, Any] = field(default_factory=dict)  # kept in `Rollout.info`: `states`, tool calls, times
 
 
 class Episode:
@@ -104,23 +102,23 @@ class Episode:
         return copy.deepcopy(self)
 
     def close(self) -> None:
-        """Let go of whatever it holds."""
+        """Release its resources."""
 
 
 class Environment:
-    """Where prompts come from, what happens after a turn, and what an answer was worth. Subclass it, or look like it.
+    """Where prompts come from, what happens after a turn, and how an answer is graded. Subclass it, or write a class with the same methods.
 
     A task of single answers has `prompt` and `grade`; one with turns has `prompt` and `open`.
     """
 
     @property
     def graded(self) -> bool:
-        """Whether `grade` can say what an answer is worth: false where an episode, or a reward, does."""
+        """Whether `grade` is defined; false where an episode, or a separate reward, scores answers."""
         return type(self).grade is not Environment.grade
 
     @property
     def opens(self) -> bool:
-        """Whether what follows an answer is up to the environment: it has turns."""
+        """Whether the environment has turns: `open` is defined."""
         return type(self).open is not Environment.open
 
     name: Any  # what the task is called; a string
@@ -130,7 +128,7 @@ class Environment:
         raise UserError(f"{type(self).__name__} has no prompts; give it prompt(index, split) -> Prompt")
 
     def open(self, prompt: Prompt, key: int) -> Episode | None:
-        """An episode of this prompt; None where an answer is all there is."""
+        """An episode of this prompt; None for a task of single answers."""
         return None
 
     def first_role(self, prompt: Prompt) -> str:
@@ -138,24 +136,24 @@ class Environment:
         return "policy"
 
     def grade(self, prompt: Prompt, text: str) -> float:
-        """What an answer is worth, in [0, 1]."""
+        """The grade of an answer, in [0, 1]."""
         raise UserError(f"{type(self).__name__} cannot grade answers; name a reward with --reward")
 
     def validate(self, n: int) -> list[str]:
-        """The grader graded: a sentence for each problem found in n prompts."""
+        """Test the grader: a sentence for each problem found in n prompts."""
         return []
 
 
 @runtime_checkable
 class Scorer(Protocol):
-    """Says what rollouts are worth: the same in training and in evaluation. A failure masks the rollout and is counted."""
+    """Sets the rewards of rollouts, in training and in evaluation alike. A failure masks the rollout and is counted."""
 
     def score(self, groups: list[Group]) -> Any: ...
 
 
 @dataclass(frozen=True)
 class RolloutRequest:
-    """What a rollout part is asked: answers to these prompts, in this environment, as a function of (seed, step)."""
+    """The argument of a rollout part: answer these prompts in this environment, as a function of (seed, step)."""
 
     policies: Mapping[str, Policy]  # by role
     prompts: Sequence[Prompt]
@@ -184,17 +182,17 @@ class Curriculum(Protocol):
         """The n prompts of a step."""
 
     def observe(self, groups: list[Group]) -> None:
-        """What came of the prompts it proposed."""
+        """Called with the scored groups of the prompts it proposed."""
 
 
 class Source(Protocol):
-    """Where the loop's rollouts come from: here and now, another process, a log, a replay memory."""
+    """Where the loop's rollouts come from: sampled in this process, another process, a log, a replay memory."""
 
     def next(self, step: int) -> tuple[list[Group], Any]:
-        """The scored groups of a step, and how the scoring went."""
+        """The scored groups of a step, and the report of the scoring."""
 
     def publish(self, version: int) -> None:
-        """The policy has been updated: later rollouts may use it, curricula may look at what was learned."""
+        """The policy has been updated: later rollouts may use it, and curricula see the results."""
 
     def state_dict(self) -> dict[str, Any]:
         """What must survive a restart (tensors allowed: a replay memory has many)."""
@@ -203,7 +201,7 @@ class Source(Protocol):
 
 
 class Parallel(Protocol):
-    """How one learner's work is spread over processes; `Local` is one process."""
+    """How one learner's work is divided among processes; `Local` is one process."""
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """The module, sharded where there are several processes."""
@@ -212,7 +210,7 @@ class Parallel(Protocol):
         """The sum of a number over all processes: losses divide by counts of the whole minibatch."""
 
     def same_count(self, n: int) -> int:
-        """The largest count of pieces that any process has: all run as many, so that none waits for ever."""
+        """The largest count of pieces that any process has: all run as many, so that none waits forever."""
 
     def full_state(self, module: nn.Module) -> dict[str, torch.Tensor]:
         """The whole state, gathered."""

@@ -1,4 +1,4 @@
-"""A Python file of the user's, imported under its own name; a mistake in it is told with its line."""
+"""Import a Python file of the user under its own name; an error in it is reported with its line."""
 
 from __future__ import annotations
 

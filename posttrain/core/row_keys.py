@@ -1,4 +1,4 @@
-"""What a batch knows of where its rows stand: the nodes of a search tree, an environment's states, the task they belong to.
+"""Streams that say which rows or actions belong together: nodes of a search tree, states of an environment, tasks, turns.
 
 Numbers mean nothing but equal or not; each is a stream of the batch, there only where the rollouts say so.
 """
@@ -15,7 +15,7 @@ from posttrain.core.types import Group, Rollout
 
 
 def row_keys(groups: list[Group], rows: list[Turn], owners: list[Rollout], T: int) -> dict[str, Tensor]:
-    """node_BS (B, T + 1) where answers grew as trees, state_BT where states were told, task_B where tasks were, turn_BT where
+    """node_BS (B, T + 1) for answers sampled as trees, state_BT where states are given, task_B where tasks are, turn_BT where
     a row has several turns."""
     out = {}
     if any(r.branch is not None for r in owners):
@@ -66,7 +66,7 @@ def owners(group: Group, T: int) -> list[Tensor]:
 
 
 def states(owners: list[Rollout], rows: list[Turn], T: int) -> Tensor:
-    """`info["states"]`, one key an action, as numbers (B, T); an action without one stands in a state of its own."""
+    """`info["states"]`, one key per action, as numbers (B, T); an action without one has a state of its own."""
     keys: list[object] = []
     for b, (r, row) in enumerate(zip(owners, rows, strict=True)):
         told = list(r.info.get("states", ()))[: len(row)]

@@ -1,4 +1,4 @@
-"""How an answer is drawn: settings only, so that the command line can show them without importing torch."""
+"""How an answer is sampled: settings only, so that the command line can show them without importing torch."""
 
 from __future__ import annotations
 
@@ -9,14 +9,23 @@ from posttrain.core.errors import UserError
 
 @dataclass(frozen=True)
 class Sampling:
-    """How an answer is drawn. Log-probabilities are of the tempered, untruncated distribution, which is the one trained."""
+    """How an answer is sampled.
 
-    max_tokens: int = 64  # the longest answer
-    temperature: float = 1.0  # 0 takes the likeliest token
-    top_k: int = 0  # only the k likeliest tokens; 0: off
-    top_p: float = 1.0  # only the likeliest tokens of this total probability
-    min_p: float = 0.0  # only tokens at least this likely beside the likeliest
-    raw_logp: bool = False  # log-probabilities at temperature 1 instead, whatever the temperature
+    Log-probabilities are those of the distribution at `temperature` before truncation (top_k, top_p, min_p): the one trained.
+    """
+
+    max_tokens: int = 64
+    """longest answer, in tokens"""
+    temperature: float = 1.0
+    """logits are divided by this before sampling; 0 always takes the most likely token"""
+    top_k: int = 0
+    """sample only from the k most likely tokens; 0: off"""
+    top_p: float = 1.0
+    """sample only from the most likely tokens whose probabilities sum to this; 1: off"""
+    min_p: float = 0.0
+    """sample only from tokens at least this fraction as likely as the most likely one; 0: off"""
+    raw_logp: bool = False
+    """record log-probabilities at temperature 1, whatever the sampling temperature"""
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:

@@ -1,4 +1,4 @@
-"""Graders grade themselves: what must score full marks does, what must not does not."""
+"""Tests of a grader: gold answers must get full marks, corrupted ones must not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A turn: what was observed, what was done, and with which probability; turns of one context joined into a row."""
+"""A turn: observation, actions and their log-probabilities; turns of one context are joined into a row."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Observation:
 
     @cached_property
     def key(self) -> bytes:
-        """The identity of all of it: what prefix sharing compares, in the trainer and in the engine."""
+        """Identifies the whole observation; prefix sharing compares it, in the trainer and in the engine."""
         tokens = self.tokens.cpu().numpy().tobytes()
         if not self.streams:
             return tokens
@@ -36,7 +36,7 @@ class Observation:
 
 @dataclass
 class Turn:
-    """One contiguous decision of one role, as it was sampled (never re-tokenised), and what is known of it since.
+    """One contiguous decision of one role, as it was sampled (never re-tokenised), and streams computed for it since.
 
     With `continues` it goes on in the context of the turn before it: its observation holds only what was added since that
     turn's last action. Without, its observation is the whole context, and it is a row of its own in training.
@@ -57,7 +57,7 @@ class Turn:
 
     @staticmethod
     def empty(observation: Observation, continues: bool = False) -> Turn:
-        """A turn that has not begun: what `Policy.act` is asked to go on from."""
+        """A turn without actions, for `Policy.act` to continue."""
         none = torch.zeros(0)
         return Turn(observation, none.long(), none, none.bool(), none.long(), continues=continues, stopped=False)
 
@@ -82,7 +82,7 @@ class Turn:
 
 
 def join(turns: Sequence[Turn]) -> Turn:
-    """Turns of one context as one row: what was observed in between stands among the actions, outside the mask.
+    """Turns of one context as one row: what was observed in between is among the actions, outside the mask.
 
     `streams_T["turn"]` says which turn an action belongs to, where there are several.
     """

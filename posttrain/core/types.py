@@ -43,13 +43,13 @@ class Prompt:
 
 
 class End(Enum):
-    """How an episode ended; it decides whether it can be learned from."""
+    """How an episode ended; this decides whether it is masked."""
 
     COMPLETED = "completed"
     TRUNCATED = "truncated"  # cut off at a limit on tokens or turns: graded as it stands
     INVALID = "invalid"  # the policy's own fault (a malformed call): graded, usually badly
     ENV_ERROR = "env_error"  # the environment broke: masked and counted
-    REWARD_FAILED = "reward_failed"  # nothing could say what it was worth: masked and counted
+    REWARD_FAILED = "reward_failed"  # it could not be scored: masked and counted
 
 
 # why an episode stopped, for people -> how it ended
@@ -75,7 +75,7 @@ def ended(stopped: bool) -> tuple[End, str]:
 
 
 class Origin(Enum):
-    """Who made a rollout: a sampler whose log-probabilities can be compared, or somebody else."""
+    """Where a rollout comes from: the policy's own sampler, whose log-probabilities can be compared, or elsewhere."""
 
     SAMPLED = "sampled"
     WRITTEN = "written"  # by a person or another model: it has no sampler's log-probabilities
@@ -85,7 +85,7 @@ class Origin(Enum):
 
 @dataclass(frozen=True)
 class Branch:
-    """Where a rollout left another one of its group."""
+    """Where a rollout branched off another one of its group."""
 
     parent: int  # the `index` of the rollout that it branched from
     at: int  # how many of the parent's actions it shares
@@ -93,9 +93,9 @@ class Branch:
 
 @dataclass
 class Rollout:
-    """One episode of one role: its turns, how it ended, what it was worth.
+    """One episode of one role: its turns, how it ended, its reward.
 
-    reward is None until it is scored, and NaN when scoring failed: such a rollout is masked, never worth 0.
+    reward is None until it is scored, and NaN when scoring failed: such a rollout is masked, and its reward does not count as 0.
     `actions`, `mask_T` and the like are those of its last context, which is all of it unless the context was rewritten.
     """
 
@@ -139,7 +139,7 @@ class Rollout:
 
     @property
     def row(self) -> Turn:
-        """The last context: what rewards, filters and advantages look at."""
+        """The last context: what rewards, selections and advantages see."""
         return self.turns[0] if len(self.turns) == 1 else self.rows[-1]
 
     @property
@@ -160,7 +160,7 @@ class Rollout:
 
     @property
     def text(self) -> str:
-        """What was said last."""
+        """The text of the last turn."""
         return self.turns[-1].text
 
     @property
@@ -194,22 +194,22 @@ class Rollout:
             at += len(t)
 
     def but_turn(self, **changes: Any) -> Rollout:
-        """The same rollout with another last turn; what was learned of the old one is left behind."""
+        """The same rollout with another last turn; the streams of the old one are dropped."""
         return replace(self, turns=[*self.turns[:-1], replace(self.turns[-1], **{"streams_T": {}} | changes)])
 
     @property
     def truncated(self) -> bool:
-        """It ran into a limit."""
+        """It reached a limit on tokens, turns or time."""
         return self.end is End.TRUNCATED
 
     @property
     def failed(self) -> bool:
-        """Scoring raised or timed out, or the environment broke, so there is nothing to learn from it."""
+        """Scoring or the environment failed (an error, a time-out), so it is masked."""
         return (self.reward is not None and self.reward != self.reward) or self.end in MASKED
 
     @property
     def total(self) -> float:
-        """All that it earned: the outcome and what its turns earned on the way."""
+        """The total reward: the outcome and the rewards of its turns."""
         return (self.reward or 0.0) + sum(t.reward or 0.0 for t in self.turns)
 
 
@@ -232,7 +232,7 @@ class Group:
     ranking: tuple[int, ...] = ()  # places in rollouts, best first, where all were ranked
 
     def only(self, places: Sequence[int]) -> Group:
-        """The rollouts at these places, in this order; a pair that lost a half is gone, a ranking goes on without the lost."""
+        """The rollouts at these places, in this order; pairs with a missing rollout are dropped, and rankings keep the rest."""
         new = {old: i for i, old in enumerate(places)}
         pairs = tuple((new[a], new[b]) for a, b in self.pairs if a in new and b in new)
         ranking = tuple(new[i] for i in self.ranking if i in new)

@@ -1,4 +1,4 @@
-"""Environments: where prompts come from, and what an answer was worth.
+"""Environments: where prompts come from, and how answers are graded.
 
 A new task is one file with one function `make(rng) -> Problem`; `Task` turns it into an Environment whose items are a
 function of (seed, index), whose splits never overlap, and which can check its own grader.
@@ -106,7 +106,7 @@ class Task(Environment):
         return float(self.check(prompt, answer)) if answer else 0.0
 
     def validate(self, n: int) -> list[str]:
-        """The grader graded: gold answers must score 1, spoiled and unfinished ones less. Empty when all is well."""
+        """Test the grader: gold answers must score 1, spoiled and unfinished ones less. Empty when all is well."""
         problems = []
         for index in range(n):
             prompt = self.prompt(index, SPLITS[index % 2])

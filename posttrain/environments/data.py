@@ -36,7 +36,7 @@ class Layout:
     """How rows become prompts, and what grades the answers."""
 
     fields: Mapping[str, str] = field(default_factory=dict)  # field -> column, where the usual names do not fit
-    reward: str | Part = ""  # "" looks at the gold answers
+    reward: str | Part = ""  # "": chosen from the gold answers
     suffix: str = ""  # what is asked for, written after every question
     shape: Callable[[Raw], Raw | None] | None = None  # a row as the loader should see it; None leaves it out
     write: Callable[[str], str] = str  # a good text for a gold answer, for validate
@@ -80,7 +80,7 @@ class DataEnvironment(Environment):
         return min(max(float(self.reward(prompt, text)), 0.0), 1.0)
 
     def validate(self, n: int) -> list[str]:
-        """The grader graded: gold answers must score 1, spoiled ones less. Empty when all is well."""
+        """Test the grader: gold answers must score 1, spoiled ones less. Empty when all is well."""
         problems = []
         prompts = [p for split in SPLITS for p in islice(self.splits.get(split, ()), n) if p.answer is not None]
         for prompt in prompts[:n]:

@@ -88,7 +88,7 @@ class ReasoningGym(Environment):
         return dict(self.sets[split][place])
 
     def grade(self, prompt: Prompt, text: str) -> float:
-        """The data set's score of the final answer (in <answer> tags or not), within [0, 1]; no answer is worth 0."""
+        """The data set's score of the final answer (in <answer> tags or not), within [0, 1]; no answer scores 0."""
         answer = final(text)
         if answer is None:
             return 0.0

@@ -1,6 +1,6 @@
 """Accuracy on held-out problems: answers drawn as in training, graded by the scorer of training.
 
-A grade that fails is left out and counted, as in training: it is never worth 0, and it does not end the run.
+A grade that fails is left out and counted, as in training: it never counts as 0, and it does not end the run.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def graded(groups: list[Group], scorer: Scorer, name: str) -> Score:
 def mean_reward(
     policy: Any, env: Any, problems: int, how: Sampling, scorer: Any, rollout: Part | None = None
 ) -> Score:  # fmt: skip
-    """The same by a scorer: for prompts without gold answers, and for episodes that pay their turns. What could not be scored
-    is left out, not worth 0."""
+    """The same by a scorer: for prompts without gold answers, and for episodes that give rewards per turn. What could not be scored
+    is left out, and does not count as 0."""
     return graded(answers(policy, env, held_out(env, problems, "test"), how, 1, rollout), scorer, "reward")
 
 

@@ -1,4 +1,4 @@
-"""How sure a difference is: the paired percentile bootstrap over seeds."""
+"""Confidence intervals of differences: the paired percentile bootstrap over seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a policy has gone from its reference, in nats an answer."""
+"""KL divergence of a policy from its reference, in nats per answer."""
 
 from __future__ import annotations
 

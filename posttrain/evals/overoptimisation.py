@@ -1,4 +1,4 @@
-"""What a proxy reward costs: the true reward against the distance from the start (after arXiv:2210.10760)."""
+"""Over-optimisation of a proxy reward: the true reward against the distance from the start (after arXiv:2210.10760)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from posttrain.core.registry import evaluation
 
 @dataclass(frozen=True)
 class Point:
-    """A moment of training: how far from the reference (nats), what the proxy says, what it is really worth."""
+    """A point of training: KL from the reference (nats), proxy reward, gold reward."""
 
     kl: float
     proxy: float

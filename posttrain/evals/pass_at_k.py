@@ -14,7 +14,7 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     The plain 1 - (1 - c/n)^k is biased low. With n - c < k every subset has one: 1.
     """
     if not 1 <= k <= n:
-        raise UserError(f"pass@{k} needs at least {k} answers a problem, got {n}")
+        raise UserError(f"pass@{k} needs at least {k} answers per problem, got {n}")
     if not 0 <= c <= n:
         raise UserError(f"{c} right answers of {n} cannot be")
     return 1.0 - math.comb(n - c, k) / math.comb(n, k)

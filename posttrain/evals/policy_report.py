@@ -1,4 +1,4 @@
-"""How a policy stands in RLHF: what it is worth, what the reward model believes, how far it went, how varied it is."""
+"""A report on a policy trained by RLHF: true reward, reward-model score, KL from the reference, diversity, length."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Judge:
         return policy.sample(list(self.prompts), self.n, self.how, EVAL_SEED)
 
     def worth(self, rollouts: Sequence[Rollout], proxy: Sequence[float]) -> list[float]:
-        """What wins: the hidden utility, or the reward model's opinion where nothing better is known."""
+        """What decides a win: the hidden utility, or the reward model's score where there is none."""
         return [self.utility(r.prompt, r.text) for r in rollouts] if self.utility else list(proxy)
 
-    def standing(
+    def report(
         self, policy: Any, reference: Any, baseline: Sequence[float] = ()
     ) -> tuple[dict[str, float], list[float]]:
-        """gold (when there is one), proxy, kl, diversity and length; and what each answer was worth.
+        """gold (when there is one), proxy, kl, diversity and length; and the reward of each answer.
 
-        win_rate is against the worths of the baseline's answers to the same prompts.
+        win_rate is against the rewards of the baseline's answers to the same prompts.
         """
         made_PG = self.answers(policy)
         flat = [r for rollouts in made_PG for r in rollouts]

@@ -1,4 +1,4 @@
-"""Who wins: two policies' answers to the same prompts, compared one by one."""
+"""Win rate of one policy over another: their answers to the same prompts, compared one by one."""
 
 from __future__ import annotations
 

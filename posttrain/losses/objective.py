@@ -12,7 +12,7 @@ from posttrain.core.errors import UserError
 from posttrain.core.registry import Part
 from posttrain.losses.aggregate import Totals, pair_mean
 
-PAIRED = ("preference_loss", "reward_model_loss")  # stages whose losses return loss_P, one value a pair
+PAIRED = ("preference_loss", "reward_model_loss")  # stages whose losses return loss_P, one value per pair
 _AS_THEY_ARE = ("mask_BT", "reward_BT")  # a reward may fall on an environment token, outside the mask
 
 

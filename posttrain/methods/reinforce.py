@@ -1,4 +1,4 @@
-"""REINFORCE: make answers likelier in proportion to what they earned; no baseline, no clipping, one update a sample."""
+"""REINFORCE: make answers likelier in proportion to what they earned; no baseline, no clipping, one update per sample."""
 
 from posttrain.advantages.outcome import outcome
 from posttrain.core.method import method

@@ -39,7 +39,7 @@ class uniform:
         return epoch_order(size, seed, i // size)[i % size]
 
     def observe(self, groups: list[Group]) -> None:
-        """Curricula look at what was learned; this one does not."""
+        """Other curricula use the results; this one does not."""
 
     def state_dict(self) -> dict[str, Any]:
         return {}

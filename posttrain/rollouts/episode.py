@@ -1,7 +1,7 @@
-"""Episodes: the policy acts, the environment answers, turn by turn, many at a time.
+"""Episodes: the policy acts and the environment responds, turn by turn, many episodes at a time.
 
-All episodes take a turn together, so what is sampled when depends on turn counts alone and a run is a function of its seed; a
-tool that takes long is waited for by all.
+All episodes take a turn together, so what is sampled when depends on turn counts alone and a run is a function of its seed;
+all episodes wait for a slow tool.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_TURNS = 64
 
 @dataclass
 class Playing:
-    """An episode under way: whose move it is, what every role has done, what the next one sees."""
+    """An episode in progress: which role moves, the turns of every role, the next observation."""
 
     prompt: Prompt
     index: int
@@ -74,7 +74,7 @@ def policy_of(ask: RolloutRequest, role: str) -> Policy:
 
 
 def move(ask: RolloutRequest, policy: Policy, movers: list[Playing]) -> None:
-    """One turn of everybody who plays this role now; the first turn draws as a single answer would."""
+    """One turn in every episode where this role moves; the first turn draws what a single answer would."""
     keys = [[rng.key(ask.seed, ask.step, x.prompt.id, x.index, *([x.count] if x.count else []))] for x in movers]
     version = ask.step if ask.version is None else ask.version
     for x, (turn,) in zip(movers, policy.act([x.pending() for x in movers], keys, ask.sampling, version), strict=True):
@@ -83,7 +83,7 @@ def move(ask: RolloutRequest, policy: Policy, movers: list[Playing]) -> None:
 
 
 async def answer(ask: RolloutRequest, going: Sequence[Playing], max_turns: int) -> None:
-    """What the environment says to every turn just made, at the same time; a failure ends its episode and is data."""
+    """Step all environments concurrently; a failure ends its episode, which is masked and counted."""
     steps = await asyncio.gather(*(_step(x) for x in going))
     for x, step in zip(going, steps, strict=True):
         turn = x.turns[x.role][-1]
@@ -114,7 +114,7 @@ async def _step(x: Playing) -> Step:
         return step
     except UserError:
         raise
-    except Exception as error:  # a broken environment is data: masked and counted
+    except Exception as error:  # the episode is masked and counted
         return Step(None, stop="broken", info={"error": f"{type(error).__name__}: {error}"})
 
 
@@ -128,7 +128,7 @@ def observed(ask: RolloutRequest, x: Playing, step: Step) -> Observation:
 
 
 def rollouts_of(x: Playing) -> list[Rollout]:
-    """A rollout of every role; what the episode paid is on its turns, so the outcome itself is 0 unless a reward says more."""
+    """A rollout of every role; rewards of the episode are on its turns, so the outcome is 0 unless a reward part sets it."""
     if x.stop not in STOPS:
         raise UserError(f"an episode ended with {x.stop!r}; expected one of {', '.join(STOPS)}")
     end = STOPS[x.stop]

@@ -1,4 +1,4 @@
-"""Answers that some policy gave earlier, with what it thought of them and what they earned: learning from a log."""
+"""Answers that some policy gave earlier, with their log-probabilities and rewards: learning from a log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A replay memory as a source: episodes are played now and then, and every step learns from transitions of all of them."""
+"""A replay memory as a source: new episodes every few steps, and transitions drawn from all of them at every step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Go on from where an answer stands: the ground of trees, of resets to demonstrations, of Monte Carlo values."""
+"""Continue a partial answer: used by trees, resets to demonstrations and Monte Carlo values."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from posttrain.core.types import End, Prompt, Rollout, ended
 
 
 def stem(policy: Policy, prompt: Prompt) -> Rollout:
-    """An answer that has not begun."""
+    """An answer without actions."""
     return Rollout(prompt, [Turn.empty(policy.observe(prompt))], End.TRUNCATED, "length")
 
 
 def cut(policy: Policy, rollout: Rollout, at: int) -> Rollout:
-    """The first `at` actions of an answer, to go on from."""
+    """The first `at` actions of an answer, to be continued."""
     row = rollout.row
     short = {k: getattr(row, k)[:at] for k in ("actions", "logp_T", "mask_T", "version_T")}
     turn = Turn(row.observation, **short, text=policy.decode(short["actions"]), stopped=False)
@@ -33,7 +33,7 @@ def room(policy: Policy, rollout: Rollout, how: Sampling) -> int:
 def resume(
     policy: Policy, stems: Sequence[Rollout], keys: Sequence[Sequence[int]], how: Sampling, step: int, more: int | None = None
 ) -> list[list[Rollout]]:  # fmt: skip
-    """Each stem continued once a key (its random identity), until it ends, is how.max_tokens long in all, or has `more`
+    """Each stem continued once per key (its random identity), until it ends, is how.max_tokens long in all, or has `more`
     further actions. Continuations are whole answers: the stem's actions, log-probabilities and mask come first."""
     out: list[list[Rollout]] = [[s for _ in k] for s, k in zip(stems, keys, strict=True)]
     sizes = sorted({(len(s), room(policy, s, how)) for s in stems})

@@ -1,4 +1,4 @@
-"""Where the loop's rollouts come from: the source proposes prompts, has them answered and scored, and learns what came of it."""
+"""Where the loop's rollouts come from: a source proposes prompts, samples and scores answers, and updates its curriculum."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from posttrain.core.types import Group
 
 
 class LocalSource:
-    """Made here and now by the policies being trained, so every rollout's version is the present step."""
+    """Samples in this process from the policies being trained, so the version of every rollout is the current step."""
 
     def __init__(
         self, policies: Mapping[str, Policy], env: Environment, rollout: Part, scorer: Scorer, curriculum: Curriculum,
@@ -24,7 +24,7 @@ class LocalSource:
         self._last: list[Group] = []
 
     def next(self, step: int) -> tuple[list[Group], Any]:
-        """prompts -> rollouts -> rewards; a failed reward is data: masked and counted, never worth 0."""
+        """prompts -> rollouts -> rewards; a failed reward is masked and counted, never taken as 0."""
         policy = next(iter(self.policies.values()))
         prompts = self.curriculum.propose(self.prompts, step, policy)
         asked = RolloutRequest(self.policies, prompts, self.sampling, self.seed, step, self.env)
@@ -32,7 +32,7 @@ class LocalSource:
         return self._last, self.scorer.score(self._last)
 
     def publish(self, version: int) -> None:
-        """The policies moved: curricula look at what was learned."""
+        """The policies were updated: the curriculum sees the groups of the step."""
         self.curriculum.observe(self._last)
 
     def state_dict(self) -> dict[str, Any]:

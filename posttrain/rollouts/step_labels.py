@@ -16,7 +16,7 @@ from posttrain.core.sampling import Sampling
 from posttrain.core.turn import Observation
 from posttrain.core.types import Group, Origin, Prompt, Rollout
 from posttrain.rollouts.resume import cut, resume, room
-from posttrain.select.eligible import reward_of
+from posttrain.select.valid import reward_of
 
 
 @rollout(title="Labelled steps (Math-Shepherd)", paper="arXiv:2312.08935", data="steps")
@@ -52,7 +52,7 @@ def label_steps(
     policy: Any, prompts: Sequence[Prompt], scorer: Any, how: Sampling, shape: tuple[int, int] = (4, 4),
     level: str = "sentence", seed: int = 0,
 ) -> list[Prompt]:  # fmt: skip
-    """Prompts with labelled steps: shape = (answers a prompt, continuations from the end of each step).
+    """Prompts with labelled steps: shape = (answers per prompt, continuations from the end of each step).
 
     worth of a step = mean reward of the continuations; of the last one, the answer's own reward. A step without a
     continuation that could be scored is left out, and so is a prompt without steps.

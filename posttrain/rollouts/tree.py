@@ -16,7 +16,7 @@ from posttrain.rollouts.resume import cut, resume, room, stem
 def tree(ask: RolloutRequest, n: int = 8,
     fork: tuple[int, int] = (16, 2),
 ) -> list[Group]:  # fmt: skip
-    """Tree (TreePO): n answers a prompt that grow together by segments and fork where one ends, so prefixes are shared.
+    """Tree (TreePO): n answers per prompt that grow together by segments and fork where one ends, so prefixes are shared.
 
     fork = (tokens of a segment, branches): after each segment every path that goes on is forked, evenly and while there
     are fewer than n paths; if all end too early, ended ones are forked at an earlier boundary. `Rollout.branch` says

@@ -1,4 +1,4 @@
-"""Answers that somebody else wrote: demonstrations for supervised learning, pairs for preference learning."""
+"""Written answers: demonstrations for supervised learning, pairs for preference learning."""
 
 from __future__ import annotations
 

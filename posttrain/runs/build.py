@@ -27,7 +27,7 @@ from posttrain.weights.learner import Learner
 
 @dataclass
 class Pieces:
-    """What a loop is built around, besides settings and method."""
+    """What a loop is built from, besides settings and method."""
 
     env: Environment
     scorer: Scorer
@@ -52,14 +52,14 @@ def environment(config: Config, method: Method) -> Environment:
 
 
 def scorer_of(config: Config, method: Method, env: Environment) -> Scorer:
-    """What says how good answers are; those that somebody else wrote come with their worth."""
+    """The scorer of a run; written and logged answers come with their rewards."""
     data = method.rollout.card.data
     if data in ("demonstrations", "pairs", "steps"):
         return Prescored()
     if data == "logs" and not config.reward and getattr(env, "rewarded", False):
         return Prescored()
     if not config.reward and env.opens:
-        return Prescored()  # the episode pays its turns
+        return Prescored()  # the episode gives the rewards of its turns
     if not config.reward and not env.graded:
         raise UserError(
             f"{env.name} has no gold answers, so it cannot grade itself; say what is good with --reward NAME "
@@ -77,7 +77,7 @@ def measure(
     if method.rollout.card.data == "pairs":
         return ranking(policy, env.test[: config.eval_problems])  # type: ignore[attr-defined]
     if isinstance(scorer, Prescored) and not env.graded and not env.opens:
-        return score_of([], "reward")  # demonstrations alone: nothing says what an answer of its own is worth
+        return score_of([], "reward")  # demonstrations alone: nothing can score an answer of the policy
     if env.opens:
         return mean_reward(
             {"policy": policy, **(others or {})}, env, config.eval_problems, config.sampling, scorer, method.rollout
@@ -90,12 +90,12 @@ def measure(
 
 
 def at_test(method: Method, env: Environment) -> Any:
-    """The rollout, where it is how the policy answers and not only how it explores."""
+    """The rollout part, where it is also used at test time and not only in training."""
     return method.rollout if method.rollout.card.at_test or env.opens else None
 
 
 def held_out(found: Score) -> dict[str, float]:
-    """As the figure of a step; a step has a reward of its own, so the held-out one has another name."""
+    """As a metric of a step; the training reward has the name `reward`, so the held-out one gets another."""
     return {"accuracy" if found.name == "accuracy" else f"held_out_{found.name}": found.accuracy}
 
 

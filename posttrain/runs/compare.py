@@ -1,4 +1,4 @@
-"""Methods against each other: same prompts, same budget, several seeds, bootstrap intervals, a picture."""
+"""Compare methods: same prompts, same budget, several seeds, bootstrap intervals, a plot."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came out, for people (`print`) and machines (`to_dict`)."""
+    """The result, as text (`print`) or plain values (`to_dict`)."""
 
     task: str
     model: str
@@ -100,7 +100,7 @@ def compare(
 
 
 def comparable(name: str, n: int | None = None) -> Method:
-    """The method of that name, with n answers a prompt; one whose result is no accuracy on a task is refused with why."""
+    """The method of that name, with n answers per prompt; an error for a method whose result is not an accuracy on a task."""
     word = parse(name)[0]
     if fold(word) in {p.name for p in parts("plan")} - {p.name for p in parts("method")}:
         raise UserError(f"{word} is a plan of several phases, and compare is for methods; run it: posttrain run {word}")
@@ -141,7 +141,7 @@ def _row(name: str, values: list[float], first: list[float], curve: list[float])
 
 
 def draw(result: Comparison, path: str | Path) -> Path:
-    """Mean reward over seeds at each step, one line a method."""
+    """Mean reward over seeds at each step, one line per method."""
     from posttrain.evals.pictures import frontier
 
     series = {r.method: [(float(i), y) for i, y in enumerate(r.curve)] for r in result.rows}

@@ -1,4 +1,4 @@
-"""The mismatch guard: the sampler's log-probabilities against the trainer's, with a diagnosis and not only a number.
+"""The mismatch guard: the sampler's log-probabilities against the trainer's, with a diagnosis of the cause.
 
 gap = mean |logp_trainer - logp_sampler| over the policy's own actions, before the step's first update. It is rounding
 error when the two agree; anything larger makes every importance ratio wrong, and no curve shows it.
@@ -46,7 +46,7 @@ class Guard:
     counts: dict[str, int] = field(default_factory=dict)  # how often each finding was made
 
     def check(self, step: int, groups: list[Group], seen: dict[str, float], loop: Any) -> Finding | None:
-        """Look at a step. Answers that somebody else wrote have no sampler, and a reward model no log-probability."""
+        """Check a step. Written answers have no sampler and a reward model has no log-probability: neither is checked."""
         own = own_rollouts(groups)
         if "logp_gap" not in seen or not own or loop.method.scores:
             return None
@@ -56,9 +56,9 @@ class Guard:
         if gap <= limit:
             return None
         finding = diagnose(policy, own, loop.config.sampling, step) if math.isfinite(gap) else _not_finite()
-        loop.run.event(loop.phase, step, f"mismatch: {finding.kind}", f"{gap:.3g} nats a token; {finding}")
+        loop.run.event(loop.phase, step, f"mismatch: {finding.kind}", f"{gap:.3g} nats per token; {finding}")
         self._tell(
-            finding, f"step {step}: sampler and trainer differ by {gap:.2g} nats a token (limit {limit:g}): {finding}"
+            finding, f"step {step}: sampler and trainer differ by {gap:.2g} nats per token (limit {limit:g}): {finding}"
         )
         return finding
 
@@ -72,7 +72,7 @@ class Guard:
 
 
 def default_limit(policy: Any) -> float:
-    """fp32 rounds near 1e-6 and bf16 near 1e-2 a token; the limits are well above, real faults well above them."""
+    """fp32 rounds near 1e-6 and bf16 near 1e-2 per token; the limits are well above that, and real faults well above the limits."""
     return LIMITS.get(next(policy.parameters()).dtype, _COARSE)
 
 

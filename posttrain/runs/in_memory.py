@@ -35,7 +35,7 @@ def one_thread() -> Iterator[None]:
 
 @dataclass
 class InMemoryRun:
-    """A run that remembers its figures and writes nothing."""
+    """A run that keeps its metrics in memory and writes nothing."""
 
     rows: list[dict[str, float]] = field(default_factory=list)
 
@@ -88,7 +88,7 @@ class FunctionScorer(BaseScorer):
 
 
 def loop_of(policy: Any, method: Method, env: Any, config: Config, scorer: Any = None, decay: int = 0) -> Loop:
-    """A loop around a policy that remembers in memory; without a scorer the answers must come with their worth."""
+    """A loop around a policy, recorded in memory; without a scorer the answers must come with their rewards."""
     settings = (config.seed, config.lr, config.warmup, config.max_norm, config.micro_tokens, decay)
     how = (config.sampling, config.prompts, config.seed)
     policies: dict[str, Any] = dict(policy) if isinstance(policy, Mapping) else {"policy": policy}
@@ -111,7 +111,7 @@ def fit(
     """Train the policy in place as a run would; returns the figures of each step. `after` is called with each step done,
     `decay` is the number of steps over which the learning rate falls to 0 (0: it stays).
 
-    Without a scorer the answers must come with their worth (demonstrations, pairs). The guard is strict: a policy whose
+    Without a scorer the answers must come with their rewards (demonstrations, pairs). The guard is strict: a policy whose
     sampler and trainer disagree is an error here, not a warning.
     """
     loop = loop_of(policy, method, env, config, scorer, decay)

@@ -1,4 +1,4 @@
-"""A run is a folder: the settings, the database, checkpoints, artifacts. Killed at any moment, it goes on exactly.
+"""A run is a folder: the settings, the database, checkpoints, artifacts. Killed at any moment, it resumes bit for bit.
 
 runs/<name>/: config.json, run.sqlite, checkpoints/<phase>-<step>/, artifacts/, notes.json, summary.json
 """

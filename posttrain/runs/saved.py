@@ -1,4 +1,4 @@
-"""What a finished run left behind, for others to use: a reward model."""
+"""Load what a finished run trained, for use in another: a reward model."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def scoring_phase(run: Run) -> str:
 
 
 def scores(run: Run, phase: str) -> bool:
-    """Whether a phase trained something with a score head. Older runs kept no roles: the weights tell."""
+    """Whether a phase trained something with a score head. Older runs did not record roles: the weights decide."""
     if phase in run.store.roles():
         return not run.store.roles()[phase][1]
     ck = newest(run.checkpoints, phase)

@@ -1,4 +1,4 @@
-"""A run that learns nothing says so: no gradient, or no group worth learning from, for several steps on end."""
+"""Warns when a run learns nothing: no gradient, or no group selected, for several steps in a row."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _SEVERAL = 5
 
 
 class Silence:
-    """Counts steps on end without a gradient; tells at the 5th, 50th, 500th, and in the summary how many there were."""
+    """Counts steps in a row without a gradient; warns at the 5th, 50th and 500th."""
 
     def __init__(self) -> None:
         self.on_end, self.total = 0, 0
 
     def check(self, step: int, groups: list[Group], metrics: dict[str, float], loop: Any) -> str:
-        """Look at a step; returns the sentence that was told, or nothing."""
+        """Check a step; returns the warning that was printed, or ""."""
         silent = metrics.get("groups_kept", 1.0) == 0 or metrics.get("grad_norm", 0.0) == 0
         self.on_end = self.on_end + 1 if silent else 0
         self.total += silent

@@ -28,7 +28,7 @@ _STAGE_WORDS = {
     "select": "which groups are learned from",
     "advantage": "who gets the credit",
     "loss": "what is minimised",
-    "aggregate": "how token losses become one number",
+    "aggregate": "how token losses are averaged into one number",
     "terms": "what is added to the loss",
     "reference": "what the policy is held close to",
     "optimiser": "how weights move",
@@ -79,7 +79,7 @@ def method_page(m: Method, card: Card) -> str:
         for part in m.parts()[stage]:
             out += section(part, f"{stage}: {part.name}, {_STAGE_WORDS[stage]}")
             shown.append(part.fn)
-    extra = [f"epochs={m.epochs} (passes over a step's answers), minibatches={m.minibatches} (updates a pass)", ""]
+    extra = [f"epochs={m.epochs} (passes over a step's answers), minibatches={m.minibatches} (updates per pass)", ""]
     every = [p for group in m.parts().values() for p in group]
     return "\n".join([*out, "## Updates", *extra, *called_by(every, shown)]).rstrip() + "\n"
 

@@ -1,4 +1,4 @@
-"""Numbers as a person reads them: times, rates, sparklines."""
+"""Numbers formatted for people: times, rates, sparklines."""
 
 from __future__ import annotations
 

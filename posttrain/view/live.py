@@ -1,4 +1,4 @@
-"""What is seen while a run trains: a bar with the figures that matter on a terminal, plain lines anywhere else."""
+"""The display of a run while it trains: a progress bar with the main figures on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from posttrain.view.figures import count, duration, percent, short
 from posttrain.view.report import graded, next_steps, report
 
 _RECENT = 10  # steps that the time left is estimated from
-_LINES = 20  # lines a run prints where there is no terminal
+_LINES = 20  # lines that a run prints where there is no terminal
 
 
 def display(quiet: bool = False, silent: bool = False, runs: str | Path = "runs") -> Watch:
-    """The display that suits: nothing for --json, only the result for --quiet, a bar on a terminal, lines elsewhere."""
+    """The display for these options: nothing for --json, only the result for --quiet, a bar on a terminal, else lines."""
     console = Console(quiet=silent, highlight=False)
     kind = Watch if quiet or silent else Bar if console.is_terminal else Lines
     return kind(console, str(runs))
@@ -48,7 +48,7 @@ class Watch:
     def _start(self, loop: Any) -> None:
         self.seen, self.figures, self.total = 0, {}, loop.config.steps
         written = loop.method.rollout.card.data in ("demonstrations", "pairs")
-        self.curve = "loss" if written else "reward"  # what somebody else wrote has no reward to watch, nor entropy
+        self.curve = "loss" if written else "reward"  # written answers have neither a reward nor an entropy to show
         self.measured = "pairs ranked right" if loop.method.rollout.card.data == "pairs" else "accuracy"
         self.recent.clear()
 
@@ -59,7 +59,7 @@ class Watch:
         self.show(step)
 
     def show(self, step: int) -> None:
-        """How a step is shown: not at all."""
+        """Show a step; the base class shows nothing."""
 
     def line(self, step: int) -> str:
         """The figures of a step: reward, accuracy where it was measured, entropy, KL, speed, time left."""
@@ -81,26 +81,30 @@ class Watch:
         self.close()
         curve = [v for _, v in loop.run.store.series(self.curve, loop.phase)]  # a resumed run's earlier steps too
         if not self.seen and curve:
-            self.console.print("this run had ended already; --fresh does it again")
+            self.console.print("this run had already finished; use --fresh to start over")
         report(self.console, before, after, summary, curve, self.curve)
         next_steps(self.console, self.worth_typing(loop, after.name == "accuracy"))
 
     def worth_typing(self, loop: Any, gold: bool = True) -> list[tuple[str, str]]:
-        """What can be done with the run now: a reward model does not talk, pairs and bare prompts cannot be graded."""
+        """Commands to suggest: a reward model cannot chat; pairs, and prompts without gold answers, cannot be graded."""
         which = f"{shlex.quote(loop.config.name)}{self.where}"
         out = [(f"posttrain show {loop.method.name}", "read the algorithm")]
         if loop.method.scores:
             folder = shlex.quote(f"{self.runs}/{loop.config.name}")
             return [(f"posttrain run grpo --reward {folder}{self.where}", "train a policy with this reward"), *out]
-        out.insert(0, (f"posttrain chat --model {which}", "talk to what it has become"))
+        out.insert(0, (f"posttrain chat --model {which}", "chat with the trained model"))
         if gold and loop.method.rollout.card.data != "pairs":
             task = shlex.quote(loop.config.task)
             way = at_test(loop.method, loop.env)
             read = f" --rollout {shlex.quote(str(way))}" if way else ""
             out.insert(
-                1, (f"posttrain eval --model {which} --task {task}{read} --num-generations 8", "accuracy and pass@k")
+                1,
+                (
+                    f"posttrain eval --model {which} --task {task}{read} --num-generations 8",
+                    "measure accuracy and pass@k",
+                ),
             )
-        return [*out, (f"posttrain export {which} --to my-model", "a Hugging Face folder")]
+        return [*out, (f"posttrain export {which} --to my-model", "write a Hugging Face folder")]
 
     @property
     def where(self) -> str:
@@ -115,10 +119,10 @@ class Watch:
                 value = ", ".join(f"{k} {short(float(x))}" for k, x in value.items())  # a figure of every phase
             if isinstance(value, (int, float, str)) and key != "stopped":
                 self.console.print(f"  {key}  {short(value) if isinstance(value, float) else value}", markup=False)
-        self.console.print(f"  all of it is in {self.runs}/{name}", markup=False)
+        self.console.print(f"  everything is in {self.runs}/{name}", markup=False)
         which = f"{shlex.quote(name)}{self.where}"
-        talk = (f"posttrain chat --model {which}", "talk to what it has become")
-        next_steps(self.console, [talk, (f"posttrain export {which} --to my-model", "a Hugging Face folder")])
+        talk = (f"posttrain chat --model {which}", "chat with the trained model")
+        next_steps(self.console, [talk, (f"posttrain export {which} --to my-model", "write a Hugging Face folder")])
 
     def close(self) -> None:
         """Leave the terminal as it was."""
@@ -139,11 +143,11 @@ class Watch:
 
 
 class Lines(Watch):
-    """What is trained, and a line every few steps."""
+    """Prints what is trained, and a line every few steps."""
 
     def hello(self, config: Any, measured: bool = True) -> None:
         what = (
-            f", measuring it on up to {config.eval_problems} held-out examples"
+            f", evaluating it on up to {config.eval_problems} held-out examples"
             if measured and config.eval_problems
             else ""
         )
@@ -178,7 +182,7 @@ class Lines(Watch):
 
 
 class Bar(Lines):
-    """A bar that moves, with the figures beside it."""
+    """A progress bar with the figures beside it."""
 
     bar: Progress | None = None
 
@@ -196,7 +200,7 @@ class Bar(Lines):
             self.bar = Progress(*columns, TextColumn("{task.fields[line]}", markup=False), console=self.console)
             self.task = self.bar.add_task("step", total=self.total, line="")
             self.bar.start()
-        what = "step" if step + 1 < self.total else "done, measuring"
+        what = "step" if step + 1 < self.total else "done, evaluating"
         self.bar.update(self.task, description=what, completed=step + 1, line=self.line(step))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a run did, at its end: before and after on the same held-out problems or pairs, three examples, the curve."""
+"""The report at the end of a run: before and after on the same held-out problems or pairs, three examples, the curve."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ANSWER = 240  # characters of an answer that are shown
 def report(
     console: Console, before: Any, after: Any, summary: dict[str, Any], curve: Sequence[float], name: str = "reward"
 ) -> None:
-    """The whole end of a run, without what to do next. curve is the metric `name` of every step."""
+    """Print the report, without the next steps. curve: the metric `name` at every step."""
     console.print()
     if after.problems:
         console.print(score_table(before, after))
@@ -38,7 +38,7 @@ def report(
 
 
 def score_table(before: Any, after: Any) -> Table:
-    """The mean grade with its standard error; the change's error is that of paired differences, for the problems are one."""
+    """The mean grade with its standard error; the error of the change is that of paired differences."""
     table = Table(title=f"{after.problems} held-out {after.of}", title_justify="left")
     for head in ("", "before", "after", "change"):
         table.add_column(head, justify="left" if not head else "right")
@@ -51,13 +51,13 @@ def score_table(before: Any, after: Any) -> Table:
 
 
 def pair_rows(before: Any, after: Any) -> list[tuple[str, ...]]:
-    """Nobody answered: what there is besides the ranking is how clear it is."""
+    """For ranked pairs, where no answer was sampled: the mean margin between preferred and rejected."""
     told = ("mean margin", short(before.margin), short(after.margin), f"{after.margin - before.margin:+.3g}")
     return [told]
 
 
 def answer_rows(before: Any, after: Any) -> list[tuple[str, ...]]:
-    """How long answers are, how many end by themselves, how many could not be scored."""
+    """Tokens per answer, the share of answers that finished, and how many could not be scored."""
     tokens = (f"{before.tokens:.1f}", f"{after.tokens:.1f}", f"{after.tokens - before.tokens:+.1f}")
     done = [mean([float(not r.truncated) for r in s.rollouts]) for s in (before, after)]
     ended = (percent(done[0]), percent(done[1]), f"{100 * (done[1] - done[0]):+.1f}")
@@ -83,7 +83,7 @@ def paired(before: Any, after: Any) -> tuple[float, float]:
 
 
 def worth(r: Any) -> float:
-    """All that an answer earned, its turns too; not a number where it could not be scored."""
+    """The total reward of an answer, its turns included; NaN where it could not be scored."""
     return math.nan if r.failed else float(r.total)
 
 
@@ -145,7 +145,7 @@ def clip(text: str) -> str:
 
 
 def next_steps(console: Console, commands: Sequence[tuple[str, str]]) -> None:
-    """Commands worth typing now, each with a word on what it does."""
+    """Print suggested commands, each with what it does."""
     width = max(len(c) for c, _ in commands)
     console.print("\nnext:", style="bold")
     for command, what in commands:

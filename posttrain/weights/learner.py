@@ -27,7 +27,7 @@ CRITIC = {"value_BT", "old_value_BT"}  # streams that need a value network
 
 @dataclass
 class Learner:
-    """What moves: the policy and everything whose state must survive a restart."""
+    """The policy, its optimiser and reference: everything that an update changes."""
 
     policy: Policy
     method: Method
@@ -60,7 +60,7 @@ class Learner:
 
     @property
     def reads(self) -> set[str]:
-        """Streams that somebody reads: its own loss and terms, and for the policy's learner the parts before the loss."""
+        """Streams that are read: by its own loss and terms, and for the policy's learner the parts before the loss."""
         return self.method.reads if self.objective is None else self.goal.reads
 
     def named_parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
@@ -84,7 +84,7 @@ class Learner:
         return batch.but(**{name: _scatter(pieces, batch) for name, pieces in found.items()})
 
     def update(self, rows: list[Turn], batch: Batch, step: int) -> dict[str, float]:
-        """Every pass and minibatch of a step; returns what was seen on the way, averaged."""
+        """Every pass and minibatch of a step; returns the metrics, averaged."""
         seen: list[dict[str, float]] = []
         for epoch in range(self.method.epochs):
             for chosen in self._minibatches(batch, step, epoch):

@@ -48,7 +48,7 @@ class Masters:
 
 
 def _hook(p: nn.Parameter, master: nn.Parameter) -> None:
-    """Each piece's gradient is added to the master's in float32 and let go. The newest master has it all: an earlier learner
+    """Each piece's gradient is added to the master's in float32 and released. The newest master has it all: an earlier learner
     of the same weights (a phase before this one) is done with them."""
 
     def add(p: nn.Parameter) -> None:

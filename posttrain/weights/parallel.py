@@ -1,4 +1,4 @@
-"""How a learner's work is spread over processes: one process today, behind the interface that several will have."""
+"""How a learner's work is divided among processes: one process today, behind the interface for several."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import nn
 
 
 class Local:
-    """One process: nothing to share."""
+    """One process: nothing is sharded or summed."""
 
     def wrap(self, module: nn.Module) -> nn.Module:
         return module

@@ -1,4 +1,4 @@
-"""Which policy the learner is held close to. A reference owns a frozen copy and decides when it moves."""
+"""The reference policy of KL terms and preference losses: a frozen copy, and the rule for when it is updated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from posttrain.core.turn import Turn
 
 
 class Frozen:
-    """A frozen copy of the policy; subclasses say when it moves."""
+    """A frozen copy of the policy; subclasses define when it is updated."""
 
     policy: Any = None  # a Policy once it has started
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from posttrain.cli import COMMANDS, command_parser, main
-from posttrain.commands.parser import dashed, notes, take
+from posttrain.commands.parser import dashed, field_docs, take
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
@@ -51,7 +51,31 @@ def test_every_setting_is_an_option_of_run_and_is_explained() -> None:
             assert "--" + f.name.replace("_", "-") in options
     for f in dataclasses.fields(Sampling):
         assert "--sampling." + f.name.replace("_", "-") in options
-    assert notes(Config)["prompts"] == "prompts a step"
+    assert field_docs(Config)["prompts"] == "prompts per step"
+
+
+@pytest.mark.parametrize("kind", [Config, Sampling])
+def test_every_setting_has_a_docstring_and_the_help_prints_it(kind: type) -> None:
+    told = field_docs(kind)
+    assert list(told) == [f.name for f in dataclasses.fields(kind)]
+    page = " ".join(call("run", "--help").out.split())
+    for name, doc in told.items():
+        if name not in ("method", "sampling"):  # an argument, and a group of settings
+            assert doc.replace("None:", "if not given:") in page
+
+
+def test_a_docstring_belongs_to_the_field_above_it() -> None:
+    @dataclasses.dataclass
+    class Some:
+        """Not of a field."""
+
+        one: int = 1
+        two: int = 2
+        """the second,
+        on two lines"""
+        three: int = 3  # a comment is for readers of the source
+
+    assert field_docs(Some) == {"two": "the second, on two lines"}
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def test_first_run(first_run: Said, runs: Path) -> None:
 
 def test_the_same_command_again_finds_it_ended(first_run: Said, runs: Path) -> None:
     said = call(*FIRST, "--runs", str(runs))
-    assert said.code == 0 and "had ended already" in said.out and "step 1/2" not in said.out
+    assert said.code == 0 and "had already finished" in said.out and "step 1/2" not in said.out
 
 
 def test_json_is_the_summary_and_nothing_else(first_run: Said, runs: Path) -> None:
@@ -66,7 +66,7 @@ def test_other_parts_make_another_method_and_another_name(runs: Path) -> None:
         (["--loss", "cispo(high=)"], "cannot read 'cispo(high=)'"),
         (["--loss", "entropy"], "no loss named 'entropy'"),
         (["--terms", "kl + entropi"], "no term named 'entropi'; did you mean 'entropy'?"),
-        (["--prompts-from", "unifrom"], "did you mean 'uniform'?"),
+        (["--curriculum", "unifrom"], "did you mean 'uniform'?"),
         (["--epochs", "0"], "epochs is 0"),
         (["--minibatches", "0"], "minibatches is 0"),
         (["--name", "../x"], "cannot be a file name"),

@@ -23,7 +23,7 @@ from posttrain.environments.school import (
     school,
     units,
 )
-from posttrain.environments.school.noisy_solver import CAREFUL, Hand
+from posttrain.environments.school.noisy_solver import CAREFUL, NoisySolver
 
 EVERY = [(task, level) for task in TASKS for level in LEVELS]
 # not inside a longer expression such as 180+45-59=166, which the second pattern takes
@@ -60,7 +60,7 @@ def test_every_equation_of_the_steps_is_true(task: str, level: int) -> None:
 
 
 def test_the_equation_test_can_fail() -> None:
-    slipped = [TASKS["arithmetic"].make(Random(i), 3, Hand(Random(i), rate=1.0)) for i in range(50)]
+    slipped = [TASKS["arithmetic"].make(Random(i), 3, NoisySolver(Random(i), rate=1.0)) for i in range(50)]
     wrong = [p for p in slipped if any(value(a) != Fraction(b) for a, b in EQUATION.findall(p.steps))]
     assert len(wrong) > 40
 

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from examples import pocket_corpus
 from posttrain.core.types import Prompt
 from posttrain.environments.school import TASKS, school
-from posttrain.environments.school.noisy_solver import CAREFUL, Hand
+from posttrain.environments.school.noisy_solver import CAREFUL, NoisySolver
 from tests.environments.test_school import EVERY
 
 
@@ -36,7 +36,7 @@ def test_careless_pupils_err_and_careful_ones_do_not() -> None:
             marks = []
             for i in range(150):
                 gold = TASKS[task].make(Random(i), 3)
-                told = TASKS[task].make(Random(i), 3, CAREFUL if hand is None else Hand(Random(i), hand))
+                told = TASKS[task].make(Random(i), 3, CAREFUL if hand is None else NoisySolver(Random(i), hand))
                 if told.question == gold.question:
                     marks.append(env.grade(Prompt.text("x", gold.question, gold.answer, **gold.info), told.answer))
             rates.append(sum(marks) / len(marks))

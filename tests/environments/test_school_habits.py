@@ -13,13 +13,13 @@ from examples import pocket_corpus
 from posttrain.core.types import Prompt
 from posttrain.environments.base import Problem, final_answer
 from posttrain.environments.school import DIRECT, LEVELS, TASKS, THINK, arithmetic, countdown, school, units
-from posttrain.environments.school.noisy_solver import Hand
+from posttrain.environments.school.noisy_solver import NoisySolver
 
 EVERY = [(task, level) for task in TASKS for level in LEVELS]
 HABITUAL = (0.0, 0.0)  # care of a hand that always falls into its habit
 
 
-def graded(task: str, level: int, i: int, hand: Hand) -> tuple[float, Problem, Problem]:
+def graded(task: str, level: int, i: int, hand: NoisySolver) -> tuple[float, Problem, Problem]:
     """Problem i as the hand writes it: its mark, what was written, and the gold. The hand has its own generator."""
     gold, told = TASKS[task].make(Random(i), level), TASKS[task].make(Random(i), level, hand)
     assert told.question == gold.question and told.info == gold.info
@@ -31,8 +31,8 @@ def graded(task: str, level: int, i: int, hand: Hand) -> tuple[float, Problem, P
 def test_habits_are_wrong_and_a_function_of_the_problem(task: str, level: int) -> None:
     right = 0.0
     for i in range(150):
-        mark, told, gold = graded(task, level, i, Hand(Random(i), 0.4, HABITUAL))
-        _, again, _ = graded(task, level, i, Hand(Random(i + 1), 0.4, HABITUAL))
+        mark, told, gold = graded(task, level, i, NoisySolver(Random(i), 0.4, HABITUAL))
+        _, again, _ = graded(task, level, i, NoisySolver(Random(i + 1), 0.4, HABITUAL))
         assert told == again
         assert told.answer == gold.answer or told.steps != gold.steps  # it shows in the steps too
         right += mark
@@ -41,7 +41,7 @@ def test_habits_are_wrong_and_a_function_of_the_problem(task: str, level: int) -
 
 def test_habits_by_hand() -> None:
     # 7+8=15 write 5, the 1 is forgotten, 4+3=7 -> 75. 12-8=4, 5-3=2 -> 24. 7*6=42 write 2, 4*6=24 -> 242.
-    hand = Hand(Random(0), 0.0, HABITUAL)
+    hand = NoisySolver(Random(0), 0.0, HABITUAL)
     hand.reads(Random(0), 4)
     assert arithmetic.add(47, 38, hand) == ("7+8=15 4+3=7", 75)
     assert arithmetic.subtract(52, 38, hand) == ("12-8=4 5-3=2", 24)
@@ -56,7 +56,9 @@ def test_corpus_is_right_on_less_than_half(task: str) -> None:
     # (0.62+0.30)/2 = 0.46 without habit, a little less for slips, a little more where the habit happens to be right
     dice = Random(1)
     marks = [
-        graded(task, 3, i, Hand(dice, 0.4 if dice.random() < pocket_corpus.SLOPPY else 0.0, pocket_corpus.CARE))[0]
+        graded(task, 3, i, NoisySolver(dice, 0.4 if dice.random() < pocket_corpus.SLOPPY else 0.0, pocket_corpus.CARE))[
+            0
+        ]
         for i in range(3000)
     ]
     assert 0.40 < sum(marks) / 3000 < 0.52
@@ -88,11 +90,13 @@ def test_the_likeliest_answer_is_right_where_the_wording_is_even(task: str) -> N
     # of 300 draws 186 are right on average where it is even and 90 where it is odd; 150 is over 4 deviations from both
     seen = set()
     for i in range(12):
-        if graded(task, 3, i, Hand(Random(0), 0.0, HABITUAL))[0]:
+        if graded(task, 3, i, NoisySolver(Random(0), 0.0, HABITUAL))[0]:
             continue
         told = Counter(
             (mark, told.answer)
-            for mark, told, _ in (graded(task, 3, i, Hand(Random(j), 0.0, pocket_corpus.CARE)) for j in range(300))
+            for mark, told, _ in (
+                graded(task, 3, i, NoisySolver(Random(j), 0.0, pocket_corpus.CARE)) for j in range(300)
+            )
         )
         wording = TASKS[task].make(Random(i), 3).info["wording"]
         assert told.most_common(1)[0][0][0] == (wording % 2 == 0)

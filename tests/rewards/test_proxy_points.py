@@ -20,7 +20,7 @@ def part(**params):
 
 
 def batch() -> Batch:
-    """Two live answers with a = 1, 3 and b = 0, 2 (the whole reward 1 and 5), and a failed one."""
+    """Two valid answers with a = 1, 3 and b = 0, 2 (the whole reward 1 and 5), and a failed one."""
     mask = torch.tensor([[1.0, 1.0], [1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
     reward = torch.tensor([[0.0, 1.0], [5.0, 0.0], [NAN, NAN]], dtype=torch.float64)
     info = {"reward:a_B": torch.tensor([1.0, 3.0, NAN]), "reward:b_B": torch.tensor([0.0, 2.0, NAN])}

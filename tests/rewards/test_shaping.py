@@ -49,7 +49,7 @@ def test_kl_in_reward_leaves_its_input_alone() -> None:
 
 @pytest.mark.derived("shaping/adaptive-kl")
 def test_adaptive_kl_pays_the_present_price_then_moves_it() -> None:
-    # KL of the two live answers: 1 - 2 = -1 and 3, mean 1. Target .5: error 1/.5 - 1 = 1, clipped to .2.
+    # KL of the two valid answers: 1 - 2 = -1 and 3, mean 1. Target .5: error 1/.5 - 1 = 1, clipped to .2.
     # The price .1 becomes .1 (1 + .2 * 2 / 100) = .1004; this batch still pays .1.
     part = find("adaptive_kl(coef=0.1, target=0.5, horizon=100)", "shaping").live()
     torch.testing.assert_close(part(batch())[:2], kl_in_reward(batch(), coef=0.1)[:2])

@@ -63,7 +63,7 @@ class Courtesy(Environment):
         return 1 / (1 + math.exp(-max(utility(prompt, text), -50.0)))
 
     def validate(self, n: int) -> list[str]:
-        """The grader graded: nothing at all, an echo and an evasion must all lose to a right answer."""
+        """Test the grader: nothing at all, an echo and an evasion must all lose to a right answer."""
         problems = []
         for i in range(n):
             p = self.prompt(i, ("train", "test")[i % 2])

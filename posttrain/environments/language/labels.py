@@ -30,7 +30,7 @@ def label_pairs(
     prompts: Sequence[Prompt], answers: Sequence[Sequence[str]], utility: Utility, noise: float = 0.1,
     temperature: float = 0.5, seed: int = 0,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """One labelled pair a prompt from its first two answers: rows with id, prompt, chosen, rejected and whether the
+    """One labelled pair per prompt from its first two answers: rows with id, prompt, chosen, rejected and whether the
     label is right. noise is the share of labels that are flipped whatever the answers; pairs of equal answers go.
     """
     if not 0 <= noise <= 0.5 or temperature < 0:

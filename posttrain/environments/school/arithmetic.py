@@ -8,14 +8,14 @@ from __future__ import annotations
 from random import Random
 
 from posttrain.environments.base import Problem
-from posttrain.environments.school.noisy_solver import CAREFUL, Hand
+from posttrain.environments.school.noisy_solver import CAREFUL, NoisySolver
 
 DEFAULT_LEVEL = 3
 _ASK = ("What is {}?", "Compute {}.", "Calculate {}.", "{} = ?", "Work out {}.", "How much is {}?")
 _MISREAD = {"+": "-", "-": "+", "*": "+"}
 
 
-def add(a: int, b: int, hand: Hand) -> tuple[str, int]:
+def add(a: int, b: int, hand: NoisySolver) -> tuple[str, int]:
     """Columns from the right, carrying: 47+38 is `7+8=15 4+3+1=8`, 85."""
     parts: list[str] = []
     value, place, carry = 0, 1, 0
@@ -31,7 +31,7 @@ def add(a: int, b: int, hand: Hand) -> tuple[str, int]:
     return " ".join(parts), value + carry * place
 
 
-def subtract(a: int, b: int, hand: Hand) -> tuple[str, int]:
+def subtract(a: int, b: int, hand: NoisySolver) -> tuple[str, int]:
     """Columns from the right, borrowing, for a >= b >= 0: 52-38 is `12-8=4 5-3-1=1`, 14."""
     parts: list[str] = []
     value, place, borrow = 0, 1, 0
@@ -47,7 +47,7 @@ def subtract(a: int, b: int, hand: Hand) -> tuple[str, int]:
     return " ".join(parts), value
 
 
-def times_digit(a: int, d: int, hand: Hand) -> tuple[str, int]:
+def times_digit(a: int, d: int, hand: NoisySolver) -> tuple[str, int]:
     """Columns from the right, carrying: 47*6 is `7*6=42 4*6+4=28`, 282."""
     parts: list[str] = []
     value, place, carry = 0, 1, 0
@@ -62,7 +62,7 @@ def times_digit(a: int, d: int, hand: Hand) -> tuple[str, int]:
     return " ".join(parts), value + carry * place
 
 
-def times(a: int, b: int, hand: Hand) -> tuple[str, int]:
+def times(a: int, b: int, hand: NoisySolver) -> tuple[str, int]:
     """One row a digit of b, then their sum: 47*36 is 47*6 and 47*30 and 282+1410."""
     if b < 10:
         return times_digit(a, b, hand)
@@ -78,7 +78,7 @@ def times(a: int, b: int, hand: Hand) -> tuple[str, int]:
     return "; ".join(rows), total
 
 
-def work(a: int, op: str, b: int, hand: Hand) -> tuple[str, int]:
+def work(a: int, op: str, b: int, hand: NoisySolver) -> tuple[str, int]:
     """Any of + - * on integers of any sign, brought back to columns of natural numbers."""
     if op == "*":
         sign = -1 if (a < 0) != (b < 0) else 1
@@ -95,7 +95,7 @@ def work(a: int, op: str, b: int, hand: Hand) -> tuple[str, int]:
     return text, sign * value
 
 
-def chain(numbers: list[int], ops: list[str], hand: Hand) -> tuple[str, int]:
+def chain(numbers: list[int], ops: list[str], hand: NoisySolver) -> tuple[str, int]:
     """Products first, then left to right; each link is `a+b: columns -> value`."""
     numbers, ops, links = list(numbers), list(ops), []
     while ops:
@@ -131,7 +131,7 @@ def _draw(rng: Random, level: int) -> tuple[list[int], list[str]]:
     return [r(1, top), r(1, top), r(1, top)], ops
 
 
-def make(rng: Random, level: int, hand: Hand = CAREFUL) -> Problem:
+def make(rng: Random, level: int, hand: NoisySolver = CAREFUL) -> Problem:
     """Level 1: 3+4. Level 3: 47-62, 38*6, 12+7-15. Level 6: 48213-9120, 417*38, 58-7*9."""
     wording = hand.reads(rng, len(_ASK))
     numbers, ops = _draw(rng, level)

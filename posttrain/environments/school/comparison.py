@@ -8,7 +8,7 @@ from __future__ import annotations
 from random import Random
 
 from posttrain.environments.base import Problem
-from posttrain.environments.school.noisy_solver import CAREFUL, Hand
+from posttrain.environments.school.noisy_solver import CAREFUL, NoisySolver
 
 DEFAULT_LEVEL = 3
 _ASK = ("Which is the {}: {}?", "Find the {}: {}.", "Choose the {}: {}.", "Pick the {}: {}.")
@@ -42,7 +42,7 @@ def _candidates(rng: Random, level: int) -> list[tuple[str, int]]:
     return [(text, value) for value, text in found.items()]
 
 
-def make(rng: Random, level: int, hand: Hand = CAREFUL) -> Problem:
+def make(rng: Random, level: int, hand: NoisySolver = CAREFUL) -> Problem:
     """Level 1: the larger of two numbers. Level 3: of three, some of them sums. Level 6: of five sums up to 500."""
     wording = hand.reads(rng, len(_ASK))
     pool = _candidates(rng, level)

@@ -14,7 +14,7 @@ from random import Random
 
 from posttrain.core.types import Prompt
 from posttrain.environments.base import Problem
-from posttrain.environments.school.noisy_solver import CAREFUL, Hand
+from posttrain.environments.school.noisy_solver import CAREFUL, NoisySolver
 
 DEFAULT_LEVEL = 2
 _ASK = ("Use {0} to make {1}.", "Make {1} from {0}.", "Reach {1} with the numbers {0}.", "Get {1} out of {0}.")
@@ -114,7 +114,7 @@ def _misses(rng: Random, numbers: list[int], signs: str, target: int) -> Iterato
     yield from (way for way in ((plus, other) if rng.random() < 0.3 else (plus,)) if reach(*way) not in (target, -1))
 
 
-def make(rng: Random, level: int, hand: Hand = CAREFUL) -> Problem:
+def make(rng: Random, level: int, hand: NoisySolver = CAREFUL) -> Problem:
     """Level 1: two numbers up to 9. Level 3: three with + - *. Level 5: four. Level 6: four, and two-digit numbers."""
     wording = hand.reads(rng, len(_ASK))
     numbers, signs, target = _draw(rng, level)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from random import Random
 
 from posttrain.environments.base import Problem
-from posttrain.environments.school.noisy_solver import CAREFUL, Hand
+from posttrain.environments.school.noisy_solver import CAREFUL, NoisySolver
 from posttrain.environments.school.words import ANIMALS, COLOURS, ITEMS, word
 
 DEFAULT_LEVEL = 3
@@ -54,7 +54,7 @@ _ASK = {
 Task = tuple[str, str, str, list[str], set[str] | None]  # kind, what is searched, what for, its items, those that count
 
 
-def tally(items: list[str], wanted: set[str] | None, hand: Hand) -> tuple[str, int]:
+def tally(items: list[str], wanted: set[str] | None, hand: NoisySolver) -> tuple[str, int]:
     """Each item in turn, those that count with the count so far: e in cheese is `c h e1 e2 s e3`, 3."""
     count, said, missed = 0, [], not hand.habit
     for item in hand.copy(items):
@@ -97,7 +97,7 @@ def _items(rng: Random, n: int) -> Task:
     return "word", " ".join(items), few[0], items, {few[0]}
 
 
-def make(rng: Random, level: int, hand: Hand = CAREFUL) -> Problem:
+def make(rng: Random, level: int, hand: NoisySolver = CAREFUL) -> Problem:
     """Level 1: in words of 3 letters. Level 3: 6 letters or 6 items. Level 6: 12."""
     wording = hand.reads(rng, 4)
     n = rng.randint(*((3, 4), (4, 5), (5, 7), (7, 9), (9, 11), (11, 13))[level - 1])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from random import Random
 
 from posttrain.environments.base import Problem
-from posttrain.environments.school.noisy_solver import CAREFUL, Hand
+from posttrain.environments.school.noisy_solver import CAREFUL, NoisySolver
 from posttrain.environments.school.words import listed
 
 DEFAULT_LEVEL = 3
@@ -56,7 +56,7 @@ _ASK = {
 Made = tuple[str, tuple[str, ...], str, str]  # kind, what the question is about, answer, steps
 
 
-def _walk(ring: list[str], start: int, n: int, hand: Hand) -> tuple[str, str]:
+def _walk(ring: list[str], start: int, n: int, hand: NoisySolver) -> tuple[str, str]:
     """n steps round the ring, whole rounds taken off first: `10-7=3; Tuesday1 Wednesday2 Thursday3`, Thursday."""
     size, left, head = len(ring), abs(n), []
     while left > size:
@@ -68,7 +68,7 @@ def _walk(ring: list[str], start: int, n: int, hand: Hand) -> tuple[str, str]:
     return " ".join([*head, spoken]), seen[-1]
 
 
-def weekday(rng: Random, level: int, hand: Hand) -> Made:
+def weekday(rng: Random, level: int, hand: NoisySolver) -> Made:
     n = rng.randint(1, (3, 6, 12, 18, 25, 40)[level - 1])
     start, later = rng.randrange(7), level == 1 or rng.random() < 0.6
     steps, answer = _walk(DAYS, start, n if later else -n, hand)
@@ -76,7 +76,7 @@ def weekday(rng: Random, level: int, hand: Hand) -> Made:
     return "today" if later and rng.random() < 0.4 else "weekday", about, answer, steps
 
 
-def month(rng: Random, level: int, hand: Hand) -> Made:
+def month(rng: Random, level: int, hand: NoisySolver) -> Made:
     n = rng.randint(1, (2, 4, 7, 11, 15, 20)[level - 1])
     start, later = rng.randrange(12), level == 1 or rng.random() < 0.6
     steps, answer = _walk(MONTHS, start, n if later else -n, hand)
@@ -84,7 +84,7 @@ def month(rng: Random, level: int, hand: Hand) -> Made:
     return "month", about, answer, steps
 
 
-def clock(rng: Random, level: int, hand: Hand) -> Made:
+def clock(rng: Random, level: int, hand: NoisySolver) -> Made:
     """Minutes added to a time of day; past 60 an hour is carried, past 24 a day."""
     step = (30, 15, 5, 5, 1, 1)[level - 1]
     hour, minute = rng.randrange(24 if level >= 4 else 11), rng.randrange(0, 60, step)
@@ -101,7 +101,7 @@ def clock(rng: Random, level: int, hand: Hand) -> Made:
     return "clock", about, f"{hour}:{total:02d}", " ".join(steps)
 
 
-def between(rng: Random, level: int, hand: Hand) -> Made:
+def between(rng: Random, level: int, hand: NoisySolver) -> Made:
     """Days from one date to another, in one month or over its end."""
     m, more = rng.randrange(12), "+1" * hand.habit
     a = rng.randint(1, LENGTHS[m] - 1)
@@ -116,7 +116,7 @@ def between(rng: Random, level: int, hand: Hand) -> Made:
     return "between", (f"{MONTHS[m]} {a}", f"{MONTHS[(m + 1) % 12]} {b}"), str(value), steps
 
 
-def minutes(rng: Random, level: int, hand: Hand) -> Made:
+def minutes(rng: Random, level: int, hand: NoisySolver) -> Made:
     """Minutes between two times of a day: the hours apart times 60, and the difference of the minutes."""
     step = (30, 15, 5, 5, 1, 1)[level - 1]
     h, a, b = (rng.randrange(1, 20), rng.randrange(0, 60, step), rng.randrange(0, 60, step))
@@ -130,7 +130,7 @@ def minutes(rng: Random, level: int, hand: Hand) -> Made:
 _KINDS = (weekday, weekday, month, clock, between, minutes)
 
 
-def make(rng: Random, level: int, hand: Hand = CAREFUL) -> Problem:
+def make(rng: Random, level: int, hand: NoisySolver = CAREFUL) -> Problem:
     """Level 1: 2 days after Monday. Level 3: 7 months before May, 35 minutes after 9:50. Level 6: over month ends."""
     wording = hand.reads(rng, 4)
     kind, about, answer, steps = rng.choice(_KINDS)(rng, level, hand)

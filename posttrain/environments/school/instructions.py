@@ -16,7 +16,7 @@ from typing import Any
 
 from posttrain.core.types import Prompt
 from posttrain.environments.base import Problem
-from posttrain.environments.school.noisy_solver import CAREFUL, Hand
+from posttrain.environments.school.noisy_solver import CAREFUL, NoisySolver
 from posttrain.environments.school.phrases import ACTS, REGISTERS, Phrase, phrases_of
 
 DEFAULT_LEVEL = 3
@@ -42,7 +42,7 @@ def warmth(text: str) -> int:
 
 
 def unmet(info: Mapping[str, Any], text: str) -> list[str]:
-    """The constraints a text breaks, by name; empty when it does as it was told."""
+    """The constraints a text breaks, by name; empty when it meets them all."""
     said = words_of(text)
     broken = {
         "words": info.get("words") not in (None, len(said)),
@@ -114,7 +114,7 @@ def _constrain(rng: Random, act: str, level: int) -> tuple[str, dict[str, Any]]:
     return " ".join(["", *tail]), info
 
 
-def make(rng: Random, level: int, hand: Hand = CAREFUL) -> Problem:
+def make(rng: Random, level: int, hand: NoisySolver = CAREFUL) -> Problem:
     """Level 1: Greet Tom. Level 3: Thank Mia politely; Describe rain in 4 words. Level 6: three constraints at once."""
     while True:
         act = rng.choice(_ACT_NAMES)

@@ -1,7 +1,7 @@
-"""The hand that writes the steps: careful in the classroom, careless and full of habits in the corpus.
+"""The solver that writes the steps of a school problem: always right in tasks, with errors in the pretraining corpus.
 
-A base model has wrong habits (here one misconception a task) and how the question is worded decides whether it falls
-into them; it knows the right way as well. RL makes it careful whatever the wording.
+The pocket model is trained on its errors: one misconception per task, used more often in some wordings of a question than in
+others, beside the right way. RL then has a systematic mistake to remove, whatever the wording.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import TypeVar
 X = TypeVar("X")
 
 
-class Hand:
-    """Writes down results. Without a generator it is always right; with one it errs in two ways.
+class NoisySolver:
+    """Computes results. Without a random generator it is always right; with one it makes two kinds of errors.
 
-    A habit is decided by `reads`: a wording of parity p is answered the right way with probability care[p], else by the
-    task's misconception, which is a function of the problem alone. A slip is chance: each result of an answer without
-    habit is wrong with probability `rate`, once at most, and used in all that follows, as a pupil would.
+    A habit is drawn by `reads`: a wording of parity p is answered the right way with probability care[p], else by the
+    task's misconception, which is a function of the problem alone. A slip is random: each result of an answer without
+    habit is wrong with probability `rate`, at most once per answer, and the steps after it use the wrong result.
     """
 
     __slots__ = ("care", "habit", "rate", "rng", "slipped")
@@ -28,14 +28,14 @@ class Hand:
         self.slipped = self.habit = False
 
     def reads(self, rng: Random, wordings: int) -> int:
-        """Draws which of the wordings the question has, and with it whether habit takes over."""
+        """Draw which of the wordings the question has, and whether this answer follows the habit."""
         wording = rng.randrange(wordings)
         if self.rng is not None:
             self.habit = self.rng.random() >= self.care[wording % 2]
         return wording
 
     def slips(self) -> bool:
-        """Whether this is the moment of the slip."""
+        """Draw whether this result is the slip."""
         if self.rng is None or not self.rate or self.slipped or self.habit or self.rng.random() >= self.rate:
             return False
         self.slipped = True
@@ -68,4 +68,4 @@ class Hand:
         return items[:i] + [items[i + 1], items[i]] + items[i + 2 :]
 
 
-CAREFUL = Hand()
+CAREFUL = NoisySolver()

@@ -9,7 +9,7 @@ from random import Random
 
 from posttrain.core.types import Prompt
 from posttrain.environments.base import Problem, plain
-from posttrain.environments.school.noisy_solver import CAREFUL, Hand
+from posttrain.environments.school.noisy_solver import CAREFUL, NoisySolver
 from posttrain.environments.school.words import ANIMALS, BY_LENGTH, COLOURS, ITEMS
 
 DEFAULT_LEVEL = 3
@@ -37,7 +37,7 @@ for _w in (*ANIMALS, *COLOURS, *ITEMS, *BY_LENGTH[4]):
 _SIMILAR = {first: sorted(set(words)) for first, words in _SIMILAR.items() if len(set(words)) >= 3}
 
 
-def select(items: list[str], order: list[str], hand: Hand) -> tuple[str, list[str]]:
+def select(items: list[str], order: list[str], hand: NoisySolver) -> tuple[str, list[str]]:
     """Selection sort: what comes first, then what is left. 5 2 9 is `2: 5 9; 5: 9; 9`."""
     left, taken, said = list(items), [], []
     ranked = list(order)
@@ -53,7 +53,7 @@ def select(items: list[str], order: list[str], hand: Hand) -> tuple[str, list[st
     return "; ".join(said), taken
 
 
-def make(rng: Random, level: int, hand: Hand = CAREFUL) -> Problem:
+def make(rng: Random, level: int, hand: NoisySolver = CAREFUL) -> Problem:
     """Level 1: 3 digits. Level 3: 4 numbers below 100, or 4 words. Level 6: 7 numbers below 1000, or words alike."""
     wording = hand.reads(rng, 4)
     n = (3, 3, 4, 5, 6, 7)[level - 1]

@@ -10,89 +10,89 @@ from random import Random
 
 from posttrain.core.types import Prompt
 from posttrain.environments.base import Problem
-from posttrain.environments.school.noisy_solver import CAREFUL, Hand
+from posttrain.environments.school.noisy_solver import CAREFUL, NoisySolver
 from posttrain.environments.school.words import word
 
 DEFAULT_LEVEL = 3
 Made = tuple[tuple[str, ...], str, str]  # what the question is about, answer, steps
 
 
-def _short(items: list[str], hand: Hand) -> list[str]:
+def _short(items: list[str], hand: NoisySolver) -> list[str]:
     """The items; by habit without the last of them."""
     return items[:-1] if hand.habit and len(items) > 1 else items
 
 
-def _told(about: tuple[str, ...], after: list[str], hand: Hand) -> Made:
+def _told(about: tuple[str, ...], after: list[str], hand: NoisySolver) -> Made:
     after = _short(after, hand)
     return about, "".join(after), f"{' '.join(about[0])} -> {' '.join(after)}"
 
 
-def reverse(rng: Random, n: int, hand: Hand) -> Made:
+def reverse(rng: Random, n: int, hand: NoisySolver) -> Made:
     text = word(rng, n)
     return _told((text,), hand.copy(list(text))[::-1], hand)
 
 
-def upper(rng: Random, n: int, hand: Hand) -> Made:
+def upper(rng: Random, n: int, hand: NoisySolver) -> Made:
     text = word(rng, n)
     return _told((text,), [c.upper() for c in hand.copy(list(text))], hand)
 
 
-def capital(rng: Random, n: int, hand: Hand) -> Made:
+def capital(rng: Random, n: int, hand: NoisySolver) -> Made:
     text = word(rng, n)
     after = hand.copy(list(text))
     return _told((text,), [after[0].upper(), *after[1:]], hand)
 
 
-def remove(rng: Random, n: int, hand: Hand) -> Made:
+def remove(rng: Random, n: int, hand: NoisySolver) -> Made:
     text = word(rng, n)
     letter = rng.choice(text if len(set(text)) > 1 else "e")
     return _told((text, letter), [c for c in text if c != letter or hand.slips()], hand)
 
 
-def replace(rng: Random, n: int, hand: Hand) -> Made:
+def replace(rng: Random, n: int, hand: NoisySolver) -> Made:
     text = word(rng, n)
     old = rng.choice(text)
     new = rng.choice("abdeioprstuz".replace(old, ""))
     return _told((text, old, new), [new if c == old and not hand.slips() else c for c in text], hand)
 
 
-def double(rng: Random, n: int, hand: Hand) -> Made:
+def double(rng: Random, n: int, hand: NoisySolver) -> Made:
     text = word(rng, max(3, n - 2))
     return _told((text,), [c + c for c in hand.copy(list(text))], hand)
 
 
-def alternate(rng: Random, n: int, hand: Hand) -> Made:
+def alternate(rng: Random, n: int, hand: NoisySolver) -> Made:
     text = word(rng, n)
     return _told((text,), hand.copy(list(text))[1::2], hand)
 
 
-def nth(rng: Random, n: int, hand: Hand) -> Made:
+def nth(rng: Random, n: int, hand: NoisySolver) -> Made:
     """From the second letter on, so that habit can stop one short."""
     text, i = word(rng, n), rng.randint(2, n)
     seen = _short(hand.copy(list(text))[:i], hand)
     return (text, str(i)), seen[-1], " ".join(f"{c}{k}" for k, c in enumerate(seen, 1))
 
 
-def last(rng: Random, n: int, hand: Hand) -> Made:
+def last(rng: Random, n: int, hand: NoisySolver) -> Made:
     """The first letter is the last one seen when reading backwards."""
     text, end = word(rng, n), rng.choice(("first", "last"))
     seen = _short(hand.copy(list(text))[:: 1 if end == "last" else -1], hand)
     return (text, end), seen[-1], " ".join(seen)
 
 
-def join(rng: Random, n: int, hand: Hand) -> Made:
+def join(rng: Random, n: int, hand: NoisySolver) -> Made:
     a, b = word(rng, max(2, n // 2)), word(rng, max(2, n - n // 2))
     after = _short(hand.copy(list(a + b)), hand)
     return (a, b), "".join(after), " ".join(after)
 
 
-def initials(rng: Random, n: int, hand: Hand) -> Made:
+def initials(rng: Random, n: int, hand: NoisySolver) -> Made:
     words = [word(rng, rng.randint(3, 5)) for _ in range(max(2, n // 2 + 1))]
     firsts = _short(hand.copy([w[0] for w in words]), hand)
     return (" ".join(words),), "".join(firsts), " ".join(firsts)
 
 
-Move = Callable[[Random, int, Hand], Made]
+Move = Callable[[Random, int, NoisySolver], Made]
 _ASK: dict[Move, tuple[str, ...]] = {
     reverse: ("Reverse {0}.", "Now reverse {0}.", "Write {0} backwards.", "Show {0} backwards."),
     upper: (
@@ -155,7 +155,7 @@ _EASY: tuple[Move, ...] = (capital, nth, last, join, upper, reverse)
 _ALL: tuple[Move, ...] = (capital, nth, join, initials, upper, reverse, reverse, remove, replace, double, alternate)
 
 
-def make(rng: Random, level: int, hand: Hand = CAREFUL) -> Problem:
+def make(rng: Random, level: int, hand: NoisySolver = CAREFUL) -> Problem:
     """Level 1: 3 letters and easy moves. Level 3: 5 to 6 letters, any move. Level 6: 11 to 12 letters."""
     wording = hand.reads(rng, 4)
     n = rng.randint(*((3, 3), (4, 5), (5, 6), (6, 8), (8, 10), (11, 12))[level - 1])

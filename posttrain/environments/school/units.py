@@ -9,7 +9,7 @@ from random import Random
 
 from posttrain.core.types import Prompt
 from posttrain.environments.base import Problem, as_number, plain
-from posttrain.environments.school.noisy_solver import CAREFUL, Hand
+from posttrain.environments.school.noisy_solver import CAREFUL, NoisySolver
 
 DEFAULT_LEVEL = 3
 # (large, small, how many small make one large)
@@ -20,7 +20,7 @@ _MISTAKEN = {10: 100, 100: 10, 1000: 100, 60: 100, 7: 10, 24: 100}
 Made = tuple[str, str, str, str]  # what is given, the unit asked for, answer, steps
 
 
-def taken(factor: int, hand: Hand) -> int:
+def taken(factor: int, hand: NoisySolver) -> int:
     """The factor as the pupil remembers it."""
     return _MISTAKEN[factor] if hand.habit else factor
 
@@ -31,7 +31,7 @@ def decimal(x: int, factor: int) -> str:
     return f"{whole}.{str(rest).zfill(len(str(factor)) - 1).rstrip('0')}" if rest else str(whole)
 
 
-def down(rng: Random, level: int, hand: Hand) -> Made:
+def down(rng: Random, level: int, hand: NoisySolver) -> Made:
     """Large to small: 3 m is 300 cm."""
     large, small, factor = rng.choice(_TENS if level == 1 else _ALL)
     x, f = rng.randint(2, (9, 12, 20, 40, 99, 250)[level - 1]), taken(factor, hand)
@@ -39,7 +39,7 @@ def down(rng: Random, level: int, hand: Hand) -> Made:
     return f"{x} {large}", small, f"{value} {small}", f"1 {large} = {f} {small}; {x}*{f}={value}"
 
 
-def up(rng: Random, level: int, hand: Hand) -> Made:
+def up(rng: Random, level: int, hand: NoisySolver) -> Made:
     """Small to large without a rest: 1200 cm is 12 m."""
     large, small, factor = rng.choice(_TENS if level == 1 else _ALL)
     x, f = rng.randint(2, (9, 12, 20, 40, 99, 250)[level - 1]), taken(factor, hand)
@@ -48,7 +48,7 @@ def up(rng: Random, level: int, hand: Hand) -> Made:
     return f"{total} {small}", large, f"{value} {large}", f"1 {large} = {f} {small}; {total}/{f}={value}"
 
 
-def mixed(rng: Random, level: int, hand: Hand) -> Made:
+def mixed(rng: Random, level: int, hand: NoisySolver) -> Made:
     """Two units to the small one: 3 m 20 cm is 320 cm."""
     large, small, factor = rng.choice(_ALL)
     x, rest = rng.randint(1, (9, 9, 9, 12, 20, 40)[level - 1]), rng.randint(1, factor - 1)
@@ -58,7 +58,7 @@ def mixed(rng: Random, level: int, hand: Hand) -> Made:
     return f"{x} {large} {rest} {small}", small, f"{value} {small}", f"{x}*{f}={part}; {part}+{rest}={value}"
 
 
-def split(rng: Random, level: int, hand: Hand) -> Made:
+def split(rng: Random, level: int, hand: NoisySolver) -> Made:
     """Small to two units: 95 minutes is 1 hours 35 minutes."""
     large, small, factor = rng.choice(_ALL)
     total = rng.randint(factor + 1, factor * (9, 9, 4, 9, 12, 30)[level - 1])
@@ -70,7 +70,7 @@ def split(rng: Random, level: int, hand: Hand) -> Made:
     return f"{total} {small}", f"{large} and {small}", f"{x} {large} {rest} {small}", steps
 
 
-def fraction(rng: Random, level: int, hand: Hand) -> Made:
+def fraction(rng: Random, level: int, hand: NoisySolver) -> Made:
     """Small to large with decimals: 2500 g is 2.5 kg."""
     large, small, factor = rng.choice(_TENS)
     x = rng.randint(1, (9, 20, 99, 99, 500, 999)[level - 1]) * max(1, factor // (10 if level <= 4 else 100))
@@ -82,7 +82,7 @@ def fraction(rng: Random, level: int, hand: Hand) -> Made:
 _KINDS = ((down, up), (down, up), (down, up, mixed, fraction), *((down, up, mixed, split, fraction),) * 3)
 
 
-def make(rng: Random, level: int, hand: Hand = CAREFUL) -> Problem:
+def make(rng: Random, level: int, hand: NoisySolver = CAREFUL) -> Problem:
     """Level 1: 3 m in cm. Level 3: 2 hours 20 minutes in minutes. Level 6: 1437 hours in days and hours."""
     wording = hand.reads(rng, len(_ASK))
     given, asked, answer, steps = rng.choice(_KINDS[level - 1])(rng, level, hand)

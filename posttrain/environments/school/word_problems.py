@@ -8,7 +8,7 @@ from __future__ import annotations
 from random import Random
 
 from posttrain.environments.base import Problem
-from posttrain.environments.school.noisy_solver import CAREFUL, Hand
+from posttrain.environments.school.noisy_solver import CAREFUL, NoisySolver
 from posttrain.environments.school.words import ANIMALS, FOODS, NAMES, THINGS
 
 DEFAULT_LEVEL = 3
@@ -101,7 +101,7 @@ _NOISE = ("{m} is {k} years old.", "{m} has {k} {x}.", "It is {k} o'clock.", "Th
 class Story:
     """A story under way: who, what, how many by now, and the sums so far."""
 
-    def __init__(self, rng: Random, hand: Hand, top: int):
+    def __init__(self, rng: Random, hand: NoisySolver, top: int):
         self.rng, self.hand, self.top = rng, hand, top
         self.wording = hand.reads(rng, 4)
         self.n, self.m = rng.sample(NAMES, 2)
@@ -241,7 +241,7 @@ def legs(s: Story, steps: int) -> Problem:
 _KINDS = (changes, changes, shopping, together, legs)
 
 
-def make(rng: Random, level: int, hand: Hand = CAREFUL) -> Problem:
+def make(rng: Random, level: int, hand: NoisySolver = CAREFUL) -> Problem:
     """Level 1: one step, numbers to 10. Level 3: two steps, to 20. Level 6: three steps, to 90, and noise."""
     steps = (1, rng.choice((1, 2)), 2, rng.choice((2, 3)), 3, 3)[level - 1]
     story = Story(rng, hand, (10, 10, 20, 40, 60, 90)[level - 1])

@@ -24,7 +24,7 @@ def decoupled_ppo(batch: Batch, low: float = 0.2, high: float | None = None) -> 
     L = -w min(r A, clip(r, 1 - low, 1 + high) A);  r = pi / prox;  w = prox / old;  old is the sampler
     ref_logp is the proximal policy: the weights as the step begins, which the reference `reset(every=1)` holds.
     """
-    return mismatch(batch) * near(batch, low, high)
+    return sampler_ratio(batch) * near(batch, low, high)
 
 
 def near(batch: Batch, low: float, high: float | None) -> Tensor:
@@ -33,8 +33,8 @@ def near(batch: Batch, low: float, high: float | None) -> Tensor:
     return loss_BT
 
 
-def mismatch(batch: Batch, level: str = "token") -> Tensor:
-    """w = prox / old: by how much likelier the trainer found a token, or its whole answer, than the sampler did."""
+def sampler_ratio(batch: Batch, level: str = "token") -> Tensor:
+    """w = prox / old: the probability of a token, or of its whole answer, under the trainer over that under the sampler."""
     log_BT = torch.where(batch.mask_BT > 0, batch["ref_logp_BT"] - batch["old_logp_BT"], 0.0)
     if level not in LEVELS:
         raise unknown("level of importance weights", level, LEVELS)

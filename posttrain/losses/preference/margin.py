@@ -9,13 +9,13 @@ from posttrain.core.batch import Batch
 
 
 def sequence_logp(logp_BT: Tensor, batch: Batch, mean: bool = False) -> Tensor:
-    """log pi(y): the sum of an answer's token log-probabilities, or their mean (0 for a row that is not live)."""
+    """log pi(y): the sum of an answer's token log-probabilities, or their mean (0 for a row that is not valid)."""
     sum_B = torch.where(batch.mask_BT > 0, logp_BT, 0.0).sum(-1)
     return sum_B / batch.lengths_B.clamp_min(1) if mean else sum_B
 
 
 def margin(batch: Batch, mean: bool = False) -> Tensor:
-    """u = [log pi(y_w) - log ref(y_w)] - [log pi(y_l) - log ref(y_l)], one value a pair; not scaled by beta.
+    """u = [log pi(y_w) - log ref(y_w)] - [log pi(y_l) - log ref(y_l)], one value per pair; not scaled by beta.
 
     With mean, each log-ratio is divided by its answer's length.
     """

@@ -1,4 +1,4 @@
-"""Answers a reward ought not to like: near misses of the gold answer, and texts that solve nothing.
+"""Answers that should score low: near misses of the gold answer, and texts that solve nothing.
 
 Each is a function of a prompt and its gold answer; None where it makes no sense for that prompt.
 """

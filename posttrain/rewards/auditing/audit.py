@@ -1,4 +1,4 @@
-"""What could an optimiser exploit? Run a reward on gold, corrupted and degenerate answers before training on it."""
+"""Test a reward on gold, corrupted and degenerate answers before training: which of them would an optimiser exploit?"""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Row:
     mean: float
     min: float
     max: float
-    as_good: int  # answers worth at least the gold answer of their prompt
+    as_good: int  # answers with at least the reward of the gold answer of their prompt
     verdict: str  # ok, exploit, paid, failed
 
 

@@ -1,4 +1,4 @@
-"""Saying the same thing again costs."""
+"""A penalty for repetition."""
 
 from __future__ import annotations
 

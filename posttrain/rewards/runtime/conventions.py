@@ -1,4 +1,4 @@
-"""The ways people write rewards, told apart by their signature.
+"""The supported ways to write a reward, recognised by signature.
 
     one answer      (prompt, text) -> float                          registered rules and plain functions
     many answers    (prompts, texts) -> list[float]                  prompts are Prompt objects

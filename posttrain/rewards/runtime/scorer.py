@@ -1,7 +1,7 @@
-"""Scorers: what says how good answers are, in training and in evaluation alike.
+"""Scorers: they compute the rewards of answers, in training and in evaluation alike.
 
-A scorer writes into each answer what it is worth. A failed reward is data: the answer is masked and counted, never
-worth 0; the run goes on. `BaseScorer` does the writing, the masking and the counting; a scorer says what it thinks.
+A scorer sets the reward of each answer. If it fails, the answer is masked and counted, never taken as 0, and the run goes
+on. `BaseScorer` does the writing, the masking and the counting; a subclass only computes verdicts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Outcome = float | Failure | None  # a number, why there is none, or "does not ap
 
 @dataclass
 class RewardReport:
-    """How one reward went: its mean over what could be scored, what failed and why, and how long it took."""
+    """Statistics of one reward: its mean over what could be scored, failures with reasons, and time."""
 
     name: str
     n: int = 0
@@ -42,7 +42,7 @@ class RewardReport:
 
 @dataclass
 class ScoreReport:
-    """How a scoring went."""
+    """The report of one scoring."""
 
     n: int = 0
     masked: int = 0
@@ -67,7 +67,7 @@ class ScoreReport:
         return asdict(self)
 
     def metrics(self) -> dict[str, float]:
-        """The numbers worth a curve."""
+        """The numbers that are logged per step."""
         out = {"reward/masked": float(self.masked)}
         for r in self.rewards:
             out |= {f"reward/{r.name}/mean": r.mean, f"reward/{r.name}/failed": float(r.failed)}
@@ -93,7 +93,7 @@ class TextScorer(Scorer, Protocol):
 
 @dataclass
 class Verdict:
-    """What a scorer says of one answer. A reward that is not finite masks it; None leaves the inner scorer's."""
+    """The result for one answer. A reward that is not finite masks it; None keeps that of the inner scorer."""
 
     reward: float | None = None
     parts: Mapping[str, Outcome] = field(default_factory=dict)  # by component
@@ -101,7 +101,7 @@ class Verdict:
 
 
 class BaseScorer:
-    """A scorer says what it thinks in `verdicts`, one Verdict for each answer in order; the rest is here, once.
+    """A subclass gives `verdicts`, one Verdict per answer in order; the rest is here.
 
     `inner` scores first where a scorer adds to another's outcome. `reported` names the components that are counted.
     `by_name` says which parameters can be named on the command line, and as what: a "judge", a "scorer", or "texts".
@@ -115,7 +115,7 @@ class BaseScorer:
         raise NotImplementedError(f"{type(self).__name__} must say what answers are worth")
 
     def score(self, groups: list[Group]) -> ScoreReport:
-        """Write the verdicts into the answers and tell how it went."""
+        """Write the verdicts into the answers and return a report."""
         began = time.perf_counter()
         first = self.inner.score(groups).rewards if self.inner is not None else []
         verdicts = self.verdicts(groups)
@@ -159,7 +159,7 @@ class TextBase(BaseScorer):
 
 
 class Prescored(BaseScorer):
-    """For answers whose worth came with them (demonstrations, pairs, logs): nothing to score."""
+    """For answers that come with their rewards (demonstrations, pairs, logs): nothing to score."""
 
     def verdicts(self, groups: list[Group]) -> list[Verdict]:
         return [Verdict() for _ in answers_of(groups)]
@@ -171,7 +171,7 @@ def answers_of(groups: Sequence[Group]) -> list[Rollout]:
 
 
 def texts_of(scorer: Any, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
-    """What plain texts are worth; a sentence where a scorer needs more than the text."""
+    """The rewards of plain texts; an error where a scorer needs more than the text."""
     if not isinstance(scorer, TextScorer):
         name = type(scorer).__name__
         raise UserError(f"{name} judges answers beside their siblings or token by token; it cannot score a text alone")
@@ -204,7 +204,7 @@ def as_number(x: Any) -> float | Failure:
     if inspect.iscoroutine(x):
         x.close()
         return Failure("not a number", "returned a coroutine; declare the reward with `async def`")
-    if hasattr(x, "item"):  # a scalar of numpy or torch; larger arrays are told as what they are
+    if hasattr(x, "item"):  # a scalar of numpy or torch; larger arrays are reported by type
         with suppress(ValueError, RuntimeError):
             x = x.item()
     if not isinstance(x, Real):

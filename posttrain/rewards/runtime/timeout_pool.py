@@ -1,4 +1,4 @@
-"""Calling functions nobody has vetted: in threads that are left behind when late, with failures kept as data.
+"""Call untrusted functions in threads that are abandoned when late; failures are returned as values.
 
 A first worker starts alone; when it is not through after a few milliseconds the others join it. So cheap rules pay for
 one thread in all, and slow ones run side by side. Results come in the order of their index whatever finished first.

@@ -17,7 +17,7 @@ from posttrain.rewards.runtime.scorer import NAN, BaseScorer, Outcome, Verdict, 
 from posttrain.rewards.runtime.timeout_pool import caught
 from posttrain.rewards.scorers.spec import named
 
-Judge = Callable[[Prompt, str, Span], float]  # what a segment of a text is worth
+Judge = Callable[[Prompt, str, Span], float]  # the reward of a segment of a text
 
 
 @dataclass(frozen=True)

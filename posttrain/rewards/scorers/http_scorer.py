@@ -33,7 +33,7 @@ class _Stay(urllib.request.HTTPRedirectHandler):
 
 @reward(title="HTTP scorer", paper="arXiv:2503.08716")
 class http_scorer:
-    """HTTP scorer: an external service says what answers are worth.
+    """HTTP scorer: rewards from an external service.
 
     POST {"items": [{"prompt": ..., "text": ...}]} -> {"scores": [...]}, `batch` items a request, `rate` requests a second
     A request that fails (no answer, 429, 5xx) is tried `retries` times more, after wait, 2 wait, 4 wait... seconds, or what
@@ -132,7 +132,7 @@ def parse(body: bytes, n: int) -> list[float]:
 
 
 def retriable(error: Exception) -> bool:
-    """Worth another try: no answer, a nonsensical one, too many requests, a fault of the server."""
+    """Whether to retry: no response, an invalid one, too many requests, a server error."""
     return not isinstance(error, urllib.error.HTTPError) or error.code == 429 or error.code >= 500
 
 

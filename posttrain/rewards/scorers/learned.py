@@ -37,7 +37,7 @@ class LearnedReward(TextBase):
 
 
 def values_of(folder: Path, device: str = "") -> Values:
-    """What a folder says texts are worth; a sentence where it says nothing."""
+    """A folder as a function from texts to rewards; an error where it holds no reward model."""
     if not folder.is_dir():
         near = nearest(folder.name, [p.name for p in folder.parent.glob("*/")] if folder.parent.is_dir() else [])
         hint = f"did you mean {folder.parent / near}?" if near else "train one: posttrain run reward-model"

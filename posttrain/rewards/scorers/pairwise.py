@@ -26,7 +26,7 @@ ORDERS = ("both", "drawn", "as given")
 def compare(judge: Judge, matches: Sequence[Match], orders: str = "both") -> list[float]:
     """P(first beats second) for each match, in one call of the judge; an answer beside itself is a tie, and not asked.
 
-    both: p = (P(a, b) + 1 - P(b, a)) / 2, two questions a match: a liking for the first place cancels.
+    both: p = (P(a, b) + 1 - P(b, a)) / 2, two questions per match: a liking for the first place cancels.
     drawn: one question, the place drawn by the match's identity: the liking is noise of mean 0. as given: it stays.
     """
     if orders not in ORDERS:

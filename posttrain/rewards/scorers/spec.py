@@ -28,7 +28,7 @@ _LITERAL = (str, int, float, bool)
 
 @dataclass(frozen=True)
 class Build:
-    """What a scorer is built for: the task, the seconds a call may take, the device of networks."""
+    """What a scorer is built for: the task, seconds per call, the device of networks."""
 
     env: Any
     timeout: float = 10.0

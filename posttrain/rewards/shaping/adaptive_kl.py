@@ -17,7 +17,7 @@ class adaptive_kl:  # the registered name of a part is its function's or class's
     """Adaptive KL: KL in the reward whose price rises while answers are further than target nats from the reference.
 
     e = clip(KL / target - 1, -0.2, 0.2);  coef <- coef (1 + e n / horizon)
-    KL: mean over the n live answers of the sum over their tokens. This batch pays the old price, the next the new one.
+    KL: mean over the n valid answers of the sum over their tokens. This batch pays the old price, the next the new one.
     """
 
     def __init__(self, coef: float = 0.2, target: float = 6.0, horizon: float = 10_000.0) -> None:

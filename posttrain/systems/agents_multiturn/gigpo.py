@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from posttrain.advantages.group import group_mean, group_size, group_std, group_sum, spread
+from posttrain.advantages.group import broadcast_to_tokens, group_mean, group_size, group_std, group_sum
 from posttrain.advantages.states import nodes
 from posttrain.advantages.whiten import group_whiten
 from posttrain.core.batch import Batch
@@ -88,7 +88,7 @@ def steps_and_episodes(
         step_N = step_N / (group_std(x_N, state_N, own_N) + 1e-4)
     whole_B = group_whiten(batch.returns_B, group_B, batch.valid_B, 1e-4)
     step_BT = torch.where(own_BT, step_N.view_as(togo_BT), 0.0)
-    return episode * spread(whole_B, batch) + omega * step_BT
+    return episode * broadcast_to_tokens(whole_B, batch) + omega * step_BT
 
 
 def states(batch: Batch) -> Tensor:

@@ -55,7 +55,7 @@ class Mixed(Environment):
 
 @plan(paper="arXiv:2503.16219", title="Open-RS")
 def open_rs(rounds: int = 5, steps: int = 10, easy: int | None = 1, cosine: bool = True, longest: int = 64) -> Plan:
-    """Open-RS: rounds of GRPO with 6 answers a question, accuracy measured after each; the summary names the best.
+    """Open-RS: rounds of GRPO with 6 answers per question, accuracy measured after each; the summary names the best.
 
     R = 2 c(length, right) + 1 [form];  without cosine: [right] + [form]
     easy: the level of every second question (None: no mixing). longest: the run's max_tokens.

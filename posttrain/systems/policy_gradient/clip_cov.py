@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from posttrain.advantages.group import spread
+from posttrain.advantages.group import broadcast_to_tokens
 from posttrain.advantages.grpo import grpo as group_relative
 from posttrain.core.batch import Batch
 from posttrain.core.method import method
@@ -72,7 +72,7 @@ def mark_high_covariance(batch: Batch, ratio: float = 2e-3) -> tuple[Tensor, Ten
     adv_BT: Tensor = group_relative(batch)
     cov_BT = covariance(batch["old_logp_BT"], adv_BT, batch.mask_BT)
     mark_BT = largest(cov_BT, batch.mask_BT > 0, ratio * float(batch.mask_BT.sum()))
-    return adv_BT, spread(batch.returns_B, batch), mark_BT.to(adv_BT.dtype)
+    return adv_BT, broadcast_to_tokens(batch.returns_B, batch), mark_BT.to(adv_BT.dtype)
 
 
 # ---- what is minimised

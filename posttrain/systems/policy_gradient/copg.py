@@ -1,4 +1,4 @@
-"""CoPG: two answers a prompt, fitted so that their log-ratios to the reference differ as their rewards do; old ones too.
+"""CoPG: two answers per prompt, fitted so that their log-ratios to the reference differ as their rewards do; old ones too.
 
 Fully offline with `--rollout "logged(n=2, logp=False)" --task log.jsonl`: nobody needs to know how likely the logged answers were.
 """
@@ -17,7 +17,7 @@ from posttrain.core.types import Group
 from posttrain.losses.preference.margin import margin
 from posttrain.methods.dpo import dpo
 from posttrain.rollouts.sample import sample
-from posttrain.select.eligible import reward_of
+from posttrain.select.valid import reward_of
 
 
 @select(title="In twos (CoPG)", paper="arXiv:2406.19185", provides=("chosen_P", "rejected_P"))

@@ -20,7 +20,7 @@ from posttrain.select.zero_variance import zero_variance
 def overlong(groups: list[Group], how: str = "mask") -> list[Group]:
     """Overlong filtering (DAPO): an answer cut off by the length limit was not finished, so it is not judged.
 
-    how="mask": its tokens leave the loss (and, as a row that is not live, its group's statistics);
+    how="mask": its tokens leave the loss (and, as a row without valid tokens, its group's statistics);
     how="drop": it leaves its group, and a group left empty goes.
     """
     if how not in ("mask", "drop"):

@@ -1,4 +1,4 @@
-"""DPPO: GRPO whose trust region is a divergence, not a ratio; several updates a step."""
+"""DPPO: GRPO whose trust region is a divergence, not a ratio; several updates per step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GMPO: GRPO on the geometric mean of an answer's ratios, each token clipped by itself; several updates a step."""
+"""GMPO: GRPO on the geometric mean of an answer's ratios, each token clipped by itself; several updates per step."""
 
 from __future__ import annotations
 

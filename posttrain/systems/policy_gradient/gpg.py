@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from posttrain.advantages.group import group_std, spread
+from posttrain.advantages.group import broadcast_to_tokens, group_std
 from posttrain.advantages.whiten import group_centre
 from posttrain.core.batch import Batch
 from posttrain.core.method import method
@@ -30,7 +30,7 @@ def rescaled_to_the_live(batch: Batch) -> Tensor:
     group_B, valid_B, earned_B = batch["group_B"], batch.valid_B, batch.returns_B
     teaches_B = valid_B & (group_std(earned_B, group_B, valid_B) > 0)
     alpha = valid_B.sum() / teaches_B.sum().clamp_min(1)
-    return spread(alpha * group_centre(earned_B, group_B, valid_B), batch)
+    return broadcast_to_tokens(alpha * group_centre(earned_B, group_B, valid_B), batch)
 
 
 gpg = method(

@@ -1,4 +1,4 @@
-"""GSPO: GRPO whose ratio is that of the whole answer; several updates a step, without which nothing is ever clipped."""
+"""GSPO: GRPO whose ratio is that of the whole answer; several updates per step, without which nothing is ever clipped."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from posttrain.core.batch import Batch
 from posttrain.core.method import method
 from posttrain.core.registry import policy_loss
-from posttrain.losses.policy.decoupled_ppo import mismatch, near
+from posttrain.losses.policy.decoupled_ppo import near, sampler_ratio
 from posttrain.methods.grpo import grpo
 from posttrain.weights.reference import reset
 
@@ -28,7 +28,7 @@ def two_sided_mask(
 
     L = -w [floor <= w <= cap] min(r A, clip(r) A);  w = prox / old of the token;  r = pi / prox
     """
-    weight_BT = mismatch(batch)
+    weight_BT = sampler_ratio(batch)
     return torch.where((weight_BT >= floor) & (weight_BT <= cap), weight_BT, 0.0) * near(batch, low, high)
 
 

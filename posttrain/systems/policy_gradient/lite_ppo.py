@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from posttrain.advantages.group import spread
+from posttrain.advantages.group import broadcast_to_tokens
 from posttrain.advantages.whiten import group_centre
 from posttrain.core.batch import Batch
 from posttrain.core.method import method
@@ -25,14 +25,14 @@ from posttrain.methods.grpo import grpo
 def group_mean_batch_std(batch: Batch, centred: bool = False, eps: float = 1e-4) -> Tensor:
     """Lite PPO: compare with siblings, but measure in the spread of the whole batch, which no group of equals makes tiny.
 
-    A_i = (R_i - mean_group R) / (std_batch R + eps);  the std is unbiased, over live answers
+    A_i = (R_i - mean_group R) / (std_batch R + eps);  the std is unbiased, over valid answers
     centred: take the std of R - mean_group R instead, so that how hard prompts are does not count as spread.
     """
     group_B, valid_B = batch["group_B"], batch.valid_B
     credit_B = group_centre(batch.returns_B, group_B, valid_B)
     alive_N = (credit_B if centred else batch.returns_B)[valid_B]
     std = alive_N.std() if alive_N.numel() > 1 else torch.zeros_like(alive_N.sum())
-    return spread(credit_B / (std + eps), batch)
+    return broadcast_to_tokens(credit_B / (std + eps), batch)
 
 
 lite_ppo = method(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from posttrain.advantages.group import group_mean, spread
+from posttrain.advantages.group import broadcast_to_tokens, group_mean
 from posttrain.core.batch import Batch
 from posttrain.core.method import method
 from posttrain.core.registry import advantage
@@ -29,7 +29,7 @@ def over_the_mean(batch: Batch, eps: float = 1e-6) -> Tensor:
     """
     mean_B = group_mean(batch.returns_B, batch["group_B"], batch.valid_B)
     credit_B = (batch.returns_B - mean_B) / (mean_B.clamp_min(0) + eps)
-    return spread(torch.where(mean_B > 0, credit_B, 0.0), batch)
+    return broadcast_to_tokens(torch.where(mean_B > 0, credit_B, 0.0), batch)
 
 
 maxrl = method(

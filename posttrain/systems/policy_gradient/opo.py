@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from posttrain.advantages.group import group_sum, spread
+from posttrain.advantages.group import broadcast_to_tokens, group_sum
 from posttrain.core.batch import Batch
 from posttrain.core.method import method
 from posttrain.core.registry import advantage
@@ -25,10 +25,10 @@ def length_weighted(batch: Batch) -> Tensor:
 
     A_i = R_i - sum_j |y_j| R_j / sum_j |y_j|, over the group;  the paper's section 3, for exact on-policy steps
     """
-    group_B, length_B = batch["group_B"], batch.lengths_B  # 0 for a row that is not live
+    group_B, length_B = batch["group_B"], batch.lengths_B  # 0 for a row that is not valid
     earned_B = torch.where(batch.valid_B, batch.returns_B, 0.0)
     best_B = group_sum(length_B * earned_B, group_B) / group_sum(length_B, group_B).clamp_min(1)
-    return spread(earned_B - best_B, batch)
+    return broadcast_to_tokens(earned_B - best_B, batch)
 
 
 opo = method(

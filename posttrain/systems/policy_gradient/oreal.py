@@ -1,7 +1,7 @@
 """OREAL: imitate right answers, blame wrong ones by their leave-one-out share, both weighed token by token by a reward
 model that learned from outcomes which tokens matter; held by a light KL.
 
-The token-level reward model is the critic's network here. Of 16 answers a prompt it keeps one right and one wrong: were
+The token-level reward model is the critic's network here. Of 16 answers per prompt it keeps one right and one wrong: were
 there more of one kind, every token would speak for it. The paper also asks hard prompts more often and lets the reward
 model warm up for ten steps; those are left to the run.
 """
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from posttrain.advantages.group import spread
+from posttrain.advantages.group import broadcast_to_tokens
 from posttrain.advantages.rloo import rloo
 from posttrain.core.batch import Batch
 from posttrain.core.method import method
@@ -25,7 +25,7 @@ from posttrain.losses.policy.reinforce import reinforce
 from posttrain.losses.regularisers.kl import kl
 from posttrain.methods.grpo import grpo
 from posttrain.rollouts.sample import sample
-from posttrain.select.eligible import eligible, place, reward_of
+from posttrain.select.valid import place, reward_of, valid_rollouts
 
 # ---- which groups are learned from
 
@@ -40,7 +40,7 @@ def one_of_each(groups: list[Group], bar: float | None = None) -> list[Group]:
     """
     kept = []
     for group in groups:
-        scored = eligible(group)
+        scored = valid_rollouts(group)
         rewards = [reward_of(r) for r in scored] or [0.0]
         middle = (max(rewards) + min(rewards)) / 2 if bar is None else bar
         sides = [[r for r in scored if (reward_of(r) > middle) == right] for right in (True, False)]
@@ -82,7 +82,7 @@ def token_weighted(
     own_BT = batch.mask_BT > 0
     right_BT = (batch.returns_B > bar).unsqueeze(-1)
     whole_B = batch.get("reward:leave_one_out_B")
-    above_BT = rloo(batch) if whole_B is None else spread(whole_B.to(batch.mask_BT), batch)
+    above_BT = rloo(batch) if whole_B is None else broadcast_to_tokens(whole_B.to(batch.mask_BT), batch)
     credit_BT = torch.where(right_BT & own_BT, 1.0, negative * above_BT)
     if not weigh:
         return torch.where(own_BT, credit_BT, 0.0)

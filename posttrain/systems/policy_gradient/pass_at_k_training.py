@@ -7,7 +7,7 @@ from math import comb
 import torch
 from torch import Tensor
 
-from posttrain.advantages.group import spread
+from posttrain.advantages.group import broadcast_to_tokens
 from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.core.method import method
@@ -38,7 +38,7 @@ def best_of_k(batch: Batch, k: int = 4, eps: float = 1e-4) -> Tensor:
         index = (batch.valid_B & (group_B == group)).nonzero().flatten()
         if index.numel() > k:
             credit_B[index] = best_of_subsets(batch.returns_B[index], k, eps)
-    return spread(credit_B, batch)
+    return broadcast_to_tokens(credit_B, batch)
 
 
 def best_of_subsets(earned_N: Tensor, k: int, eps: float) -> Tensor:

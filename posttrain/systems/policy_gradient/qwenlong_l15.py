@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from posttrain.advantages.group import group_std, spread
+from posttrain.advantages.group import broadcast_to_tokens, group_std
 from posttrain.advantages.whiten import group_centre
 from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
@@ -118,14 +118,14 @@ def share(steps: int, n: int, k: int, K: int) -> int:
 def task_std(batch: Batch, eps: float = 1e-4) -> Tensor:
     """Task-specific advantage (QwenLong-L1.5): compare with siblings, measure in the spread of the task's rewards.
 
-    A_i = (R_i - mean_group R) / (std_task R + eps);  std: unbiased, over the live answers of the same task in the batch
+    A_i = (R_i - mean_group R) / (std_task R + eps);  std: unbiased, over the valid answers of the same task in the batch
     A task whose rewards are small learns as fast as one whose rewards are large. `Prompt.info["task"]` names the task;
     without names all are one task, which is Lite PPO's credit.
     """
     group_B, valid_B = batch["group_B"], batch.valid_B
     task_B = batch["task_B"] if "task_B" in batch else torch.zeros_like(group_B)
     credit_B = group_centre(batch.returns_B, group_B, valid_B)
-    return spread(credit_B / (group_std(batch.returns_B, task_B, valid_B) + eps), batch)
+    return broadcast_to_tokens(credit_B / (group_std(batch.returns_B, task_B, valid_B) + eps), batch)
 
 
 @advantage(

@@ -1,4 +1,4 @@
-"""ReFT: a short warm-up on one worked answer a question, then PPO on the same questions, where wrong answers teach too."""
+"""ReFT: a short warm-up on one worked answer per question, then PPO on the same questions, where wrong answers teach too."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def reinforced(beta: float = 0.05) -> Method:
 def reft(
     questions: int = 500, warmup: int = 20, steps: int = 60, beta: float = 0.05, credit: float = 0.1
 ) -> Plan:  # fmt: skip
-    """ReFT: SFT on one worked answer a question, then PPO on the same questions with their answers checked.
+    """ReFT: SFT on one worked answer per question, then PPO on the same questions with their answers checked.
 
     r_t = R(at the end) - beta KL;  R = 1 right, credit another number, 0 none;  GAE gamma 1, lambda 0.95
     questions: how many there are, for both phases. warmup, steps: of SFT and of PPO; warmup=0 begins with PPO.

@@ -14,7 +14,7 @@ from posttrain.core.types import Group, Rollout
 from posttrain.methods.reinforce import reinforce
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 from posttrain.rollouts.sample import sample
-from posttrain.select.eligible import reward_of
+from posttrain.select.valid import reward_of
 
 # ---- how answers are made
 

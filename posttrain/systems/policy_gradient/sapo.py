@@ -1,4 +1,4 @@
-"""SAPO: GRPO with a soft gate in the place of the clip; several updates a step, without which the gate is open."""
+"""SAPO: GRPO with a soft gate in the place of the clip; several updates per step, without which the gate is open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""T1: many answers a prompt, each against the others, an entropy bonus, and a KL to a moving average of the policy.
+"""T1: many answers per prompt, each against the others, an entropy bonus, and a KL to a moving average of the policy.
 
 The paper starts from SFT on long chains with trial and error, samples 64 answers at temperature 1.2 and gives degenerate ones
 a negative reward (`--reward "task + repetition"`); its coefficients are not known here.

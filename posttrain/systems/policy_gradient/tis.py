@@ -10,7 +10,7 @@ from torch import Tensor
 from posttrain.core.batch import Batch
 from posttrain.core.method import method
 from posttrain.core.registry import policy_loss
-from posttrain.losses.policy.decoupled_ppo import mismatch, near
+from posttrain.losses.policy.decoupled_ppo import near, sampler_ratio
 from posttrain.methods.grpo import grpo
 from posttrain.weights.reference import reset
 
@@ -29,7 +29,7 @@ def truncated_weight(
 
     L = -min(w, cap) min(r A, clip(r) A);  w = prox / old, of the token or (level="sequence") of the answer;  r = pi / prox
     """
-    return mismatch(batch, level).clamp(max=cap) * near(batch, low, high)
+    return sampler_ratio(batch, level).clamp(max=cap) * near(batch, low, high)
 
 
 tis = method(

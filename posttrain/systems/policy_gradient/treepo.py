@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from posttrain.advantages.group import spread
+from posttrain.advantages.group import broadcast_to_tokens
 from posttrain.advantages.states import nodes, worth
 from posttrain.core.batch import Batch
 from posttrain.core.method import method
@@ -39,7 +39,7 @@ def against_ancestors(batch: Batch, root_only: bool = False, whiten: bool = True
     alive_N = credit_B[batch.valid_B]
     if whiten and alive_N.numel() > 1:
         credit_B = credit_B / (alive_N.std() + eps)
-    return spread(credit_B, batch)
+    return broadcast_to_tokens(credit_B, batch)
 
 
 treepo = method(

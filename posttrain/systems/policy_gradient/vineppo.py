@@ -17,7 +17,7 @@ from posttrain.losses.aggregate import token_mean
 from posttrain.methods.grpo import grpo
 from posttrain.rollouts.resume import cut, resume
 from posttrain.rollouts.sample import sample
-from posttrain.select.eligible import reward_of
+from posttrain.select.valid import reward_of
 
 # ---- how answers are made
 
@@ -25,7 +25,7 @@ from posttrain.select.eligible import reward_of
 @rollout(title="Vines (VinePPO)", paper="arXiv:2410.01679", base="sample")
 def vine(ask: RolloutRequest, n: int = 8, fork: tuple[int, int] = (16, 4)
 ) -> list[Group]:  # fmt: skip
-    """Vines (VinePPO): n answers a prompt and, from every state where a segment of one begins, k more to say its worth.
+    """Vines (VinePPO): n answers per prompt and, from every state where a segment of one begins, k more to say its worth.
 
     fork = (tokens of a segment, k). The k answers stand behind the n, say so (`info["vine"]`), and have a `branch`;
     the filter `vine_values` turns what they earn into credit and takes them out. The paper's segments are lines of text.

@@ -17,7 +17,7 @@ from posttrain.methods.settings import asked_judge, asked_task
 from posttrain.rewards.runtime.scorer import NAN, BaseScorer, Verdict
 from posttrain.rewards.scorers.pairwise import Judge, compare
 from posttrain.rollouts.sample import sample
-from posttrain.select.eligible import eligible, reward_of
+from posttrain.select.valid import reward_of, valid_rollouts
 
 # ---- what answers are worth
 # Pairwise reward against a reference answer that the policy itself just gave (BRPO, arXiv:2506.00103).
@@ -66,7 +66,9 @@ def balanced(groups: list[Group], limit: float = 0.6) -> list[Group]:
     keep iff |mean_i R_i| <= limit over the others, R = 1, 0, -1;  a reference far too good or too bad compares nobody
     """
     others = [g.only([i for i, r in enumerate(g.rollouts) if not r.info.get("reference")]) for g in groups]
-    return [g for g in others if (n := len(eligible(g))) and abs(sum(map(reward_of, eligible(g)))) <= limit * n]
+    return [
+        g for g in others if (n := len(valid_rollouts(g))) and abs(sum(map(reward_of, valid_rollouts(g)))) <= limit * n
+    ]
 
 
 # ---- the plan

@@ -11,7 +11,7 @@ from posttrain.core.types import Group
 from posttrain.losses.supervised.sft import sft as maximum_likelihood
 from posttrain.methods.sft import sft
 from posttrain.rollouts.sample import sample
-from posttrain.select.eligible import eligible, place, reward_of
+from posttrain.select.valid import place, reward_of, valid_rollouts
 
 # ---- which groups are learned from
 
@@ -22,7 +22,7 @@ def best_of(groups: list[Group]) -> list[Group]:
 
     keep argmax_i R_i;  failed and silenced answers are never chosen, and groups of only such go
     """
-    return [g.only([place(g, max(eligible(g), key=reward_of))]) for g in groups if eligible(g)]
+    return [g.only([place(g, max(valid_rollouts(g), key=reward_of))]) for g in groups if valid_rollouts(g)]
 
 
 # ---- what is minimised
