@@ -34,7 +34,7 @@ class Context:
 
     def decide(self, question: str, test: Callable[[Context], bool]) -> bool:
         """The answer that was given the first time, also after a restart: notes know more by then."""
-        decided = self.notes.setdefault("decisions", {})
+        decided: dict[str, bool] = self.notes.setdefault("decisions", {})
         if question not in decided:
             decided[question] = bool(test(self))
             self.run.write_notes(self.notes)

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from posttrain.core.protocols import RolloutRequest
+from posttrain.core.protocols import Policy, RolloutRequest
 from posttrain.core.registry import Part
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt, Rollout
@@ -46,7 +46,7 @@ class Score:
 
 
 def accuracy(
-    policy: Any, env: Any, problems: int, how: Sampling, n: int = 1, split: str = "test", rollout: Part | None = None
+    policy: Policy, env: Any, problems: int, how: Sampling, n: int = 1, split: str = "test", rollout: Part | None = None
 ) -> Score:  # fmt: skip
     """n answers to each of the first `problems` held-out problems; temperature 0 in `how` makes it greedy. With a rollout
     that is how the policy answers (`at_test`), they are made by it."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -136,7 +137,12 @@ def _judge(spec: str, how: Build) -> Any:
     return by_score(_texts(spec, how))
 
 
-_READ = {"judge": _judge, "scorer": _scorer, "texts": _texts, "folder": lambda text, how: str(text)}
+_READ: dict[str, Callable[[str, Build], Any]] = {
+    "judge": _judge,
+    "scorer": _scorer,
+    "texts": _texts,
+    "folder": lambda text, how: str(text),
+}
 _EXAMPLE = {"judge": "mine.py:prefer", "scorer": "numeric", "texts": "numeric", "folder": "runs/NAME"}
 
 

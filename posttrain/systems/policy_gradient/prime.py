@@ -13,6 +13,7 @@ from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
 from posttrain.core.plan import Context, Copy, Phase, Plan, alternate, plan
+from posttrain.core.protocols import Policy
 from posttrain.core.registry import policy_loss, scorer
 from posttrain.core.types import Group
 from posttrain.losses.aggregate import sequence_mean, token_mean
@@ -31,7 +32,7 @@ class Implicit(BaseScorer):
     r_t = beta (log pi_prm(y_t) - log pi_ref(y_t)), in reward_T;  the outcome is `scorer`'s, also as component `outcome`
     """
 
-    def __init__(self, scorer: Any, prm: Any, reference: Any, beta: float = 0.05, rows: int = 64) -> None:
+    def __init__(self, scorer: Any, prm: Policy, reference: Policy, beta: float = 0.05, rows: int = 64) -> None:
         self.inner, self.prm, self.reference, self.beta, self.rows = scorer, prm, reference, beta, rows
 
     @torch.no_grad()
