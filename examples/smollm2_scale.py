@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from posttrain.core.protocols import Policy
+from posttrain.core.protocols import Environment, Policy
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -72,7 +72,7 @@ ARMS: dict[str, Method] = {
 }  # fmt: skip
 
 
-def step_model(policy: Policy, env: Any, config: Config, out: dict[str, Any]) -> Callable[[], Any]:
+def step_model(policy: Policy, env: Environment, config: Config, out: dict[str, Any]) -> Callable[[], Any]:
     """A process reward model from the policy's own steps, finished four times each; returns the scorer."""
     scorer, began = build_scorer("", env), time.perf_counter()
     found = label_steps(
@@ -89,7 +89,7 @@ def step_model(policy: Policy, env: Any, config: Config, out: dict[str, Any]) ->
     return lambda: ProcessModel(scorer, model)
 
 
-def agreement(model: Any, policy: Policy, env: Any, config: Config) -> float:
+def agreement(model: Any, policy: Policy, env: Environment, config: Config) -> float:
     """How often the model scores a right answer above a wrong one to the same fresh question (0.5 is chance)."""
     from posttrain.rewards.scorers.reward_model import RewardModel
 

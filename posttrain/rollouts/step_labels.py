@@ -10,7 +10,7 @@ import torch
 from posttrain.core import rng
 from posttrain.core.credit import split_steps, token_ends
 from posttrain.core.errors import UserError
-from posttrain.core.protocols import Policy, RolloutRequest
+from posttrain.core.protocols import Policy, RolloutRequest, Scorer
 from posttrain.core.registry import rollout
 from posttrain.core.sampling import Sampling
 from posttrain.core.turn import Observation
@@ -49,7 +49,7 @@ def step_ends(policy: Policy, r: Rollout, level: str) -> list[int]:
 
 
 def label_steps(
-    policy: Policy, prompts: Sequence[Prompt], scorer: Any, how: Sampling, shape: tuple[int, int] = (4, 4),
+    policy: Policy, prompts: Sequence[Prompt], scorer: Scorer, how: Sampling, shape: tuple[int, int] = (4, 4),
     level: str = "sentence", seed: int = 0,
 ) -> list[Prompt]:  # fmt: skip
     """Prompts with labelled steps: shape = (answers a prompt, continuations from the end of each step).

@@ -173,7 +173,7 @@ def writing(n: int = 8, scale: float = 20.0) -> Method:
 class Shots(Environment):
     """The first inputs of a task and the labels among their answers: a few-shot classification problem."""
 
-    def __init__(self, env: Any, size: int) -> None:
+    def __init__(self, env: Environment, size: int) -> None:
         self.name, self.size = env.name, size
         self.inputs: list[Prompt] = [env.prompt(i, "train") for i in range(size)]
         self.labels = sorted({str(p.answer) for p in self.inputs})
