@@ -59,14 +59,16 @@ class LanguagePolicy(Actor, nn.Module):
         return torch.tensor(ids, dtype=torch.long)
 
     def decode(self, tokens: Tensor) -> str:
-        return self.tokenizer.decode(tokens.tolist(), skip_special_tokens=True)
+        text: str = self.tokenizer.decode(tokens.tolist(), skip_special_tokens=True)
+        return text
 
     def decode_all(self, many: Sequence[Tensor]) -> list[str]:
         """The same of many at once, where the tokenizer can on all cores."""
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         if backend is None or getattr(self.tokenizer, "clean_up_tokenization_spaces", False):
             return [self.decode(tokens) for tokens in many]
-        return backend.decode_batch([tokens.tolist() for tokens in many], skip_special_tokens=True)
+        texts: list[str] = backend.decode_batch([tokens.tolist() for tokens in many], skip_special_tokens=True)
+        return texts
 
     @property
     def stop_ids(self) -> list[int]:
