@@ -37,7 +37,8 @@ class Denoiser(Actor, nn.Module):
         self.net = mlp(PIXELS + 10 + STEPS, width, width, PIXELS, seed=seed, last=0.1)
 
     def clean(self, x_NX: Tensor, level_N: Tensor, digit_N: Tensor) -> Tensor:
-        return self.net(torch.cat((x_NX, torch.eye(10)[digit_N], torch.eye(STEPS)[level_N - 1]), -1))
+        clean_NX: Tensor = self.net(torch.cat((x_NX, torch.eye(10)[digit_N], torch.eye(STEPS)[level_N - 1]), -1))
+        return clean_NX
 
     def step(self, x_NX: Tensor, level_N: Tensor, digit_N: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log std of x': std^2 = (1 - k') / (1 - k) (1 - k / k'), and what is left of 1 - k' goes on in x's own noise."""

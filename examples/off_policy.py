@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import posttrain as pt
 from examples.control import Control, returns
 from posttrain.advantages.ones import ones
-from posttrain.core.registry import policy_loss
+from posttrain.core.registry import Part, policy_loss
 from posttrain.losses.aggregate import token_mean
 from posttrain.methods.grpo import grpo
 from posttrain.models.gaussian import GaussianPolicy, log_normal, mlp, padded
@@ -97,7 +97,7 @@ def sac_temperature(batch: pt.Batch, entropy: float = -1.0) -> Tensor:
     return -batch["log_alpha_BT"] * (batch["drawn_logp_BT"] + entropy).detach()
 
 
-LEARNERS = {"critic": sac_critic, "temperature": sac_temperature}
+LEARNERS: dict[str, Part] = {"critic": sac_critic, "temperature": sac_temperature}
 OTHERS = tuple(pt.Objective(r, loss, token_mean, grpo.optimiser, grpo.reference) for r, loss in LEARNERS.items())
 sac = grpo.but(name="sac", rollout=sample.but(n=1), advantage=ones, loss=sac_actor, terms=(), others=OTHERS)
 sac = sac.but(aggregate=token_mean)

@@ -31,9 +31,10 @@ SHAPE = DecoderConfig(
 )  # fmt: skip
 LENGTH = 256  # tokens of a training row: a few whole examples, none cut, none seeing another
 USER = 2  # the id of <|user|>, with which every example begins
+Rows = tuple[np.ndarray, np.ndarray]  # tokens and loss mask
 
 
-def write_rows(seed: int, folder: str, out: mp.Queue, sloppy: float) -> None:
+def write_rows(seed: int, folder: str, out: mp.Queue[Rows], sloppy: float) -> None:
     """A worker: problems -> token rows of LENGTH with a loss mask (answers only count), for ever."""
     import sys
 
@@ -67,7 +68,7 @@ class Stream:
 
     def __init__(self, workers: int, seed: int, folder: str, sloppy: float) -> None:
         context = mp.get_context("spawn")
-        self.queue: mp.Queue = context.Queue(maxsize=4 * workers)
+        self.queue: mp.Queue[Rows] = context.Queue(maxsize=4 * workers)
         self.workers = [
             context.Process(target=write_rows, args=(seed * 1000 + w, folder, self.queue, sloppy), daemon=True)
             for w in range(workers)

@@ -15,6 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from posttrain.core.protocols import Environment, Policy, Scorer
+
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import torch
@@ -36,14 +38,14 @@ PROMPTS, N, PROBLEMS = 32, 8, 400
 FIGURES = ("reward", "length", "logp_gap", "grad_norm", "nll")
 
 
-def measured(policy: Any, env: Any, tokens: int) -> dict[str, float]:
+def measured(policy: Policy, env: Environment, tokens: int) -> dict[str, float]:
     """Held-out accuracy: sampled as in training, and greedy."""
     drawn, sure = (accuracy(policy, env, PROBLEMS, Sampling(tokens, temperature=t)) for t in (1.0, 0.0))
     return {"sampled": drawn.accuracy, "greedy": sure.accuracy, "tokens": drawn.tokens}
 
 
 def learn(
-    policy: Any, method: Method, env: Any, config: Config, scorer: Any = None, every: int = 20
+    policy: Policy, method: Method, env: Environment, config: Config, scorer: Scorer | None = None, every: int = 20
 ) -> dict[str, Any]:  # fmt: skip
     """Train in place with the real loop; accuracy every so many steps, and figures of each step."""
     tokens = config.sampling.max_tokens
@@ -70,7 +72,7 @@ def learn(
     }
 
 
-def shown(policy: Any, env: Any, tokens: int) -> list[dict[str, Any]]:
+def shown(policy: Policy, env: Environment, tokens: int) -> list[dict[str, Any]]:
     """Three greedy answers to held-out questions."""
     made = accuracy(policy, env, 3, Sampling(tokens, temperature=0.0)).rollouts
     return [{"question": r.prompt.last, "gold": r.prompt.answer, "answer": r.text, "right": r.reward} for r in made]

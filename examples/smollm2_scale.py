@@ -12,14 +12,15 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from posttrain.core.protocols import Environment, Policy
+
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from recipes.smollm2_grpo import PROMPTS, N, about, learn
-
+from examples.smollm2_grpo import PROMPTS, N, about, learn
 from posttrain.advantages.rloo import rloo
 from posttrain.core.config import Config
 from posttrain.core.method import Method
@@ -71,7 +72,7 @@ ARMS: dict[str, Method] = {
 }  # fmt: skip
 
 
-def step_model(policy: Any, env: Any, config: Config, out: dict[str, Any]) -> Callable[[], Any]:
+def step_model(policy: Policy, env: Environment, config: Config, out: dict[str, Any]) -> Callable[[], Any]:
     """A process reward model from the policy's own steps, finished four times each; returns the scorer."""
     scorer, began = build_scorer("", env), time.perf_counter()
     found = label_steps(
@@ -88,7 +89,7 @@ def step_model(policy: Any, env: Any, config: Config, out: dict[str, Any]) -> Ca
     return lambda: ProcessModel(scorer, model)
 
 
-def agreement(model: Any, policy: Any, env: Any, config: Config) -> float:
+def agreement(model: Any, policy: Policy, env: Environment, config: Config) -> float:
     """How often the model scores a right answer above a wrong one to the same fresh question (0.5 is chance)."""
     from posttrain.rewards.scorers.reward_model import RewardModel
 
@@ -127,7 +128,7 @@ def write(files: list[Path]) -> None:
         print(id, json.dumps(last))
 
 
-def mean(xs: Any) -> float:
+def mean(xs: Iterable[float]) -> float:
     some = list(xs)
     return sum(some) / max(len(some), 1)
 

@@ -9,10 +9,12 @@ from typing import Any
 
 from posttrain.core.adopt import adopt
 from posttrain.core.config import Config, from_dict, to_dict
+from posttrain.core.errors import UserError
+from posttrain.core.identity import identity
 from posttrain.core.loop import Loop
 from posttrain.core.method import Method, find_method
 from posttrain.core.registry import find, fold, parse, parts
-from posttrain.environments.task import default_task
+from posttrain.environments.task import default_task, of_rows
 from posttrain.evals.accuracy import Score
 from posttrain.rewards.runtime.score import RewardSum
 from posttrain.runs.build import Pieces, build_loop, environment, load_policy, measure, scorer_of
@@ -38,17 +40,25 @@ def run_config(
     config = dataclasses.replace(config, task=default_task(config.task, method.rollout.card.data))
     task = config.task.replace("/", "-").replace(" + ", "+")
     config = dataclasses.replace(config, name=config.name or f"{method.name}-{task}")
-    env = given.get("env") or environment(config, method)
-    scorer = given.get("scorer") or scorer_of(config, method, env)
-    policy = given.get("policy") or load_policy(config)
+    env = given["env"] if "env" in given else environment(config, method)
+    scorer = given["scorer"] if "scorer" in given else scorer_of(config, method, env)
+    policy = given["policy"] if "policy" in given else load_policy(config)
     if method.scores:
         policy = policy.as_reward_model()
     refuse(config, method, policy)
     extra = {k: given[k] for k in ("source", "others") if k in given}
-    with Run(Path(runs) / config.name, to_dict(config) | {"parts": method.describe()}, fresh=fresh) as store:
+    settings = to_dict(config) | {"parts": method.describe()} | objects(given)
+    with Run(Path(runs) / config.name, settings, fresh=fresh) as store:
         loop = build_loop(config, method, policy, Pieces(env, scorer, store, callbacks=callbacks, **extra))
         loop.role = "reward_model" if method.scores else "policy"
         return _measured(loop, scorer, given.get("others", {}))
+
+
+def objects(given: dict[str, Any]) -> dict[str, Any]:
+    """What was given in Python, as settings: another reward, other rows or another environment are another run."""
+    names = {"env": "task", "scorer": "reward"}
+    found = {names[k]: identity(given[k]) for k in names if k in given}
+    return {"objects": found} if found else {}
 
 
 def run(
@@ -64,7 +74,10 @@ def run(
     all runs, and fresh=True to start over.
     """
     plain: dict[str, Any] = dict(settings)
+    _no_stages(plain)
     runs, fresh = plain.pop("runs", "runs"), bool(plain.pop("fresh", False))
+    plan = isinstance(method, str) and _is_plan(method)
+    chosen = None if plan else find_method(method) if isinstance(method, str) else method
     given: dict[str, Any] = {}
     if isinstance(model, str | Path):
         plain["model"] = str(model)
@@ -77,9 +90,7 @@ def run(
     elif isinstance(task, str | Path):
         plain["task"] = str(task)
     elif task is not None:
-        from posttrain.environments.data import data
-
-        given["env"] = data(task)
+        given["env"] = of_rows(task, chosen.rollout.card.data if chosen else "")
         plain["task"] = "rows"
     if isinstance(reward, str):
         plain["reward"] = reward
@@ -90,10 +101,23 @@ def run(
     if isinstance(method, str):
         plain["method"] = method
     config = from_dict(Config, plain)
-    if isinstance(method, str) and _is_plan(method):
-        return run_plan(find(method, "plan")(), config, runs, fresh, tuple(callbacks))
-    chosen = find_method(method) if isinstance(method, str) else method
-    return run_config(config, runs, fresh, chosen, tuple(callbacks), **given)
+    if chosen is not None:
+        return run_config(config, runs, fresh, chosen, tuple(callbacks), **given)
+    if given:
+        what = ", ".join({"scorer": "reward", "policy": "model", "env": "task"}.get(k, k) for k in given)
+        raise UserError(f"{method} is a plan, which makes its own; give it names instead of objects for: {what}")
+    return run_plan(find(str(method), "plan")(), config, runs, fresh, tuple(callbacks))
+
+
+def _no_stages(settings: dict[str, Any]) -> None:
+    """A stage of the method is no setting: say where it belongs."""
+    stages = {f.name for f in dataclasses.fields(Method)} - {f.name for f in dataclasses.fields(Config)}
+    for name in settings:
+        if name in stages:
+            raise UserError(
+                f"{name} is a choice of the method, not a setting; use "
+                f'method=pt.find_method("grpo").but({name}={settings[name]!r:.60})'
+            )
 
 
 def _is_plan(name: str) -> bool:

@@ -7,10 +7,10 @@ from collections import Counter
 from functools import cache
 
 from claims.machinery.claim import Check, Claim, claim
+from posttrain.core.answers import final_answer
 from posttrain.core.config import Config
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
-from posttrain.environments.base import final_answer
 from posttrain.environments.school import school
 from posttrain.evals.accuracy import accuracy
 from posttrain.methods.grpo import grpo

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
 
 from claims.machinery.claim import Check, Claim, claim
 from claims.worlds.thinking import Thinker, Thinking, ramp
 from posttrain.core.method import Method
+from posttrain.core.protocols import Policy
 from posttrain.core.types import Rollout
 from posttrain.methods.grpo import grpo
 from posttrain.systems.efficient_reasoning.grpo_lambda import short_where_solved as penalty
@@ -24,7 +24,7 @@ def world(seed: int) -> Thinking:
     return Thinking(ramp([2, 4, 6, 8], T), seed, V=3)
 
 
-def chances(w: Thinking, policy: Any, r: Rollout) -> list[float]:
+def chances(w: Thinking, policy: Policy, r: Rollout) -> list[float]:
     """Progress of each letter, exactly: what it added to the chance of being right if it were the last."""
     done = [0, *(r.actions < w.W).cumsum(0).tolist()]
     J = w.right_PK[int(r.context)][done].tolist()

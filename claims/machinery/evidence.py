@@ -26,9 +26,12 @@ def attempts(c: Claim, folder: Path | None = None) -> list[dict[str, Any]]:
 
 
 def is_stale(c: Claim, folder: Path | None = None) -> bool:
-    """Whether the last attempt ran other code than there is now."""
+    """Whether the last attempt ran other code than there is now, and nobody has confirmed its numbers with this code since."""
     made = attempts(c, folder)
-    return bool(made) and made[-1]["fingerprint"] != fingerprint(file_of(c))
+    if not made:
+        return False
+    ran = (made[-1]["fingerprint"], made[-1].get("confirmed", {}).get("fingerprint"))
+    return fingerprint(file_of(c)) not in ran
 
 
 def told(c: Claim) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from claims.machinery.claim import Check, Claim, claim
 from claims.worlds.tabular import LETTERS, TabularPolicy
 from posttrain.core import rng
 from posttrain.core.config import Config
+from posttrain.core.protocols import RolloutRequest
 from posttrain.core.registry import Part
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt, Rollout
@@ -92,9 +93,9 @@ def right(policy: Reader, parts: int) -> float:
     return total / (K * parts)
 
 
-def alone(*args: object, n: int = 8) -> list[Group]:
+def alone(request: RolloutRequest, n: int = 8) -> list[Group]:
     """The same answers without their turns: only the last one learns."""
-    return [Group(g.prompt, [replace(r, turns=r.turns[-1:]) for r in g.rollouts]) for g in memory.fn(*args, n=n)]
+    return [Group(g.prompt, [replace(r, turns=r.turns[-1:]) for r in g.rollouts]) for g in memory.fn(request, n=n)]
 
 
 def train(seed: int, rollout: Part, lr: float = 0.2, steps: int = STEPS) -> dict[str, float]:

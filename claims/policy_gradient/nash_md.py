@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +13,7 @@ from claims.worlds.tabular import TabularPolicy
 from posttrain.advantages.dr_grpo import dr_grpo
 from posttrain.core.config import Config
 from posttrain.core.method import Method
+from posttrain.core.protocols import Scorer
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Rollout
 from posttrain.rewards.scorers.pairwise import WinRate
@@ -29,7 +29,7 @@ def world(seed: int) -> tuple[Game, TabularPolicy]:
     return g, g.start(0.5, seed)
 
 
-def train(seed: int, method: Method, policy: TabularPolicy, scorer: Any, lr: float) -> dict[str, float]:
+def train(seed: int, method: Method, policy: TabularPolicy, scorer: Scorer, lr: float) -> dict[str, float]:
     """160 steps of 8 answers to each of 3 prompts; figures of the policies of the second half, one by one."""
     g, ref = world(seed)
     target_PN, seen = g.regularised_nash(chances(ref), TAU), []

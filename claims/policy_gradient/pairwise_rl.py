@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache, partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from claims.worlds.games import Game, chances
 from claims.worlds.tabular import LETTERS, TabularPolicy
 from posttrain.core import rng
 from posttrain.core.config import Config
+from posttrain.core.protocols import Scorer
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
 from posttrain.methods.reward_model import reward_model
@@ -83,7 +83,7 @@ def world(seed: int) -> World:
     return World(seed)
 
 
-def train(seed: int, scorer: Any, lr: float) -> dict[str, float]:
+def train(seed: int, scorer: Scorer, lr: float) -> dict[str, float]:
     """10 steps of PPO with 4 answers to each of 8 prompts; the exact share of the possible gain in worth."""
     w = world(seed)
     policy = w.start.clone()

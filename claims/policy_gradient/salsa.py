@@ -13,6 +13,7 @@ from claims.worlds.exact import all_answers, expected
 from claims.worlds.tabular import TabularPolicy
 from posttrain.core import rng
 from posttrain.core.config import Config
+from posttrain.core.protocols import Policy
 from posttrain.core.registry import Part
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Rollout
@@ -68,8 +69,8 @@ def souped(other: TabularPolicy, alpha: float = 0.5) -> Part:
     """The soup of the policy that is trained and another, as a plan's phase makes it."""
     kind: Any = soup.fn  # type: ignore[attr-defined]
 
-    class Both(kind):
-        def start(self, policy: Any) -> None:
+    class Both(kind):  # type: ignore[misc]
+        def start(self, policy: Policy) -> None:
             super().start(policy)
             super().start(other)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import lru_cache, partial
-from typing import Any
 
 import torch
 
 from claims.machinery.claim import Check, Claim, claim
 from claims.worlds.games import Game, chances, circles
 from posttrain.core.config import Config
+from posttrain.core.protocols import Scorer
 from posttrain.core.sampling import Sampling
 from posttrain.losses.regularisers.entropy import entropy
 from posttrain.methods.reward_model import reward_model
@@ -42,7 +42,7 @@ def model(seed: int) -> RewardModel:
     return RewardModel(judge)
 
 
-def train(seed: int, scorer: Any, bonus: float, lr: float = 0.1) -> dict[str, float]:
+def train(seed: int, scorer: Scorer, bonus: float, lr: float = 0.1) -> dict[str, float]:
     """100 steps of 8 answers to each of 3 prompts; the policy's average over the second half, and the last."""
     g = game(seed)
     policy, seen = g.start(1.0, seed), []

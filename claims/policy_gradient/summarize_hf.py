@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import torch
 
@@ -12,6 +11,7 @@ from claims.worlds.labels import labelled_pairs
 from claims.worlds.summaries import TOLD_NT, TRAIN, Posts, held_out, once, summed
 from claims.worlds.tabular import TabularPolicy
 from posttrain.core.config import Config
+from posttrain.core.protocols import Scorer
 from posttrain.methods.ppo import ppo
 from posttrain.methods.reward_model import reward_model
 from posttrain.methods.sft import sft
@@ -61,7 +61,7 @@ def reinforced(seed: int, beta: float, rouge: bool = False) -> dict[str, float]:
     world, start, model = prepared(seed)
     policy = start.clone()
     method = ppo.but(rollout=sample.but(n=2), minibatches=1, shaping=kl_in_reward.but(coef=beta))
-    scorer: Any = FunctionScorer(world.overlap) if rouge else model
+    scorer: Scorer = FunctionScorer(world.overlap) if rouge else model
     fit(policy, method, world.train(), settings(seed, STEPS), scorer)
     return measured(seed, policy)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from typing import Any
 
 import torch
 
@@ -14,6 +13,7 @@ from posttrain.advantages.dr_grpo import dr_grpo
 from posttrain.core import rng
 from posttrain.core.config import Config
 from posttrain.core.method import Method
+from posttrain.core.protocols import Scorer
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt
 from posttrain.methods.reward_model import reward_model
@@ -80,7 +80,7 @@ def world(seed: int) -> World:
     return World(seed)
 
 
-def train(seed: int, method: Method, scorer: Any, lr: float) -> dict[str, float]:
+def train(seed: int, method: Method, scorer: Scorer, lr: float) -> dict[str, float]:
     """60 steps of 8 answers to each of 16 prompts."""
     policy = world(seed).start.clone()
     config = Config(seed=seed, steps=STEPS, prompts=P, lr=lr, warmup=0, max_norm=100.0)

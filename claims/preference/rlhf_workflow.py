@@ -89,7 +89,7 @@ def fixed_pairs(seed: int, passes: int, lr: float) -> Path:
     made = start.sample(ASKED.prompts, 8, Sampling(), seed)
     groups = [Group(p, rollouts) for p, rollouts in zip(ASKED.prompts, made, strict=True)]
     model.score(groups)
-    chosen = [(g.prompt, *g.rollouts) for g in best_worst(groups)]
+    chosen = [(g.prompt, best, worst) for g in best_worst(groups) for best, worst in [g.rollouts]]
     pairs = Listed([replace(p, info=p.info | {"chosen": a.text, "rejected": b.text}) for p, a, b in chosen])
     policy, path = start.clone(), [(0.0, 0.0)]
     config = settings(seed, passes, pairs.size, lr)

@@ -56,7 +56,7 @@ def over_http(seed: int, keep: int = 100_000, retries: int = 3, zero: bool = Fal
         return 200, {"scores": [ease(item["text"]) for item in items]}
 
     with serving(answer) as url:
-        scorer = http_scorer(url=url, batch=4, retries=retries, keep=keep, wait=0.0, rate=1e6, patience=10**6)  # type: ignore[operator]
+        scorer = http_scorer(url=url, batch=4, retries=retries, keep=keep, wait=0.0, rate=1e6, patience=10**6)
 
         def zeroed(prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
             return [0.0 if math.isnan(x) else x for x in scorer(prompts, texts)]

@@ -40,10 +40,11 @@ class World:
 
     def judge(self, action: int, seen: dict[int, float]) -> float:
         """The norm's weights of what is shown, and of pairs of it: a piece alone may mislead."""
-        pairs = sum(
+        pairs: float = sum(
             self.pair[action][i][j] * x * y for i, x in seen.items() for j, y in seen.items() if 2 <= i < j <= 5
         )
-        return sum(self.norm[action][i] * x for i, x in seen.items()) + pairs
+        alone: float = sum(self.norm[action][i] * x for i, x in seen.items())
+        return alone + pairs
 
     def wins(self, a: int, b: int, seen: dict[int, float]) -> float:
         u = self.judge(a, seen) - self.judge(b, seen)

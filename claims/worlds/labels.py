@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
 from posttrain.core import rng
+from posttrain.core.protocols import Policy
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt, Rollout
 from posttrain.runs.in_memory import Listed
@@ -18,8 +18,8 @@ Utility = Callable[[list[Rollout]], Tensor]
 
 
 def labelled_pairs(
-    policy: Any, prompts: list[Prompt], utility: Utility, n: int, seed: int, sharpness: float = 1.0, flip: float = 0.0
-) -> Listed:
+    policy: Policy, prompts: list[Prompt], utility: Utility, n: int, seed: int, sharpness: float = 1.0, flip: float = 0.0
+) -> Listed:  # fmt: skip
     """n pairs of different answers from the policy, over the prompts in turn, each with `chosen` and `rejected`.
 
     P(a over b) = sigmoid(sharpness (u_a - u_b)), and a share `flip` of the labels is turned round.

@@ -25,7 +25,7 @@ class Posts:
     def __init__(self, seed: int) -> None:
         draws = rng.torch_generator("summarize", seed)
         themes_PF = torch.randn(TRAIN + TEST, THEMES, generator=draws)
-        self.importance_PV = themes_PF @ torch.randn(THEMES, FACTS, generator=draws) / THEMES**0.5
+        self.importance_PV: Tensor = themes_PF @ torch.randn(THEMES, FACTS, generator=draws) / THEMES**0.5
         self.flow_VV = 0.5 * torch.randn(FACTS, FACTS, generator=draws)
         self.features_PF = torch.cat([torch.ones(TRAIN + TEST, 1), themes_PF], 1)
         posts = [row(p) for p in range(TRAIN + TEST)]

@@ -15,6 +15,7 @@ from typing import Any
 from posttrain.commands.parser import Parser, number, whole
 from posttrain.commands.use import load_parts, use_option
 from posttrain.core.errors import UserError
+from posttrain.core.protocols import Environment
 
 
 def options(parser: Parser) -> None:
@@ -49,7 +50,7 @@ def main(args: argparse.Namespace) -> int:
     return 0 if report.ok else 1
 
 
-def reward_of(spec: str, env: Any, timeout: float) -> Any:
+def reward_of(spec: str, env: Environment, timeout: float) -> Any:
     """One reward as the part it is; a sum, or a scorer of texts, as a function of (prompt, text)."""
     from posttrain.rewards.runtime.scorer import texts_of
     from posttrain.rewards.scorers.spec import build_scorer, named, summands

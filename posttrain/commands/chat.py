@@ -14,6 +14,7 @@ from typing import Any
 
 from posttrain.commands.parser import Parser, number, whole
 from posttrain.commands.policy import load, policy_options
+from posttrain.core.protocols import Policy
 
 
 def options(parser: Parser) -> None:
@@ -58,7 +59,7 @@ def main(args: argparse.Namespace) -> int:
 class Conversation:
     """The messages so far and the model. Each answer has its own random key: (seed, turn)."""
 
-    def __init__(self, policy: Any, how: Any, system: str = "", memory: int = 20, seed: int = 0) -> None:
+    def __init__(self, policy: Policy, how: Any, system: str = "", memory: int = 20, seed: int = 0) -> None:
         self.policy, self.how, self.system, self.memory, self.seed = policy, how, system, memory, seed
         self.said: list[dict[str, str]] = []
         self.turn = 0

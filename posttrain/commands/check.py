@@ -2,6 +2,7 @@
   posttrain check dpo
   posttrain check --family preference
   posttrain check --outdated
+  posttrain check --all --confirm --jobs 2    after a move of code: one seed of each, to the last digit
 Each claim has a small experiment that could refute it. The result is recorded beside the claim whether or not it was shown,
 as a new attempt if the numbers are new. Exit code 1 if a claim is not shown.
 """
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import posttrain
-from posttrain.commands.parser import Parser
+from posttrain.commands.parser import Parser, whole
 from posttrain.commands.use import load_parts, use_option
 from posttrain.core.errors import UserError
 
@@ -46,15 +47,32 @@ def options(parser: Parser) -> None:
         action="store_true",
         help="only those whose code, or the trainer under it, changed since the recorded result",
     )
+    parser.add_argument(
+        "--confirm",
+        action="store_true",
+        help="after code was moved: only the first seed, which must give the recorded digits",
+    )
+    parser.add_argument("--jobs", type=whole, default=1, metavar="N", help="with --confirm, claims side by side [1]")
     parser.add_argument("--no-write", action="store_true", help="do not record the result")
     parser.add_argument("--json", action="store_true", help="print the records as JSON and nothing else")
     use_option(parser)
+
+
+def confirm(ids: list[str], jobs: int) -> int:
+    """One line per claim: the recorded digits again, or where they differ."""
+    wrong = 0
+    for id, differs in claims_module("confirm").confirm(ids, jobs):
+        print(f"{id:32} {'confirmed' if not differs else 'DIFFERS: ' + '; '.join(differs[:3])}", flush=True)
+        wrong += bool(differs)
+    return 1 if wrong else 0
 
 
 def main(args: argparse.Namespace) -> int:
     load_parts(args.use)
     if not (args.ids or args.family or args.all or args.outdated):
         raise UserError("say which claims: ids, --family NAME or --all; posttrain list --stage claim shows them")
+    if args.confirm:
+        return confirm(args.ids, args.jobs)
     record = claims_module("record")
     check, table = record.check, record.table
 

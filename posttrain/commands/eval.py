@@ -58,7 +58,7 @@ def main(args: argparse.Namespace) -> int:
         )
     policy.temperature = how.temperature or 1.0
     env = task_of(args, config)
-    if not getattr(env, "graded", True):
+    if not env.graded:
         raise UserError(f"{env.name} has no gold answers, so nothing says which answers are right; use another --task")
     from posttrain.evals.accuracy import answers, graded, held_out
     from posttrain.rewards.scorers.spec import task_scorer

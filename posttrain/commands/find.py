@@ -69,7 +69,7 @@ def search(words: list[str]) -> tuple[list[dict[str, Any]], list[index.Row], str
 
 def closest(asked: str, rows: list[dict[str, Any]], absent: list[index.Row]) -> str:
     """The name that was perhaps meant: one that is here, unless one that is not is closer; "" when nothing is close."""
-    here = {n: r["name"] for r in rows for n in (r["name"], *r["aliases"])}
+    here: dict[str, str] = {n: r["name"] for r in rows for n in (r["name"], *r["aliases"])}
     near = nearest(asked, here)
     other = nearest(asked, [n for e in absent for n in (e["name"], *e["aliases"])])
     if near and (not other or edits(asked.lower(), near.lower()) <= edits(asked.lower(), other.lower())):

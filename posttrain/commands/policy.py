@@ -87,7 +87,7 @@ def last_phase(run: Any) -> str:
     the policy, it is ambiguous and an error."""
     from posttrain.runs.checkpoint import listing
 
-    trained = [phase for phase in run.store.phases() if listing(run.checkpoints, phase)]
+    trained: list[str] = [phase for phase in run.store.phases() if listing(run.checkpoints, phase)]
     if not trained:
         raise UserError(f"{run.folder} has no checkpoint yet; let it run for save_every steps, or use --model")
     roles = {phase: role for phase in trained if (role := answering_role(run, phase))}

@@ -93,7 +93,7 @@ def run_method(args: argparse.Namespace, config: Config, watch: Any) -> dict[str
     changes = part_changes(args)
     method = find_method(args.target).but(**changes)
     named = config.task if "task" in given(args) else ""
-    config = dataclasses.replace(config, task=default_task(config.task, method.rollout.name))
+    config = dataclasses.replace(config, task=default_task(config.task, method.rollout.card.data))
     if named and named != config.task:
         pair_task(named)  # says that it holds no pairs: only a task that nobody named is replaced
     name = check_name(config.name) if config.name else run_name(method, list(changes), config)

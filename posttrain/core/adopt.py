@@ -1,11 +1,13 @@
-"""Environments that only look like one: whatever has `prompt` takes part, the rest is filled in."""
+"""Environments and episodes that only look like one: whatever has `prompt`, or `step`, takes part; the rest is filled in."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any
 
 from posttrain.core.errors import UserError
-from posttrain.core.protocols import Environment, Episode
+from posttrain.core.protocols import Environment, Episode, Step
+from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import Prompt
 
 
@@ -45,5 +47,43 @@ class Adopted(Environment):
     def open(self, prompt: Prompt, key: int) -> Episode | None:
         return self.inner.open(prompt, key) if hasattr(self.inner, "open") else None
 
+    def first_role(self, prompt: Prompt) -> str:
+        return str(self.inner.first_role(prompt)) if hasattr(self.inner, "first_role") else super().first_role(prompt)
+
+    def validate(self, n: int) -> list[str]:
+        return list(self.inner.validate(n)) if hasattr(self.inner, "validate") else super().validate(n)
+
     def grade(self, prompt: Prompt, text: str) -> float:
         return float(self.inner.grade(prompt, text)) if hasattr(self.inner, "grade") else super().grade(prompt, text)
+
+
+def adopt_episode(episode: Any, env: str) -> Episode:
+    """The episode itself where it subclasses Episode, else one that asks it."""
+    if isinstance(episode, Episode):
+        return episode
+    if isinstance(episode, type) or not callable(getattr(episode, "step", None)):
+        got = f"the class {episode.__name__}" if isinstance(episode, type) else type(episode).__name__
+        raise UserError(f"{env}.open gave {got}, which is no episode; expected an object with step(turn) -> Step")
+    return AdoptedEpisode(episode)
+
+
+class AdoptedEpisode(Episode):
+    """An object with some of an episode's methods; what it lacks is as if it subclassed Episode."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def start(self) -> Observation | None:
+        seen: Observation | None = self.inner.start() if hasattr(self.inner, "start") else None
+        return seen
+
+    def step(self, turn: Turn) -> Step | Awaitable[Step]:
+        said: Step | Awaitable[Step] = self.inner.step(turn)
+        return said
+
+    def fork(self) -> Episode:
+        return AdoptedEpisode(self.inner.fork()) if hasattr(self.inner, "fork") else super().fork()
+
+    def close(self) -> None:
+        if hasattr(self.inner, "close"):
+            self.inner.close()

@@ -40,7 +40,7 @@ def marked(text: str) -> str | None:
     tail = final_answer(text)
     if tail is None:
         return None
-    tagged = _TAG.findall(tail)
+    tagged: list[str] = _TAG.findall(tail)
     if tagged:
         return tagged[-1].strip()
     box = boxed(tail)

@@ -160,7 +160,8 @@ def method(m: Method) -> Method:
     """Register a method: `dapo = method(grpo.but(name="dapo", ...))`. Its card names the file that calls this."""
     file = sys._getframe(1).f_code.co_filename
     card = Card(fold(m.name), "method", m.title or m.name, m.paper, file=_relative(file), doc=m.doc)
-    _PARTS["method"][card.name] = Part(lambda: m, card)
+    part = Part(lambda: m, card)
+    _PARTS["method"][card.name] = part
     return m
 
 

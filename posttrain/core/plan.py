@@ -33,8 +33,8 @@ class Context:
         return self.roles[name]
 
     def decide(self, question: str, test: Callable[[Context], bool]) -> bool:
-        """Run a test once and keep its answer in the notes, so that a restart decides the same way."""
-        decided = self.notes.setdefault("decisions", {})
+        """The answer that was given the first time, also after a restart: notes know more by then."""
+        decided: dict[str, bool] = self.notes.setdefault("decisions", {})
         if question not in decided:
             decided[question] = bool(test(self))
             self.run.write_notes(self.notes)

@@ -50,7 +50,7 @@ class Policy(Protocol):
     ) -> list[list[Rollout]]:
         """n answers of one turn to each prompt."""
 
-    def forward(self, rows: Sequence[Turn], needs: Iterable[str] = ("logp_BT",)) -> dict[str, Tensor]:
+    def forward(self, rows: Sequence[Turn | Rollout], needs: Iterable[str] = ("logp_BT",)) -> dict[str, Tensor]:
         """The streams asked for, of the actions of these rows."""
 
     def decode(self, actions: Tensor) -> str:

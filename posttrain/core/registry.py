@@ -12,14 +12,16 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import posttrain
 from posttrain.core import index
-from posttrain.core.errors import UserError, nearest, unknown
+from posttrain.core.errors import UserError, unknown
+from posttrain.core.part import Args, Decorator, Register, Result
+from posttrain.core.part import Card as Card
+from posttrain.core.part import Part as Part
 
 C = TypeVar("C", bound=type)
 
@@ -64,88 +66,28 @@ _FOLDERS = [
 _PARTS: dict[str, dict[str, Part]] = {stage: {} for stage in STAGES}
 
 
-@dataclass(frozen=True)
-class Card:
-    """What is known about a part besides its code."""
-
-    name: str
-    stage: str
-    title: str
-    paper: str = ""  # "arXiv:1707.06347", or "" where the idea is folklore
-    base: str = ""  # the part it is a variation of
-    system: str = ""  # the id of the published system it stands for, when that is not its own name
-    laws: tuple[str, ...] = ()  # names in core.laws that a test holds it to
-    reads: tuple[str, ...] = ()  # streams of the batch that its formula reads besides mask_BT, logp_BT and length_B
-    provides: tuple[str, ...] = ()  # streams that it makes: pairs, targets of a critic
-    data: str = ""  # for rollouts: what they read besides prompts: demonstrations, pairs, logs or steps
-    at_test: bool = False  # for rollouts: it is how the policy answers, not only how it explores, so tests use it too
-    file: str = ""
-    doc: str = ""
-
-
-@dataclass(frozen=True)
-class Part:
-    """A registered function or class with its parameters bound. Calling it calls the formula."""
-
-    fn: Callable[..., Any]
-    card: Card
-    params: dict[str, Any] = field(default_factory=dict)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.fn(*args, **{**self.params, **kwargs})
-
-    def but(self, **params: Any) -> Part:
-        """The same part with other parameters; unknown ones fail with the nearest match."""
-        known = self.defaults()
-        for name in params:
-            if name not in known:
-                close = nearest(name, known)
-                hint = f"did you mean {close!r}?" if close else f"it takes: {', '.join(known) or 'nothing'}"
-                raise UserError(f"{self.card.name} has no parameter {name!r}; {hint}")
-        return Part(self.fn, self.card, {**self.params, **params})
-
-    def defaults(self) -> dict[str, Any]:
-        """Keyword parameters with the values in force."""
-        signature = inspect.signature(self.fn)
-        known = {n: p.default for n, p in signature.parameters.items() if p.default is not inspect.Parameter.empty}
-        return {**known, **self.params}
-
-    def live(self) -> Any:
-        """What a run calls: a fresh object for a part with state, the part itself otherwise."""
-        return self.fn(**self.params) if inspect.isclass(self.fn) else self
-
-    @property
-    def name(self) -> str:
-        return self.card.name
-
-    def __str__(self) -> str:
-        inside = ", ".join(f"{k}={v!r}" for k, v in self.params.items())
-        return f"{self.name}({inside})" if inside else self.name
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
 def fold(name: str) -> str:
     """Names are compared without case, and with - for _, so that `dr_grpo` and `Dr-GRPO` are one."""
     return name.strip().lower().replace("_", "-").replace(" ", "-")
 
 
-def stage(kind: str) -> Callable[..., Any]:
+def stage(kind: str) -> Register:
     """The decorator of a stage: `policy_loss = stage("policy_loss")`. A part's name is its function's, or `name`."""
 
     def decorator(
         *, name: str = "", title: str = "", paper: str = "", base: str = "", system: str = "",
         laws: tuple[str, ...] = (), **more: Any,
-    ) -> Callable[[Callable[..., Any]], Part]:  # fmt: skip
-        def register(fn: Callable[..., Any]) -> Part:
+    ) -> Decorator:  # fmt: skip
+        def register(fn: Callable[Args, Result], /) -> Part[Args, Result]:
             doc = inspect.cleandoc(fn.__doc__ or "")
             first = doc.split("\n")[0]
             card = Card(
                 fold(name or fn.__name__), kind, title or first.split(":")[0], paper, base, system, laws,
                 file=_relative(inspect.getsourcefile(fn)), doc=doc, **more,
             )  # fmt: skip
-            return _add(Part(fn, card))
+            part = Part(fn, card)
+            _add(part)
+            return part
 
         return register
 
@@ -171,14 +113,13 @@ def _relative(file: str | None) -> str:
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
-def _add(part: Part) -> Part:
+def _add(part: Part) -> None:
     shelf = _PARTS[part.card.stage]
     old = shelf.get(part.name)
     before = old.card.file if old else _claimed(part.card)
     if before and before != part.card.file:
         raise UserError(f"two {part.card.stage} parts are named {part.name!r}: {before} and {part.card.file}")
     shelf[part.name] = part
-    return part
 
 
 def _claimed(card: Card) -> str:

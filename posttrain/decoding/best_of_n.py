@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
+from posttrain.core.protocols import Policy, Scorer
 from posttrain.core.registry import decoding
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt, Rollout
@@ -13,7 +13,7 @@ from posttrain.core.types import Group, Prompt, Rollout
 
 @decoding(paper="arXiv:2009.01325")
 def best_of_n(
-    policy: Any, prompts: list[Prompt], how: Sampling, scorer: Any, seed: int = 0, n: int = 8
+    policy: Policy, prompts: list[Prompt], how: Sampling, scorer: Scorer, seed: int = 0, n: int = 8
 ) -> list[Rollout | None]:  # fmt: skip
     """Best of n: write n answers, give the one that the reward likes best; None where none could be scored.
 

@@ -21,7 +21,7 @@ SPLITS = ("train", "test")
 _TRIES = 1000
 
 
-def size_of(env: Any, split: str) -> int:
+def size_of(env: Environment, split: str) -> int:
     """How many problems a split has; 0 when they never end. `size` may be a number, or a function of the split."""
     size = getattr(env, "size", 0)
     return int(size(split) if callable(size) else size or 0)

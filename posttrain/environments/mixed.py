@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from posttrain.core.protocols import Environment
 from posttrain.core.types import Prompt
@@ -14,7 +13,7 @@ from posttrain.core.types import Prompt
 class Mixed(Environment):
     """Prompts of each task in turn, graded by their own task; it never ends, the shorter tasks come again."""
 
-    tasks: Mapping[str, Any]
+    tasks: Mapping[str, Environment]
 
     @property
     def name(self) -> str:

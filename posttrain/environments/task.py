@@ -30,7 +30,7 @@ from posttrain.environments.fields import NAMES
 from posttrain.environments.language.listed import from_pairs
 from posttrain.environments.logs import LOG_NAMES, LogData, logs
 from posttrain.environments.mixed import Mixed
-from posttrain.environments.preferences import preferences
+from posttrain.environments.preferences import PreferenceData, preferences
 from posttrain.environments.presets import PAIRS, QUESTIONS, SHIPPED, pair_set, question_set
 from posttrain.environments.rows import FORMATS
 from posttrain.environments.school import TASKS, school
@@ -94,9 +94,9 @@ def mixture(spec: str, options: dict[str, Any]) -> Mixed:
     return Mixed({name: task(name, **options) for name in names})
 
 
-def default_task(named: str, rollout: str) -> str:
+def default_task(named: str, data: str) -> str:
     """The task of the settings; where that is the default and the method learns from pairs, the pairs that ship."""
-    return DEFAULT_PAIRS if rollout == "pairs" and named == DEFAULT else named
+    return DEFAULT_PAIRS if data == "pairs" and named == DEFAULT else named
 
 
 def pair_task(spec: str, data: str | Path | None = None) -> Environment:
@@ -113,9 +113,21 @@ def pair_task(spec: str, data: str | Path | None = None) -> Environment:
             known = ", ".join([*SHIPPED, *PAIRS])
             raise UserError(f"{name!r} is no set of preference pairs; use {known}, or a file with chosen and rejected")
         found = pair_set(plain, data)
+    return of_pairs(found)
+
+
+def of_pairs(found: PreferenceData) -> Environment:
+    """Pairs as an Environment whose prompts carry both answers."""
     if not found.size("train"):
         raise UserError(f"{found.name} has no training pairs; it has {found.size('test')} for test")
     return from_pairs(found.name, found.pairs("train"), found.pairs("test"))
+
+
+def of_rows(rows: Any, kind: str = "") -> Environment:
+    """Rows from Python (a list of dicts, or a dict of those by split) as what a method of this kind of data learns from."""
+    if kind == "pairs":
+        return of_pairs(preferences(rows))
+    return logs(rows) if kind == "logs" else data(rows)
 
 
 def log_task(spec: str) -> LogData:

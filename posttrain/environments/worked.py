@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from posttrain.core.protocols import Environment
 from posttrain.core.types import Prompt
@@ -13,7 +12,7 @@ from posttrain.environments.base import size_of
 class Worked(Environment):
     """The first `size` training questions of a task, each with a worked answer to imitate; its test questions as they are."""
 
-    def __init__(self, env: Any, size: int) -> None:
+    def __init__(self, env: Environment, size: int) -> None:
         self.env, self.name, self.size = env, env.name, min(size, size_of(env, "train") or size)
 
     def prompt(self, index: int, split: str = "train") -> Prompt:

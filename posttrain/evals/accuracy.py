@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from posttrain.core.protocols import RolloutRequest
+from posttrain.core.protocols import Environment, Policy, RolloutRequest
 from posttrain.core.registry import Part
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt, Rollout
@@ -46,7 +46,7 @@ class Score:
 
 
 def accuracy(
-    policy: Any, env: Any, problems: int, how: Sampling, n: int = 1, split: str = "test", rollout: Part | None = None
+    policy: Policy, env: Environment, problems: int, how: Sampling, n: int = 1, split: str = "test", rollout: Part | None = None
 ) -> Score:  # fmt: skip
     """n answers to each of the first `problems` held-out problems; temperature 0 in `how` makes it greedy. With a rollout
     that is how the policy answers (`at_test`), they are made by it."""
@@ -54,7 +54,7 @@ def accuracy(
 
 
 def answers(
-    policy: Any, env: Any, prompts: list[Prompt], how: Sampling, n: int = 1, rollout: Part | None = None
+    policy: Any, env: Environment, prompts: list[Prompt], how: Sampling, n: int = 1, rollout: Part | None = None
 ) -> list[Group]:  # fmt: skip
     """n answers to each prompt, the same ones whenever the policy is the same; by the rollout that is how the policy answers,
     else sampled. A mapping of policies plays roles."""
@@ -74,14 +74,14 @@ def graded(groups: list[Group], scorer: Scorer, name: str) -> Score:
 
 
 def mean_reward(
-    policy: Any, env: Any, problems: int, how: Sampling, scorer: Any, rollout: Part | None = None
+    policy: Any, env: Environment, problems: int, how: Sampling, scorer: Scorer, rollout: Part | None = None
 ) -> Score:  # fmt: skip
     """The same by a scorer: for prompts without gold answers, and for episodes that give rewards per turn. What could not be scored
     is left out, and does not count as 0."""
     return graded(answers(policy, env, held_out(env, problems, "test"), how, 1, rollout), scorer, "reward")
 
 
-def held_out(env: Any, problems: int, split: str) -> list[Prompt]:
+def held_out(env: Environment, problems: int, split: str) -> list[Prompt]:
     """The first problems of a split, as many as there are."""
     size = size_of(env, split) or problems
     return [env.prompt(i, split) for i in range(min(problems, size))]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from posttrain.core.protocols import Policy
 from posttrain.core.registry import evaluation
 from posttrain.core.types import Rollout
 
@@ -23,7 +23,7 @@ def sequence_kl(logp_BT: Tensor, ref_logp_BT: Tensor, mask_BT: Tensor) -> tuple[
 
 
 @torch.no_grad()
-def kl_of(policy: Any, reference: Any, rollouts: Sequence[Rollout], chunk: int = 256) -> tuple[float, float]:
+def kl_of(policy: Policy, reference: Policy, rollouts: Sequence[Rollout], chunk: int = 256) -> tuple[float, float]:
     """The sequence KL of two policies from rollouts of the first; both are asked anew, at the policy's temperature."""
     logp: list[Tensor] = []
     ref: list[Tensor] = []

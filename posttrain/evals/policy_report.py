@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from posttrain.core.protocols import Policy
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt, Rollout
 from posttrain.evals.diversity import across_input, per_input
@@ -26,7 +26,7 @@ class Judge:
     how: Sampling
     n: int = 4
 
-    def answers(self, policy: Any) -> list[list[Rollout]]:
+    def answers(self, policy: Policy) -> list[list[Rollout]]:
         return policy.sample(list(self.prompts), self.n, self.how, EVAL_SEED)
 
     def worth(self, rollouts: Sequence[Rollout], proxy: Sequence[float]) -> list[float]:
@@ -34,7 +34,7 @@ class Judge:
         return [self.utility(r.prompt, r.text) for r in rollouts] if self.utility else list(proxy)
 
     def report(
-        self, policy: Any, reference: Any, baseline: Sequence[float] = ()
+        self, policy: Policy, reference: Policy, baseline: Sequence[float] = ()
     ) -> tuple[dict[str, float], list[float]]:
         """gold (when there is one), proxy, kl, diversity and length; and the reward of each answer.
 

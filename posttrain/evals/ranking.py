@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
+from posttrain.core.protocols import Policy
 from posttrain.core.types import Prompt, Rollout
 from posttrain.evals.accuracy import Score
 
@@ -15,7 +15,7 @@ _AT_ONCE = 32  # pairs of one forward pass
 
 
 @torch.no_grad()
-def ranking(policy: Any, prompts: Sequence[Prompt]) -> Score:
+def ranking(policy: Policy, prompts: Sequence[Prompt]) -> Score:
     """The share of pairs with s(chosen) > s(rejected); equals count half, and of no pairs it is nan.
 
     s is the score of a reward model, else log pi(y | x), the whole answer's log-probability; margin is the mean of
@@ -38,7 +38,7 @@ def ranking(policy: Any, prompts: Sequence[Prompt]) -> Score:
     return Score(mean, math.sqrt(var / max(len(grades), 1)), len(chosen), tokens, chosen, of="pairs", margin=margin)
 
 
-def worth(policy: Any, written: list[Rollout]) -> torch.Tensor:
+def worth(policy: Policy, written: list[Rollout]) -> torch.Tensor:
     """s of each answer: the reward model's score, or the sum of its tokens' log-probabilities."""
     if getattr(policy, "score", None) is not None:
         return policy.forward(written, ("score_B",))["score_B"].float().cpu()

@@ -202,7 +202,8 @@ class Decoder(nn.Module):
         the observations' streams, stacked over the rows of `tokens`."""
         if seen:
             raise UserError(f"this model reads text alone, but its prompts also carry {', '.join(sorted(seen))}")
-        return self.model.embed_tokens(tokens).float()
+        x: Tensor = self.model.embed_tokens(tokens)
+        return x.float()
 
     def hidden(
         self, tokens_BT: Tensor, positions_BT: Tensor | None = None, segments_BT: Tensor | None = None,

@@ -19,7 +19,8 @@ class ScalarHead(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(self, h: Tensor) -> Tensor:
-        return self.out(h.to(self.out.weight.dtype)).squeeze(-1).float()
+        out: Tensor = self.out(h.to(self.out.weight.dtype))
+        return out.squeeze(-1).float()
 
 
 class Critic(nn.Module):
@@ -34,4 +35,5 @@ class Critic(nn.Module):
 
     def forward(self, rows: Rows, layout: str) -> Tensor:
         """Value of the state before each action, so it may depend on nothing that the action decides."""
-        return self.head(hidden_states(self.model, rows, layout)[0])
+        value: Tensor = self.head(hidden_states(self.model, rows, layout)[0])
+        return value

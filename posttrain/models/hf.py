@@ -59,7 +59,7 @@ class HFDecoder(nn.Module):
 
     @property
     def width(self) -> int:
-        return self.inner.get_output_embeddings().weight.shape[-1]
+        return int(self.inner.get_output_embeddings().weight.shape[-1])
 
     @property
     def stop_ids(self) -> list[int]:
@@ -73,12 +73,14 @@ class HFDecoder(nn.Module):
         _text_alone(seen)
         if segments_BT is not None:
             raise UserError("packed rows need our own decoder; this model runs with padded rows")
-        return self.inner.base_model(input_ids=tokens_BT, position_ids=positions_BT, use_cache=False).last_hidden_state
+        out = self.inner.base_model(input_ids=tokens_BT, position_ids=positions_BT, use_cache=False)
+        h_BTD: Tensor = out.last_hidden_state
+        return h_BTD
 
     def logits(self, h: Tensor) -> Tensor:
         """The head, and what some families do after it: Cohere multiplies, Granite divides, Gemma caps by tanh."""
         c = self.config.get_text_config()
-        logits = self.inner.get_output_embeddings()(h) * (getattr(c, "logit_scale", None) or 1.0)
+        logits: Tensor = self.inner.get_output_embeddings()(h) * (getattr(c, "logit_scale", None) or 1.0)
         logits = logits / (getattr(c, "logits_scaling", None) or 1.0)
         cap = getattr(c, "final_logit_softcapping", None)
         return cap * torch.tanh(logits / cap) if cap else logits
@@ -107,7 +109,8 @@ class HFDecoder(nn.Module):
             position_ids=cache.lengths_B.unsqueeze(-1), use_cache=True,
         )  # fmt: skip
         cache.lengths_B = cache.lengths_B + 1
-        return out.last_hidden_state[:, 0]
+        h_BTD: Tensor = out.last_hidden_state
+        return h_BTD[:, 0]
 
     @torch.no_grad()
     def checked(self) -> HFDecoder:

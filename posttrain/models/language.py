@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from posttrain.core.acting import Actor
-from posttrain.core.errors import UserError
+from posttrain.core.errors import UserError, unknown
 from posttrain.core.sampling import Sampling
 from posttrain.core.turn import Observation, Turn, join
 from posttrain.core.types import Message, Origin, Prompt, Rollout
@@ -20,6 +20,8 @@ from posttrain.models.heads import Critic, ScalarHead
 from posttrain.models.layout import Rows, hidden_states, stacked
 from posttrain.models.likelihood import CHUNK, likelihood
 from posttrain.models.sampling import Sample, generate
+
+STREAMS = frozenset({"logp_BT", "entropy_BT", "value_BT", "score_B"})
 
 
 class LanguagePolicy(Actor, nn.Module):
@@ -49,24 +51,27 @@ class LanguagePolicy(Actor, nn.Module):
 
     def encode(self, prompt: Prompt) -> Tensor:
         """The prompt as the policy sees it: its chat template, ending where the answer begins."""
+        content = only_text(prompt.content)
         if getattr(self.tokenizer, "chat_template", None):
-            text = self.tokenizer.apply_chat_template(list(prompt.content), tokenize=False, add_generation_prompt=True)
+            text = self.tokenizer.apply_chat_template(content, tokenize=False, add_generation_prompt=True)
         else:
-            text = "\n".join(str(m["content"]) for m in prompt.content)
+            text = "\n".join(str(m["content"]) for m in content)
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         if not ids:
             raise UserError(f"prompt {prompt.id!r} is empty after tokenisation")
         return torch.tensor(ids, dtype=torch.long)
 
     def decode(self, tokens: Tensor) -> str:
-        return self.tokenizer.decode(tokens.tolist(), skip_special_tokens=True)
+        text: str = self.tokenizer.decode(tokens.tolist(), skip_special_tokens=True)
+        return text
 
     def decode_all(self, many: Sequence[Tensor]) -> list[str]:
         """The same of many at once, where the tokenizer can on all cores."""
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         if backend is None or getattr(self.tokenizer, "clean_up_tokenization_spaces", False):
             return [self.decode(tokens) for tokens in many]
-        return backend.decode_batch([tokens.tolist() for tokens in many], skip_special_tokens=True)
+        texts: list[str] = backend.decode_batch([tokens.tolist() for tokens in many], skip_special_tokens=True)
+        return texts
 
     @property
     def stop_ids(self) -> list[int]:
@@ -158,6 +163,8 @@ class LanguagePolicy(Actor, nn.Module):
     def forward(self, rows: Sequence[Turn | Rollout], needs: Iterable[str] = ("logp_BT",)) -> dict[str, Tensor]:
         """The streams asked for: logp_BT (always when asked for entropy too), entropy_BT, value_BT, score_B."""
         needs = set(needs)
+        for name in sorted(needs - STREAMS):
+            raise unknown("stream of a language model", name, STREAMS)
         laid = Rows.of([r.row for r in rows], self.device)
         out: dict[str, Tensor] = {}
         if needs & {"logp_BT", "entropy_BT", "score_B"}:
@@ -212,12 +219,33 @@ class LanguagePolicy(Actor, nn.Module):
         return other
 
 
+def only_text(messages: Sequence[Message]) -> list[Message]:
+    """The messages with texts for lists of text parts; whatever else is in a message, a language model cannot read."""
+    out = []
+    for m in messages:
+        if not isinstance(m, dict) or "content" not in m:
+            raise UserError(f'a message is {{"role": ..., "content": ...}}, got {m!r:.80}')
+        if not isinstance(m["content"], list | tuple):
+            out.append(m)
+            continue
+        for part in m["content"]:
+            if not isinstance(part, dict) or not isinstance(part.get("text"), str):
+                got = part.get("type", "unnamed") if isinstance(part, dict) else type(part).__name__
+                raise UserError(
+                    f"a message has a part of the kind {got!r}, and this model reads text alone; leave it out, or give a "
+                    "policy that perceives it (examples/look.py)"
+                )
+        out.append({**m, "content": "".join(part["text"] for part in m["content"])})
+    return out
+
+
 def between(tokenizer: Any, messages: Sequence[Message]) -> str:
     """What a chat template writes from the end of an answer to the beginning of the next one, with messages in between.
 
     The difference of two renderings of a made-up conversation, from its last end-of-answer token on; a template that rewrites
     what came before cannot be continued.
     """
+    messages = only_text(messages)
     if not getattr(tokenizer, "chat_template", None):
         return "".join(f"\n{m['content']}\n" for m in messages)
     said = [{"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"}]

@@ -6,7 +6,7 @@ that sampling costs the same as without adapters; `posttrain export` writes the 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,9 @@ from torch import Tensor, nn
 from posttrain.core.errors import UserError
 from posttrain.models.adapter import merged_weight, new_adapter
 from posttrain.models.four_bit import FourBit
+
+if TYPE_CHECKING:
+    from posttrain.models.language import LanguagePolicy
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -44,7 +47,7 @@ class LoRALinear(nn.Linear):
         return merged_weight(self.weight, self.lora_a, self.lora_b, self.scale)
 
 
-def add_lora(policy: Any, rank: int, alpha: float | None = None, seed: int = 0) -> Any:
+def add_lora(policy: LanguagePolicy, rank: int, alpha: float | None = None, seed: int = 0) -> LanguagePolicy:
     """Freeze the policy and add an adapter to every projection; alpha is twice the rank unless given."""
     policy.requires_grad_(False)
     found = 0

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from posttrain.core import rng
+from posttrain.core.adopt import adopt_episode
 from posttrain.core.errors import UserError
 from posttrain.core.protocols import Episode, Policy, RolloutRequest, Step
 from posttrain.core.turn import Observation, Turn
@@ -56,9 +57,10 @@ def episodes(ask: RolloutRequest, n: int = 8, max_turns: int = MAX_TURNS) -> lis
 
 def begin(ask: RolloutRequest, prompt: Prompt, index: int) -> Playing:
     key = rng.key(ask.seed, ask.step, prompt.id, index, "episode")
-    episode = ask.env.open(prompt, key)
-    if episode is None:
+    opened = ask.env.open(prompt, key)
+    if opened is None:
         raise UserError(f"{ask.env.name}.open gave no episode for the prompt {prompt.id!r}")
+    episode = adopt_episode(opened, ask.env.name)
     role = ask.env.first_role(prompt)
     seen = episode.start()
     return Playing(prompt, index, episode, role, policy_of(ask, role).observe(prompt) if seen is None else seen)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from posttrain.core.errors import UserError
-from posttrain.core.protocols import RolloutRequest
+from posttrain.core.protocols import Policy, RolloutRequest
 from posttrain.core.registry import rollout
 from posttrain.core.types import End, Group, Origin, Prompt, Rollout
 
@@ -33,7 +33,7 @@ def logged(ask: RolloutRequest, n: int | None = None, logp: bool = True) -> list
     return groups
 
 
-def _read(policy: Any, prompt: Prompt, answer: dict[str, Any], logp: bool) -> Rollout:
+def _read(policy: Policy, prompt: Prompt, answer: dict[str, Any], logp: bool) -> Rollout:
     made = _actions(policy, prompt, answer)
     reward = answer.get("reward")
     made.reward = None if reward is None else float(reward)

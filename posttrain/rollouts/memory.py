@@ -3,11 +3,11 @@ from __future__ import annotations
 import textwrap
 from dataclasses import replace
 
+from posttrain.core.answers import final_answer
 from posttrain.core.errors import UserError
 from posttrain.core.protocols import RolloutRequest
 from posttrain.core.registry import rollout
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.environments.base import final_answer
 
 READ = (
     "Read one part of a long text and write down all that is needed to answer the question later.\n\n"

@@ -10,7 +10,7 @@ import torch
 from posttrain.core import rng
 from posttrain.core.credit import split_steps, token_ends
 from posttrain.core.errors import UserError
-from posttrain.core.protocols import RolloutRequest
+from posttrain.core.protocols import Policy, RolloutRequest, Scorer
 from posttrain.core.registry import rollout
 from posttrain.core.sampling import Sampling
 from posttrain.core.turn import Observation
@@ -41,7 +41,7 @@ def _prefix(prompt: Prompt, context: Observation, tokens: list[int], worth: floa
     )
 
 
-def step_ends(policy: Any, r: Rollout, level: str) -> list[int]:
+def step_ends(policy: Policy, r: Rollout, level: str) -> list[int]:
     """How many actions an answer has at the end of each of its steps; the last is all of them."""
     ends = token_ends(policy.decode, r.actions)
     places = [next((t + 1 for t, e in enumerate(ends) if e >= end), len(r)) for _, end in split_steps(r.text, level)]
@@ -49,7 +49,7 @@ def step_ends(policy: Any, r: Rollout, level: str) -> list[int]:
 
 
 def label_steps(
-    policy: Any, prompts: Sequence[Prompt], scorer: Any, how: Sampling, shape: tuple[int, int] = (4, 4),
+    policy: Policy, prompts: Sequence[Prompt], scorer: Scorer, how: Sampling, shape: tuple[int, int] = (4, 4),
     level: str = "sentence", seed: int = 0,
 ) -> list[Prompt]:  # fmt: skip
     """Prompts with labelled steps: shape = (answers per prompt, continuations from the end of each step).
@@ -77,7 +77,9 @@ def label_steps(
     return [Prompt(p.id, p.content, p.answer, p.info | {"steps": steps[p.id]}) for p in prompts if p.id in steps]
 
 
-def _with_room(policy: Any, how: Sampling, stems: list[Rollout], keys: list[Any], inner: list[Any]) -> tuple[Any, ...]:
+def _with_room(
+    policy: Policy, how: Sampling, stems: list[Rollout], keys: list[Any], inner: list[Any]
+) -> tuple[Any, ...]:
     """Only the states from which an answer may go on."""
     some = [i for i, s in enumerate(stems) if room(policy, s, how)]
     return [stems[i] for i in some], [keys[i] for i in some], [inner[i] for i in some]

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from posttrain.core import rng
 from posttrain.core.errors import UserError
-from posttrain.core.protocols import RolloutRequest
+from posttrain.core.protocols import Policy, RolloutRequest
 from posttrain.core.registry import rollout
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Branch, Group, Rollout
@@ -44,7 +43,7 @@ def tree(ask: RolloutRequest, n: int = 8,
 
 
 def forks(
-    paths: list[Rollout], n: int, segment: int, branch: int, policy: Any, how: Sampling
+    paths: list[Rollout], n: int, segment: int, branch: int, policy: Policy, how: Sampling
 ) -> list[tuple[int, Rollout, list[int]]]:
     """What grows next in one tree: (path, where from, the paths that come of it, itself or new ones), in order."""
     live = [slot for slot, path in enumerate(paths) if room(policy, path, how)]

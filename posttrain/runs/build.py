@@ -65,7 +65,8 @@ def scorer_of(config: Config, method: Method, env: Environment) -> Scorer:
             f"{env.name} has no gold answers, so it cannot grade itself; say what is good with --reward NAME "
             "(posttrain list --stage reward), or with a function of yours: --reward mine.py:function"
         )
-    return build_scorer(config.reward, env, config.reward_timeout, config.device)
+    scorer: Scorer = build_scorer(config.reward, env, config.reward_timeout, config.device)
+    return scorer
 
 
 def measure(
@@ -148,7 +149,7 @@ def suggested_lr(policy: Policy, method: Method) -> float:
     3e-4 / millions^(3/4); preference losses move whole sequences at once and take a third of it.
     """
     millions = sum(p.numel() for p in policy.parameters()) / 1e6
-    base = 3e-4 / max(1.0, millions) ** 0.75
+    base: float = 3e-4 / max(1.0, millions) ** 0.75
     if any(n.endswith("lora_a") for n, _ in policy.named_parameters()):
         base *= 10  # adapters start at no difference and have few directions to move in
     return base / 3 if method.loss.card.stage == "preference_loss" else base

@@ -10,6 +10,7 @@ from typing import Any
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method, find_method
+from posttrain.core.protocols import Environment
 from posttrain.core.registry import fold, parse, parts
 from posttrain.evals.accuracy import accuracy
 from posttrain.evals.intervals import differences, interval
@@ -119,7 +120,7 @@ def comparable(name: str, n: int | None = None) -> Method:
     return method
 
 
-def _train(method: Method, env: Any, config: Config) -> tuple[float, float, list[float]]:
+def _train(method: Method, env: Environment, config: Config) -> tuple[float, float, list[float]]:
     from posttrain.runs.build import at_test, load_policy, scorer_of, suggested_lr
 
     policy = load_policy(config)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from posttrain.core.errors import UserError
+from posttrain.core.protocols import Policy
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Origin, Rollout
 
@@ -71,8 +72,8 @@ class Guard:
             print(f"warning: {line}" + (f" ({n} times so far)" if n > 1 else ""), file=sys.stderr)
 
 
-def default_limit(policy: Any) -> float:
-    """fp32 rounds near 1e-6 and bf16 near 1e-2 per token; the limits are well above that, and real faults well above the limits."""
+def default_limit(policy: Policy) -> float:
+    """fp32 rounds near 1e-6 and bf16 near 1e-2 per token; the limits are well above, real faults well above them."""
     return LIMITS.get(next(policy.parameters()).dtype, _COARSE)
 
 
@@ -80,7 +81,7 @@ def own_rollouts(groups: list[Group]) -> list[Rollout]:
     return [r for g in groups for r in g.rollouts if r.origin is Origin.SAMPLED and r.mask_T.any() and not r.failed]
 
 
-def diagnose(policy: Any, rollouts: list[Rollout], how: Sampling, step: int) -> Finding:
+def diagnose(policy: Policy, rollouts: list[Rollout], how: Sampling, step: int) -> Finding:
     """The likeliest cause: what the rollouts and settings say outright first, then the shape of the gap over tokens."""
     return (
         _stale(rollouts, step)
@@ -106,7 +107,7 @@ def _stale(rollouts: list[Rollout], step: int) -> Finding | None:
     )
 
 
-def _temperature(policy: Any, how: Sampling) -> Finding | None:
+def _temperature(policy: Policy, how: Sampling) -> Finding | None:
     sampled, assumed = how.temperature or 1.0, policy.temperature  # greedy answers carry log-probabilities at 1
     if sampled == assumed:
         return None
@@ -115,7 +116,7 @@ def _temperature(policy: Any, how: Sampling) -> Finding | None:
     )
 
 
-def _context(policy: Any, rollouts: list[Rollout]) -> Finding | None:
+def _context(policy: Policy, rollouts: list[Rollout]) -> Finding | None:
     """The context a rollout carries is not what the policy makes of its prompt."""
     odd = [r for r in rollouts if r.turns[0].observation.key != policy.observe(r.prompt).key]
     if not odd:
@@ -123,7 +124,7 @@ def _context(policy: Any, rollouts: list[Rollout]) -> Finding | None:
     return _template(f"{len(odd)} of {len(rollouts)} answers carry a context that is not their prompt as encoded here")
 
 
-def _shape(policy: Any, rollouts: list[Rollout], how: Sampling) -> Finding | None:
+def _shape(policy: Policy, rollouts: list[Rollout], how: Sampling) -> Finding | None:
     """What the gaps of single tokens look like. The policy has moved by one step since; real faults are larger."""
     gaps = signed_gaps(policy, rollouts)
     size = float(torch.cat(gaps).abs().mean())
@@ -144,13 +145,13 @@ def _shape(policy: Any, rollouts: list[Rollout], how: Sampling) -> Finding | Non
 
 
 @torch.no_grad()
-def signed_gaps(policy: Any, rollouts: list[Rollout]) -> list[Tensor]:
+def signed_gaps(policy: Policy, rollouts: list[Rollout]) -> list[Tensor]:
     """logp_trainer - logp_sampler of each rollout's own actions."""
     logp_BT = policy.forward(rollouts, ("logp_BT",))["logp_BT"].cpu().float()
     return [(logp_BT[b, : len(r)] - r.logp_T.float())[r.mask_T] for b, r in enumerate(rollouts)]
 
 
-def fitted_temperature(policy: Any, rollouts: list[Rollout]) -> tuple[float, float]:
+def fitted_temperature(policy: Policy, rollouts: list[Rollout]) -> tuple[float, float]:
     """The temperature under which the trainer comes nearest to the sampler, and the gap that is left."""
     was, found = policy.temperature, []
     try:

@@ -13,7 +13,7 @@ from torch import Tensor
 from posttrain.core.config import Config
 from posttrain.core.loop import Loop
 from posttrain.core.method import Method
-from posttrain.core.protocols import Environment
+from posttrain.core.protocols import Environment, Scorer
 from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.rewards.runtime.scorer import BaseScorer, Prescored, Verdict, answers_of
 from posttrain.rollouts.sources import LocalSource
@@ -87,8 +87,10 @@ class FunctionScorer(BaseScorer):
         return [Verdict(x) for x in self.of(answers_of(groups)).tolist()]
 
 
-def loop_of(policy: Any, method: Method, env: Any, config: Config, scorer: Any = None, decay: int = 0) -> Loop:
-    """A loop around a policy, recorded in memory; without a scorer the answers must come with their rewards."""
+def loop_of(
+    policy: Any, method: Method, env: Environment, config: Config, scorer: Scorer | None = None, decay: int = 0
+) -> Loop:
+    """A loop around a policy that remembers in memory; without a scorer the answers must come with their worth."""
     settings = (config.seed, config.lr, config.warmup, config.max_norm, config.micro_tokens, decay)
     how = (config.sampling, config.prompts, config.seed)
     policies: dict[str, Any] = dict(policy) if isinstance(policy, Mapping) else {"policy": policy}
@@ -105,7 +107,7 @@ def loop_of(policy: Any, method: Method, env: Any, config: Config, scorer: Any =
 
 
 def fit(
-    policy: Any, method: Method, env: Any, config: Config, scorer: Any = None,
+    policy: Any, method: Method, env: Environment, config: Config, scorer: Scorer | None = None,
     after: Callable[[int], None] | None = None, decay: int = 0,
 ) -> list[dict[str, float]]:  # fmt: skip
     """Train the policy in place as a run would; returns the figures of each step. `after` is called with each step done,

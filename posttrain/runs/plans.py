@@ -13,6 +13,7 @@ from posttrain.core.config import Config, to_dict
 from posttrain.core.errors import UserError
 from posttrain.core.loop import Loop
 from posttrain.core.plan import Context, Copy, Do, Phase, Plan, Stopped
+from posttrain.core.protocols import Policy
 from posttrain.rewards.scorers.spec import build_scorer
 from posttrain.runs.build import Pieces, build_loop, load_policy
 from posttrain.runs.run import Run
@@ -71,7 +72,7 @@ def _do(part: Phase | Do | Copy, context: Context, callbacks: tuple[Any, ...]) -
     torch.set_grad_enabled(True)
 
 
-def _phase_loop(part: Phase, policy: Any, context: Context, callbacks: tuple[Any, ...]) -> Loop:
+def _phase_loop(part: Phase, policy: Policy, context: Context, callbacks: tuple[Any, ...]) -> Loop:
     """The loop of a phase: the run's settings, changed as the phase says."""
     name = part.name
     steps = part.steps(context) if callable(part.steps) else part.steps

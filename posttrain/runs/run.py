@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from posttrain.core.errors import UserError
+from posttrain.core.protocols import Policy
 from posttrain.core.types import Group
 from posttrain.runs.checkpoint import Checkpoint, Tables, disk_errors, newest, prune, sweep, write, write_atomic
 from posttrain.runs.store import Store
@@ -129,7 +130,7 @@ class Run:
         """The phase and all it leaves behind are complete; a restart will not do it again."""
         self.store.finish(check_name(phase))
 
-    def load_weights(self, phase: str, policy: Any) -> None:
+    def load_weights(self, phase: str, policy: Policy) -> None:
         """The weights a phase ended with, into a policy; a critic that has been dropped since is left out."""
         ck = newest(self.checkpoints, phase)
         if ck is None:
@@ -223,7 +224,8 @@ def load_learners(learners: dict[str, Any], tables: Tables, states: dict[str, An
 def read_config(folder: Path) -> dict[str, Any]:
     """The settings a run was started with."""
     try:
-        return json.loads((folder / "config.json").read_text())
+        settings: dict[str, Any] = json.loads((folder / "config.json").read_text())
+        return settings
     except FileNotFoundError:
         raise UserError(f"no run in {folder}: there is no config.json") from None
     except ValueError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,6 +17,9 @@ from posttrain.models.decoder import Decoder
 from posttrain.serving.backends import NativeBackend, PlainBackend
 from posttrain.serving.request import QueueFull, Request
 
+if TYPE_CHECKING:
+    from posttrain.models.language import LanguagePolicy
+
 
 class Queue(threading.Thread):
     """Admits requests in order and runs the model while there is work; no error of a request ends the thread.
@@ -24,7 +27,7 @@ class Queue(threading.Thread):
     slots: answers that run at a time (0: the backend's default); max_queued: answers that run or wait at a time
     """
 
-    def __init__(self, policy: Any, slots: int = 0, max_queued: int = 256) -> None:
+    def __init__(self, policy: LanguagePolicy, slots: int = 0, max_queued: int = 256) -> None:
         super().__init__(name="posttrain-queue", daemon=True)
         policy.eval()
         native = isinstance(policy.model, Decoder)

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,6 +22,9 @@ from posttrain.serving.openai import ApiError, CompletionRequest, finish_reason,
 from posttrain.serving.queue import Queue
 from posttrain.serving.request import Progress, QueueFull, Request
 
+if TYPE_CHECKING:
+    from posttrain.models.language import LanguagePolicy
+
 MAX_TOKENS = 512  # per answer, where the request does not say
 POLL_SECONDS = 0.5  # between two checks whether the client is still connected
 
@@ -34,7 +37,7 @@ class Service:
     """
 
     def __init__(
-        self, policy: Any, name: str, slots: int = 0, max_queued: int = 256, max_tokens: int = MAX_TOKENS
+        self, policy: LanguagePolicy, name: str, slots: int = 0, max_queued: int = 256, max_tokens: int = MAX_TOKENS
     ) -> None:
         self.policy, self.name, self.max_tokens = policy, name, max_tokens
         self.queue = Queue(policy, slots, max_queued)

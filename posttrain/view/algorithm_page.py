@@ -19,7 +19,7 @@ from posttrain.core.plan import Copy, Cycle, Do, Gate, Phase, Plan
 from posttrain.core.registry import _PARTS, STAGES, Card, Part, discover_new, find, fold, parse
 
 _PLUMBING = tuple(
-    f"posttrain.core.{x}" for x in ("types", "turn", "batch", "protocols", "errors", "registry", "sampling")
+    f"posttrain.core.{x}" for x in ("types", "turn", "batch", "protocols", "errors", "part", "registry", "sampling")
 )
 _STAGE_WORDS = {
     "prompts": "which prompts",

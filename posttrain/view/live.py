@@ -49,7 +49,7 @@ class Watch:
         self.seen, self.figures, self.total = 0, {}, loop.config.steps
         written = loop.method.rollout.card.data in ("demonstrations", "pairs")
         self.curve = "loss" if written else "reward"  # written answers have neither a reward nor an entropy to show
-        self.measured = "pairs ranked right" if loop.method.rollout.name == "pairs" else "accuracy"
+        self.measured = "pairs ranked right" if loop.method.rollout.card.data == "pairs" else "accuracy"
         self.recent.clear()
 
     def step(self, step: int, metrics: dict[str, float]) -> None:

@@ -67,19 +67,21 @@ class Muon(torch.optim.Optimizer):
 
     def _matrix(self, grad: torch.Tensor, state: dict[str, torch.Tensor], group: dict[str, Any]) -> torch.Tensor:
         m = state.setdefault("momentum", torch.zeros_like(grad)).mul_(group["momentum"]).add_(grad)
-        return 0.2 * max(grad.shape) ** 0.5 * orthogonal(grad + group["momentum"] * m)
+        scale: float = 0.2 * max(grad.shape) ** 0.5
+        return scale * orthogonal(grad + group["momentum"] * m)
 
     def _adam(self, grad: torch.Tensor, state: dict[str, torch.Tensor], group: dict[str, Any]) -> torch.Tensor:
         (b1, b2), t = group["betas"], float(state["step"])
         m = state.setdefault("exp_avg", torch.zeros_like(grad)).lerp_(grad, 1 - b1)
         v = state.setdefault("exp_avg_sq", torch.zeros_like(grad)).lerp_(grad * grad, 1 - b2)
-        return m / (1 - b1**t) / ((v / (1 - b2**t)).sqrt() + group["eps"])
+        update: torch.Tensor = m / (1 - b1**t) / ((v / (1 - b2**t)).sqrt() + group["eps"])
+        return update
 
 
 def orthogonal(x: torch.Tensor, rounds: int = 5) -> torch.Tensor:
     """The nearest matrix with singular values about 1, by Newton-Schulz: s <- 3.4445 s - 4.775 s^3 + 2.0315 s^5."""
     wide = x.shape[0] > x.shape[1]
-    y = (x.T if wide else x).to(torch.bfloat16 if x.is_cuda else torch.float32)
+    y: torch.Tensor = (x.T if wide else x).to(torch.bfloat16 if x.is_cuda else torch.float32)
     y = y / (y.norm() + 1e-7)
     for _ in range(rounds):
         a = y @ y.T

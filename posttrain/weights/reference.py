@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from posttrain.core.protocols import Policy
 from posttrain.core.registry import reference
 from posttrain.core.turn import Turn
 
@@ -17,7 +18,7 @@ class Frozen:
 
     policy: Any = None  # a Policy once it has started
 
-    def start(self, policy: Any) -> None:
+    def start(self, policy: Policy) -> None:
         """Take the copy; called once, with the policy as the phase begins."""
         self.policy = policy.clone().eval().requires_grad_(False)
 
@@ -27,7 +28,7 @@ class Frozen:
         out = self.policy.forward(rows, names)
         return {name: out[name] for name in names}
 
-    def after_step(self, policy: Any, step: int) -> None:
+    def after_step(self, policy: Policy, step: int) -> None:
         """Called after every update."""
 
     def tensors(self) -> dict[str, Tensor]:
@@ -51,7 +52,7 @@ class ema(Frozen):
         self.decay = decay
 
     @torch.no_grad()
-    def after_step(self, policy: Any, step: int) -> None:
+    def after_step(self, policy: Policy, step: int) -> None:
         live = dict(policy.named_parameters())
         for name, p in self.policy.named_parameters():
             p.lerp_(live[name].detach(), 1 - self.decay)
@@ -65,7 +66,7 @@ class reset(Frozen):
         self.every = every
 
     @torch.no_grad()
-    def after_step(self, policy: Any, step: int) -> None:
+    def after_step(self, policy: Policy, step: int) -> None:
         if (step + 1) % self.every == 0:
             live = dict(policy.named_parameters())
             for name, p in self.policy.named_parameters():

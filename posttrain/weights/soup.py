@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
+from posttrain.core.protocols import Policy
 from posttrain.core.registry import reference
 from posttrain.weights.reference import Frozen
 
@@ -18,7 +17,7 @@ class soup(Frozen):
     def __init__(self, alpha: float = 0.5) -> None:
         self.alpha = alpha
 
-    def start(self, policy: Any) -> None:
+    def start(self, policy: Policy) -> None:
         if self.policy is None:
             super().start(policy)
             return
@@ -26,7 +25,7 @@ class soup(Frozen):
 
 
 @torch.no_grad()
-def blend(policy: Any, other: Any, alpha: float) -> None:
+def blend(policy: Policy, other: Policy, alpha: float) -> None:
     """The policy's weights become alpha of its own and 1 - alpha of the other's, in place."""
     theirs = dict(other.named_parameters())
     for name, p in policy.named_parameters():

@@ -9,9 +9,10 @@ from random import Random
 
 import pytest
 
+from posttrain.core.answers import final_answer
 from posttrain.core.errors import UserError
 from posttrain.core.types import Prompt
-from posttrain.environments.base import Problem, Task, final_answer, split_of
+from posttrain.environments.base import Problem, Task, split_of
 from posttrain.environments.school import (
     DIRECT,
     LEVELS,

@@ -10,8 +10,9 @@ from random import Random
 import pytest
 
 from examples import pocket_corpus
+from posttrain.core.answers import final_answer
 from posttrain.core.types import Prompt
-from posttrain.environments.base import Problem, final_answer
+from posttrain.environments.base import Problem
 from posttrain.environments.school import DIRECT, LEVELS, TASKS, THINK, arithmetic, countdown, school, units
 from posttrain.environments.school.noisy_solver import NoisySolver
 

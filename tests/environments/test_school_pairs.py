@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from examples.make_pairs import FILE, ROWS, pairs
+from posttrain.core.answers import final_answer
 from posttrain.core.errors import UserError
 from posttrain.core.types import Prompt
-from posttrain.environments.base import final_answer
 from posttrain.environments.language.courtesy import utility
 from posttrain.environments.preferences import preferences
 from posttrain.environments.presets import SHIPPED, pair_set

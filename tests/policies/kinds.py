@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 
 import posttrain as pt
 from claims.worlds.tabular import TabularPolicy
+from examples import look
 from examples.off_policy import SAC, sac
 from examples.two_roles import ANSWERS, QUESTIONS, Chooser, School, objective
 from posttrain.losses.value.value_loss import value_loss
@@ -94,6 +96,14 @@ def _same_letter(rollouts: list[pt.Rollout]) -> torch.Tensor:
     return torch.tensor([float((r.actions == r.prompt.info["row"]).float().mean()) for r in rollouts])
 
 
+def _many_letters(rollouts: list[pt.Rollout]) -> torch.Tensor:
+    return torch.tensor([float(len(set(r.actions.tolist()))) for r in rollouts])
+
+
+def _dark(rollouts: list[pt.Rollout]) -> torch.Tensor:
+    return torch.tensor([-float(r.actions[-1].mean()) for r in rollouts])
+
+
 def _gaussian(seed: int) -> GaussianPolicy:
     return GaussianPolicy(2, 2, width=8, seed=seed)
 
@@ -116,11 +126,23 @@ KINDS: dict[str, Kind] = {
         grpo.but(terms=(), rollout=grpo.rollout.but(n=4), others=(objective("proposer"),)),
         School(), others=lambda seed: {"proposer": Chooser(1, QUESTIONS, seed + 100)},
     ),
+    "picture": Kind(
+        look.policy_of, look.METHOD.but(rollout=look.METHOD.rollout.but(n=4)), look.Look(), FunctionScorer(_many_letters)
+    ),
     "replay": Kind(
         lambda seed: SAC(2, 2, width=8, seed=seed), sac, Push(),
         source=partial(ReplaySource, size=16, every=2), samples=False,
     ),
 }  # fmt: skip
+
+
+if find_spec("sklearn"):
+    from examples import denoise
+
+    KINDS["denoising"] = Kind(
+        lambda seed: denoise.Denoiser(width=16, seed=seed), grpo.but(rollout=grpo.rollout.but(n=4), terms=()),
+        denoise.draws("train", 12), FunctionScorer(_dark),
+    )  # fmt: skip
 
 
 def config(**changes: Any) -> pt.Config:

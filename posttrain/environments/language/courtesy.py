@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from posttrain.core import rng as draws
+from posttrain.core.answers import final_answer
 from posttrain.core.protocols import Environment
 from posttrain.core.types import Prompt
-from posttrain.environments.base import Task, final_answer
+from posttrain.environments.base import Task
 from posttrain.environments.school import school
 from posttrain.environments.school.instructions import politeness, unmet, variants, warmth, words_of
 

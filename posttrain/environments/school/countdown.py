@@ -57,7 +57,7 @@ def _value(node: ast.expr, used: Counter[int]) -> Fraction:
 
 def check(prompt: Prompt, answer: str) -> bool:
     """The expression hits the target with the numbers that were given."""
-    return value_of(answer, prompt.info["numbers"]) == prompt.info["target"]
+    return bool(value_of(answer, prompt.info["numbers"]) == prompt.info["target"])
 
 
 def reach(numbers: Sequence[int], ops: Sequence[str]) -> int:

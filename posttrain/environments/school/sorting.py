@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from random import Random
 
+from posttrain.core.answers import plain
 from posttrain.core.types import Prompt
-from posttrain.environments.base import Problem, plain
+from posttrain.environments.base import Problem
 from posttrain.environments.school.noisy_solver import CAREFUL, NoisySolver
 from posttrain.environments.school.words import ANIMALS, BY_LENGTH, COLOURS, ITEMS
 

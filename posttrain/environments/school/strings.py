@@ -166,4 +166,4 @@ def make(rng: Random, level: int, hand: NoisySolver = CAREFUL) -> Problem:
 
 def check(prompt: Prompt, answer: str) -> bool:
     """Letters must match, with case; spaces between them do not matter, so `e n o t s` is `enots`."""
-    return "".join(answer.split()).rstrip(".") == prompt.answer
+    return bool("".join(answer.split()).rstrip(".") == prompt.answer)

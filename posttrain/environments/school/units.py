@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from random import Random
 
+from posttrain.core.answers import plain
 from posttrain.core.types import Prompt
-from posttrain.environments.base import Problem, as_number, plain
+from posttrain.environments.base import Problem, as_number
 from posttrain.environments.school.noisy_solver import CAREFUL, NoisySolver
 
 DEFAULT_LEVEL = 3

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from posttrain.core.errors import UserError
+from posttrain.core.protocols import Environment
 from posttrain.core.registry import Part
 from posttrain.core.types import Prompt
 from posttrain.rewards.auditing.attacks import CORRUPTIONS, DEGENERATE, STYLES, Attack, gold_of
@@ -53,7 +54,9 @@ class AuditReport:
         return "\n".join([head, *table, *(f"- {f}" for f in self.findings or ("nothing to exploit was found",))])
 
 
-def audit(reward: Any, prompts: Sequence[Prompt], environment: Any = None, timeout: float = 10.0) -> AuditReport:
+def audit(
+    reward: Any, prompts: Sequence[Prompt], environment: Environment | None = None, timeout: float = 10.0
+) -> AuditReport:
     """Score families of answers to the prompts and say which an optimiser would be paid for.
 
     reward is a rule or a function as the RewardSum takes them; the rule `task` is given the environment. Corrupted and

@@ -35,7 +35,7 @@ def expressions(text: str) -> list[Any]:
     """What math-verify reads in a text; a bare expression without $ or box is read as LaTeX."""
     from math_verify import parse
 
-    found = parse(text, parsing_timeout=None)
+    found: list[Any] = parse(text, parsing_timeout=None)
     return found or parse(f"${text}$", parsing_timeout=None)
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from posttrain.core.answers import golds, marked, same
+from posttrain.core.answers import final_answer, golds, marked, same
 from posttrain.core.registry import reward
 from posttrain.core.selfcheck import problems
 from posttrain.core.types import Prompt
-from posttrain.environments.base import final_answer
 
 
 @reward(title="Multiple choice")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 
-from posttrain.core.answers import marked
+from posttrain.core.answers import final_answer, marked
 from posttrain.core.registry import reward
 from posttrain.core.selfcheck import problems
 from posttrain.core.types import Prompt
-from posttrain.environments.base import final_answer
 from posttrain.environments.school.countdown import value_of
 
 _SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "[": "(", "]": ")"})

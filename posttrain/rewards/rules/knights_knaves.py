@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 
-from posttrain.core.answers import golds, marked
+from posttrain.core.answers import final_answer, golds, marked
 from posttrain.core.registry import reward
 from posttrain.core.selfcheck import problems
 from posttrain.core.types import Prompt
-from posttrain.environments.base import final_answer
 
 _ROLE = re.compile(r"\b([A-Z]\w*)\b\**\s*(?:is|:|=|-)\s*\**\s*(?:an?\s+)?(knight|knave)\b", re.IGNORECASE)
 

@@ -7,12 +7,11 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from posttrain.core.answers import boxed, golds, marked
+from posttrain.core.answers import boxed, final_answer, golds, marked
 from posttrain.core.errors import UserError
 from posttrain.core.registry import reward
 from posttrain.core.selfcheck import problems
 from posttrain.core.types import Prompt
-from posttrain.environments.base import final_answer
 from posttrain.rewards.runtime.worker import Pool
 
 

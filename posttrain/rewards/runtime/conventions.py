@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from posttrain.core.errors import UserError, nearest
@@ -45,7 +45,7 @@ class Call:
     names: tuple[str, ...] = ()  # TRL: the keywords it takes
     needed: tuple[str, ...] = ()  # TRL: those without a default
     open: bool = False  # TRL: takes **columns
-    chat: bool | None = None  # TRL: completions as messages; None until it is known
+    chat: bool | None = field(default=None, compare=False)  # TRL: completions as messages; None until it is known
 
 
 def adapt(fn: Any) -> Call:

@@ -46,7 +46,7 @@ class RewardSum(BaseScorer):
             raise UserError(f"two rewards have the same name in {names}; a rollout keeps one number for each name")
         if timeout <= 0 or workers < 1:
             raise UserError(f"a scorer needs timeout > 0 and workers >= 1, got timeout={timeout}, workers={workers}")
-        self.timeout, self.workers = timeout, workers
+        self.name, self.timeout, self.workers = " + ".join(names), timeout, workers
         self.weights = {name: float(weight) for name, _, weight in rewards}
         self.rewards = {name: fn if is_scorer(fn) else _checked(fn) for name, fn, _ in rewards}
         self.loop = EventLoop()

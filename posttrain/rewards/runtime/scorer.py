@@ -170,8 +170,8 @@ def answers_of(groups: Sequence[Group]) -> list[Rollout]:
     return [r for g in groups for r in g.rollouts]
 
 
-def texts_of(scorer: Any, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
-    """The rewards of plain texts; an error where a scorer needs more than the text."""
+def texts_of(scorer: Scorer, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
+    """What plain texts are worth; a sentence where a scorer needs more than the text."""
     if not isinstance(scorer, TextScorer):
         name = type(scorer).__name__
         raise UserError(f"{name} judges answers beside their siblings or token by token; it cannot score a text alone")

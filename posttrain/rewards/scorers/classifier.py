@@ -21,7 +21,7 @@ def load_classifier(folder: Path, device: str = "") -> Classifier:
 
     from posttrain.models.load import usable
 
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()
     device = usable(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
     try:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
 from posttrain.core.credit import Span, spans_to_tokens, split_steps, token_ends
 from posttrain.core.errors import UserError
+from posttrain.core.protocols import Environment
 from posttrain.core.registry import scorer, split_sum
 from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.rewards.runtime.scorer import NAN, BaseScorer, Outcome, Verdict, answers_of
@@ -81,7 +81,7 @@ class FineGrained(BaseScorer):
         return Verdict(reward, found, reward_T)
 
 
-def models_of(spec: str, env: Any) -> list[SegmentModel]:
+def models_of(spec: str, env: Environment) -> list[SegmentModel]:
     """`"0.3*phrase:repetition + answer:task"` as models: weight * level : rule."""
     made = []
     for piece in split_sum(spec):

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from posttrain.core.protocols import Scorer
 from posttrain.core.registry import scorer
 from posttrain.core.types import Group, Rollout
 from posttrain.rewards.runtime.scorer import NAN, BaseScorer, Verdict, answers_of
@@ -21,7 +22,7 @@ class ProcessModel(BaseScorer):
     The outcome is `scorer`'s, also as the component `outcome`.
     """
 
-    def __init__(self, scorer: Any, model: Any, level: str = "sentence") -> None:
+    def __init__(self, scorer: Scorer, model: Any, level: str = "sentence") -> None:
         self.inner, self.model, self.level = scorer, RewardModel(model), level
 
     def verdicts(self, groups: list[Group]) -> list[Verdict]:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from posttrain.core.errors import UserError, nearest, unknown
+from posttrain.core.protocols import Environment
 from posttrain.core.python_file import import_file
 from posttrain.core.registry import Part, find, parse, split_sum
 from posttrain.rewards.rules.task import task
@@ -30,12 +32,12 @@ _LITERAL = (str, int, float, bool)
 class Build:
     """What a scorer is built for: the task, seconds per call, the device of networks."""
 
-    env: Any
+    env: Environment
     timeout: float = 10.0
     device: str = ""
 
 
-def build_scorer(spec: str, env: Any, timeout: float = 10.0, device: str = "") -> Any:
+def build_scorer(spec: str, env: Environment, timeout: float = 10.0, device: str = "") -> Any:
     """The scorer a spec stands for."""
     if not spec:
         return task_scorer(env, timeout)
@@ -46,7 +48,7 @@ def build_scorer(spec: str, env: Any, timeout: float = 10.0, device: str = "") -
     return RewardSum(rewards, timeout)
 
 
-def task_scorer(env: Any, timeout: float = 10.0) -> RewardSum:
+def task_scorer(env: Environment, timeout: float = 10.0) -> RewardSum:
     """The task's own grade, with a time limit; the same in training and in evaluation."""
     return RewardSum([("task", task.but(environment=env), 1.0)], timeout)
 
@@ -63,7 +65,7 @@ def summands(spec: str) -> list[tuple[float, str]]:
     return out
 
 
-def named(name: str, env: Any) -> tuple[str, Any]:
+def named(name: str, env: Environment) -> tuple[str, Any]:
     """(what a rollout keeps its number under, the reward): a rule, a function, a reward model or a scorer."""
     return _named(name, Build(env))
 
@@ -136,7 +138,12 @@ def _judge(spec: str, how: Build) -> Any:
     return by_score(_texts(spec, how))
 
 
-_READ = {"judge": _judge, "scorer": _scorer, "texts": _texts, "folder": lambda text, how: str(text)}
+_READ: dict[str, Callable[[str, Build], Any]] = {
+    "judge": _judge,
+    "scorer": _scorer,
+    "texts": _texts,
+    "folder": lambda text, how: str(text),
+}
 _EXAMPLE = {"judge": "mine.py:prefer", "scorer": "numeric", "texts": "numeric", "folder": "runs/NAME"}
 
 

@@ -99,7 +99,7 @@ def states(batch: Batch) -> Tensor:
     else:
         state_BT = batch["state_BT"][:, : batch.mask_BT.shape[1]]
         key_BT2 = torch.stack([state_BT, batch["group_B"].unsqueeze(-1).expand_as(state_BT)], -1)
-    _, index_N = torch.unique(key_BT2.flatten(0, 1), dim=0, return_inverse=True)
+    index_N: Tensor = torch.unique(key_BT2.flatten(0, 1), dim=0, return_inverse=True)[1]
     return index_N.view(key_BT2.shape[:2])
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -96,7 +95,7 @@ def without_the_decision(
 class Labelled(Environment):
     """Hard questions, which need a thought, and (unless hard_only) every second time an easy one, which needs none."""
 
-    def __init__(self, hard: Any, easy: Any, hard_only: bool = False) -> None:
+    def __init__(self, hard: Environment, easy: Environment, hard_only: bool = False) -> None:
         self.hard, self.easy, self.hard_only, self.name = hard, easy, hard_only, f"{hard.name}+{easy.name}"
 
     def prompt(self, index: int, split: str = "train") -> Prompt:

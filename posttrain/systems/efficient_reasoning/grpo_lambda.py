@@ -37,7 +37,7 @@ def short_where_solved(batch: Batch, top: float = 0.2, alpha: float = 0.2, outco
 
 def best_groups(rate_B: Tensor, group_B: Tensor, valid_B: Tensor, top: float) -> Tensor:
     """The groups of the highest rates, ceil(top M) of M; of equal ones those that come first by number."""
-    groups_M = torch.unique(group_B[valid_B])
+    groups_M: Tensor = torch.unique(group_B[valid_B])
     rates = [float(rate_B[group_B == g][0]) for g in groups_M]
     order = sorted(range(len(rates)), key=lambda m: -rates[m])
     return groups_M[order[: math.ceil(top * len(rates) - 1e-9)]]

@@ -15,7 +15,7 @@ from posttrain.core.batch import Batch
 from posttrain.core.credit import split_steps, token_ends
 from posttrain.core.errors import UserError
 from posttrain.core.method import method
-from posttrain.core.protocols import RolloutRequest
+from posttrain.core.protocols import Policy, RolloutRequest
 from posttrain.core.registry import advantage, rollout
 from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.methods.grpo import grpo
@@ -43,7 +43,7 @@ def probed(ask: RolloutRequest, n: int = 8, probe: Probe | None = None,
 
 
 @torch.no_grad()
-def progress(policy: Any, r: Rollout, level: str = "sentence") -> list[float]:
+def progress(policy: Policy, r: Rollout, level: str = "sentence") -> list[float]:
     """Each token's p: pieces are sentences between <think> and </think>, the gold answer is forced after each."""
     if not isinstance(r.prompt.answer, str):
         raise UserError(f"prompt {r.prompt.id!r} has no gold answer; MRT measures progress towards it")
@@ -59,7 +59,7 @@ def progress(policy: Any, r: Rollout, level: str = "sentence") -> list[float]:
     return [next((p for a, b, p in pieces if a < end <= b), 0.0) for end in ends]
 
 
-def forced(policy: Any, prompt: Prompt, heads: list[str]) -> list[float]:
+def forced(policy: Policy, prompt: Prompt, heads: list[str]) -> list[float]:
     """The chance that the policy, having written each head, goes on with the gold answer and ends."""
     whole = [policy.written(prompt, head + prompt.answer) for head in heads]
     more = [len(w) - len(policy.written(prompt, head)) + 1 for w, head in zip(whole, heads, strict=True)]

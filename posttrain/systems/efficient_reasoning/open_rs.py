@@ -41,7 +41,7 @@ def cosine_and_form(
 class Mixed(Environment):
     """Every second training question from an easier task; test questions are those of the first task."""
 
-    def __init__(self, hard: Any, easy: Any) -> None:
+    def __init__(self, hard: Environment, easy: Environment) -> None:
         self.hard, self.easy, self.name = hard, easy, f"{hard.name}+{easy.name}"
 
     def prompt(self, index: int, split: str = "train") -> Prompt:

@@ -12,7 +12,7 @@ import torch
 from posttrain.core import rng
 from posttrain.core.errors import UserError
 from posttrain.core.method import method
-from posttrain.core.protocols import RolloutRequest
+from posttrain.core.protocols import Policy, RolloutRequest
 from posttrain.core.registry import rollout
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt, Rollout
@@ -38,7 +38,7 @@ def dataset_reset(ask: RolloutRequest, n: int = 8, beta: float = 0.5
     return [Group(p, [replace(r, index=i) for i, r in enumerate(some)]) for p, some in zip(prompts, made, strict=True)]
 
 
-def start(policy: Any, prompt: Prompt, draw: Any, beta: float, how: Sampling) -> Rollout:
+def start(policy: Policy, prompt: Prompt, draw: Any, beta: float, how: Sampling) -> Rollout:
     """The prompt alone, or with a prefix of its demonstration that leaves at least one action to choose."""
     told = next((x for k in ("demonstration", "chosen") if isinstance(x := prompt.info.get(k), str)), prompt.answer)
     resets, share = draw.random() < beta, draw.random()

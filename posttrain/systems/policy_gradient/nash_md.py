@@ -11,6 +11,7 @@ from posttrain.core import rng
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
 from posttrain.core.plan import Context, Copy, Phase, Plan, plan
+from posttrain.core.protocols import Policy
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group
 from posttrain.methods.reinforce import reinforce
@@ -32,7 +33,7 @@ class Opponent:
     """
 
     def __init__(
-        self, policy: Any, reference: Any, how: Sampling, beta: float = 0.125, m: int = 1, seed: int = 0
+        self, policy: Policy, reference: Policy, how: Sampling, beta: float = 0.125, m: int = 1, seed: int = 0
     ) -> None:
         if not 0 <= beta <= 1 or m < 1:
             raise UserError(f"got beta={beta}, m={m}; beta is a share between 0 and 1, and m at least 1")

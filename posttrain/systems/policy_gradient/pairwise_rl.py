@@ -13,6 +13,7 @@ from posttrain.core import rng
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
 from posttrain.core.plan import Context, Copy, Do, Phase, Plan, plan
+from posttrain.core.protocols import Policy
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt
 from posttrain.environments.language.listed import Listed, from_rows
@@ -48,7 +49,7 @@ class PairJudge:
     P(a wins) = pi(A | x, a, b) / (pi(A | x, a, b) + pi(B | x, a, b)); ask in both orders, since it may like a place.
     """
 
-    def __init__(self, policy: Any, ask: Ask = ask, words: tuple[str, str] = WORDS) -> None:
+    def __init__(self, policy: Policy, ask: Ask = ask, words: tuple[str, str] = WORDS) -> None:
         self.policy, self.ask, self.words = policy, ask, words
 
     @torch.no_grad()
@@ -74,7 +75,7 @@ class Anchors:
     They are drawn by the prompt's identity, so that a resumed run finds the same ones.
     """
 
-    def __init__(self, policy: Any, how: Sampling, m: int = 1, seed: int = 0) -> None:
+    def __init__(self, policy: Policy, how: Sampling, m: int = 1, seed: int = 0) -> None:
         self.policy, self.how, self.m, self.seed = policy, how, m, seed
         self.known: dict[str, list[str]] = {}
 

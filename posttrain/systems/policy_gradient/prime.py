@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
@@ -13,6 +11,7 @@ from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
 from posttrain.core.plan import Context, Copy, Phase, Plan, alternate, plan
+from posttrain.core.protocols import Policy, Scorer
 from posttrain.core.registry import policy_loss, scorer
 from posttrain.core.types import Group
 from posttrain.losses.aggregate import sequence_mean, token_mean
@@ -31,7 +30,7 @@ class Implicit(BaseScorer):
     r_t = beta (log pi_prm(y_t) - log pi_ref(y_t)), in reward_T;  the outcome is `scorer`'s, also as component `outcome`
     """
 
-    def __init__(self, scorer: Any, prm: Any, reference: Any, beta: float = 0.05, rows: int = 64) -> None:
+    def __init__(self, scorer: Scorer, prm: Policy, reference: Policy, beta: float = 0.05, rows: int = 64) -> None:
         self.inner, self.prm, self.reference, self.beta, self.rows = scorer, prm, reference, beta, rows
 
     @torch.no_grad()

@@ -73,7 +73,7 @@ class task_balanced:
                     out.append(env.prompt(have[order[i % len(have)]], "train"))
         return out
 
-    def rows(self, env: Any) -> dict[str, list[int]]:
+    def rows(self, env: Environment) -> dict[str, list[int]]:
         """task -> where its prompts stand in the first pass over the set."""
         if self._known is None or self._known[0] is not env:
             found: dict[str, list[int]] = {}

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from posttrain.core.answers import final_answer
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
 from posttrain.core.plan import Context, Phase, Plan, plan
 from posttrain.core.registry import scorer
 from posttrain.core.types import Group, Prompt
-from posttrain.environments.base import final_answer
 from posttrain.environments.worked import Worked
 from posttrain.losses.regularisers.kl import kl
 from posttrain.methods.grpo import grpo

@@ -19,7 +19,7 @@ from posttrain.core.credit import on_last
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
 from posttrain.core.plan import Context, Do, Phase, Plan, plan
-from posttrain.core.protocols import Environment
+from posttrain.core.protocols import Environment, Policy
 from posttrain.core.registry import policy_loss, scorer, shaping
 from posttrain.core.types import Group, Prompt
 from posttrain.evals.accuracy import held_out
@@ -71,7 +71,7 @@ class Prompted(BaseScorer):
         return [Verdict(y, {"gap": x, "right": float(x > 0)}) for x, y in zip(gap_B.tolist(), worth, strict=True)]
 
 
-def label_reader(frozen: Any, labels: Sequence[str]) -> Reader:
+def label_reader(frozen: Policy, labels: Sequence[str]) -> Reader:
     """A frozen language model as a classifier: the prompt is put before the question, labels are compared as answers."""
 
     @torch.no_grad()
@@ -173,7 +173,7 @@ def writing(n: int = 8, scale: float = 20.0) -> Method:
 class Shots(Environment):
     """The first inputs of a task and the labels among their answers: a few-shot classification problem."""
 
-    def __init__(self, env: Any, size: int) -> None:
+    def __init__(self, env: Environment, size: int) -> None:
         self.name, self.size = env.name, size
         self.inputs: list[Prompt] = [env.prompt(i, "train") for i in range(size)]
         self.labels = sorted({str(p.answer) for p in self.inputs})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from posttrain.core.credit import Span, token_ends
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
 from posttrain.core.plan import Context, Phase, Plan, plan
+from posttrain.core.protocols import Environment, Scorer
 from posttrain.core.registry import scorer
 from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.methods.ppo import ppo
@@ -77,7 +77,9 @@ class Critiqued(BaseScorer):
 
     reported = ("critique",)
 
-    def __init__(self, critic: Critic, decode: Callable[[Tensor], str], scale: float = 1.0, scorer: Any = None) -> None:
+    def __init__(
+        self, critic: Critic, decode: Callable[[Tensor], str], scale: float = 1.0, scorer: Scorer | None = None
+    ) -> None:
         self.critic, self.decode, self.scale, self.inner = critic, decode, scale, scorer
 
     def verdicts(self, groups: list[Group]) -> list[Verdict]:
@@ -93,7 +95,7 @@ class Critiqued(BaseScorer):
         return Verdict(0.0 if self.inner is None else None, {"critique": float(reward_T.sum())}, reward_T)
 
 
-def of_task(env: Any) -> Critic:
+def of_task(env: Environment) -> Critic:
     """The critic that a task's own grade makes: all of a right answer is good, all of a wrong one poor."""
 
     def critic(prompt: Prompt, text: str) -> str:

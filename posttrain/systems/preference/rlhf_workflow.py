@@ -96,7 +96,8 @@ class Workflow:
 
     def passes(self, context: Context) -> int:
         """How many steps make PASSES passes over the training pairs."""
-        return max(1, round(PASSES * self.pairs(context).size / context.config.prompts))
+        prompts: int = context.config.prompts
+        return max(1, round(PASSES * self.pairs(context).size / prompts))
 
     def judge_the_judge(self, context: Context) -> None:
         """Held-out accuracy and calibration; then the scores are centred on what the SFT policy writes."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +14,7 @@ from posttrain.advantages.grpo import grpo as group_relative
 from posttrain.core.batch import Batch
 from posttrain.core.credit import component
 from posttrain.core.method import method
+from posttrain.core.protocols import Policy
 from posttrain.core.registry import advantage
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
@@ -63,7 +63,7 @@ def responsiveness(batch: Batch, tau: float) -> Tensor:
     return torch.sigmoid(near_N.mean() if near_N.numel() else mean) / torch.sigmoid(mean)
 
 
-def irl_pairs(policy: Any, prompts: Sequence[Prompt], how: Sampling, seed: int = 0, n: int = 1) -> list[Prompt]:
+def irl_pairs(policy: Policy, prompts: Sequence[Prompt], how: Sampling, seed: int = 0, n: int = 1) -> list[Prompt]:
     """Demonstration against one's own answer, as pairs for a reward model: argmax_r E_demo[r] - E_policy[r], logistic.
 
     Each prompt's `info["demonstration"]` is chosen, each of n answers of the policy rejected; equal texts are left out.

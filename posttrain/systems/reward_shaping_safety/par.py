@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from posttrain.core.credit import members, on_last
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
 from posttrain.core.plan import Context, Copy, Phase, Plan, plan
+from posttrain.core.protocols import Policy, Scorer
 from posttrain.core.registry import scorer, shaping
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt
@@ -33,7 +33,7 @@ class Referenced(BaseScorer):
     finds the same. An answer none of whose references could be scored is masked.
     """
 
-    def __init__(self, scorer: Any, policy: Any, how: Sampling, m: int = 1, seed: int = 0) -> None:
+    def __init__(self, scorer: Scorer, policy: Policy, how: Sampling, m: int = 1, seed: int = 0) -> None:
         self.inner, self.policy, self.how, self.m, self.seed = scorer, policy, how, m, seed
         self.known: dict[str, list[float]] = {}
 

@@ -118,7 +118,8 @@ def of_embeddings(model: Any, tokens_S: Tensor) -> tuple[Tensor, Logits]:
     def logits(x_BSD: Tensor) -> Tensor:
         instead = table.register_forward_hook(lambda module, tokens, out: x_BSD)
         try:
-            return model.logits(model.hidden(tokens_S.expand(len(x_BSD), -1))[:, -1])
+            logits_BV: Tensor = model.logits(model.hidden(tokens_S.expand(len(x_BSD), -1))[:, -1])
+            return logits_BV
         finally:
             instead.remove()
 
