@@ -13,12 +13,28 @@ from posttrain.core.types import Prompt
 
 def adopt(env: Any, name: str = "") -> Environment:
     """The environment itself where it subclasses Environment, else one that asks it; without a name it is called by its class."""
+    if isinstance(env, type):
+        raise UserError(f"{env.__name__} is a class; give an environment made of it: {env.__name__}()")
     if not callable(getattr(env, "prompt", None)):
         raise UserError(f"{type(env).__name__} is no environment: it has no prompt(index, split) -> Prompt")
     out = env if isinstance(env, Environment) else Adopted(env)
     if not isinstance(getattr(out, "name", None), str):
         out.name = name.lower() or type(env).__name__.lower()
+    asks(out, type(env).__name__)
     return out
+
+
+def asks(env: Environment, called: str) -> None:
+    """Look at its first prompt, which is a function of (index, split) alone: a mistake is told before anything is loaded."""
+    try:
+        first = env.prompt(0, "train")
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{called}.prompt(0, 'train') failed: {type(error).__name__}: {error}") from error
+    if not isinstance(first, Prompt):
+        got = type(first).__name__
+        raise UserError(f"{called}.prompt gave {got}, expected a Prompt: pt.Prompt.text(id, text, answer)")
 
 
 class Adopted(Environment):

@@ -27,8 +27,10 @@ def import_file(file: str, asked: str) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except UserError:
+        sys.modules.pop(spec.name, None)
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        sys.modules.pop(spec.name, None)
         where = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == spec.origin]
         line = f" line {where[-1].lineno}" if where else f" line {getattr(error, 'lineno', '?')}"
         raise UserError(f"{file}{line}: {type(error).__name__}: {error}") from error

@@ -53,6 +53,8 @@ def task(spec: str, **options: Any) -> Environment:
     file, _, made = spec.rpartition(":")
     if file.endswith(".py"):
         return of_yours(file, made, {k: v for k, v in given.items()})
+    if spec.endswith(".py"):
+        raise UserError(f"{spec} is a Python file; name the environment in it: --task {spec}:Name")
     if looks_like_file(spec):
         return _file(spec, options)
     if folder in _GYM and name:
@@ -81,9 +83,14 @@ def of_yours(file: str, name: str, options: dict[str, Any]) -> Environment:
         made = [k for k, x in vars(module).items() if callable(x) and getattr(x, "__module__", "") == module.__name__]
         raise unknown(f"environment in {file}", name, made)
     try:
-        return adopt(getattr(module, name)(**options), name)
+        env = getattr(module, name)(**options)
+    except UserError:
+        raise
     except TypeError as error:
         raise UserError(f"{file}:{name} cannot be made with {options or 'no options'}: {error}") from None
+    except Exception as error:
+        raise UserError(f"{file}:{name} failed when it was made: {type(error).__name__}: {error}") from error
+    return adopt(env, name)
 
 
 def mixture(spec: str, options: dict[str, Any]) -> Mixed:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from posttrain.core import rng
 from posttrain.core.adopt import adopt_episode
-from posttrain.core.errors import UserError
+from posttrain.core.errors import UserError, unknown
 from posttrain.core.protocols import Episode, Policy, RolloutRequest, Step
 from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import STOPS, End, Group, Message, Prompt, Rollout
@@ -34,6 +36,7 @@ class Playing:
     count: int = 0  # turns so far, of all roles
     stop: str = ""
     info: dict[str, object] = field(default_factory=dict)
+    owed: dict[str, float] = field(default_factory=dict)  # earned by roles that have not moved
 
     def pending(self) -> list[Turn]:
         """The mover's turns so far, and the one to be made."""
@@ -57,12 +60,20 @@ def episodes(ask: RolloutRequest, n: int = 8, max_turns: int = MAX_TURNS) -> lis
 
 def begin(ask: RolloutRequest, prompt: Prompt, index: int) -> Playing:
     key = rng.key(ask.seed, ask.step, prompt.id, index, "episode")
-    opened = ask.env.open(prompt, key)
-    if opened is None:
-        raise UserError(f"{ask.env.name}.open gave no episode for the prompt {prompt.id!r}")
-    episode = adopt_episode(opened, ask.env.name)
     role = ask.env.first_role(prompt)
-    seen = episode.start()
+    try:
+        opened = ask.env.open(prompt, key)
+        if opened is None:
+            raise UserError(f"{ask.env.name}.open gave no episode for the prompt {prompt.id!r}")
+        episode = adopt_episode(opened, ask.env.name)
+        seen = episode.start()
+    except UserError:
+        raise
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}"
+        raise UserError(f"{ask.env.name} could not begin an episode of the prompt {prompt.id!r}: {told}") from error
+    if not isinstance(seen, Observation | None):
+        raise UserError(f"{type(opened).__name__}.start gave {type(seen).__name__}, expected an Observation or None")
     return Playing(prompt, index, episode, role, policy_of(ask, role).observe(prompt) if seen is None else seen)
 
 
@@ -90,10 +101,7 @@ async def answer(ask: RolloutRequest, going: Sequence[Playing], max_turns: int) 
     for x, step in zip(going, steps, strict=True):
         turn = x.turns[x.role][-1]
         turn.reward = step.reward
-        for role, worth in step.rewards.items():
-            if role in x.turns:
-                last = x.turns[role][-1]
-                last.reward = (last.reward or 0.0) + worth
+        pay(ask, x, step.rewards)
         x.info |= step.info
         if step.messages is None:
             x.stop = step.stop
@@ -104,20 +112,68 @@ async def answer(ask: RolloutRequest, going: Sequence[Playing], max_turns: int) 
         else:
             x.role, x.seen = step.role, observed(ask, x, step)
         if x.stop:
-            x.episode.close()
+            end(x)
+
+
+def pay(ask: RolloutRequest, x: Playing, rewards: Mapping[str, float]) -> None:
+    """What roles earned, on the last turn of each; one that has not moved yet is paid at its first."""
+    for role, worth in (x.owed | {r: x.owed.get(r, 0.0) + w for r, w in rewards.items()}).items():
+        if role in x.turns:
+            last = x.turns[role][-1]
+            last.reward = (last.reward or 0.0) + worth
+            x.owed.pop(role, None)
+        elif len(ask.policies) > 1 and role not in ask.policies:
+            raise unknown("role", role, ask.policies)
+        else:
+            x.owed[role] = worth
+
+
+def end(x: Playing) -> None:
+    """Let the episode go; it has been played, so a failure here is only noted."""
+    try:
+        x.episode.close()
+    except Exception as error:
+        x.info["close_failed"] = f"{type(error).__name__}: {error}"
 
 
 async def _step(x: Playing) -> Step:
     try:
         said = x.episode.step(x.turns[x.role][-1])
         step = await said if inspect.isawaitable(said) else said
-        if not isinstance(step, Step):
-            raise TypeError(f"step() gave {type(step).__name__}, expected a Step")
-        return step
+        return checked(step)
     except UserError:
         raise
     except Exception as error:  # the episode is masked and counted
         return Step(None, stop="broken", info={"error": f"{type(error).__name__}: {error}"})
+
+
+def checked(step: Any) -> Step:
+    """The step with plain numbers; one that says what cannot be is a failure of the environment."""
+    if not isinstance(step, Step):
+        raise TypeError(f"step() gave {type(step).__name__}, expected a Step")
+    seen = step.messages
+    if isinstance(seen, str | Mapping) or (not isinstance(seen, Observation | None) and not _messages(seen)):
+        raise TypeError(
+            f'a Step has messages [{{"role": ..., "content": ...}}], an Observation or None, got {seen!r:.80}'
+        )
+    if seen is None and step.stop not in STOPS:
+        raise UserError(f"an episode ended with {step.stop!r}; expected one of {', '.join(STOPS)}")
+    if not isinstance(step.info, Mapping) or not isinstance(step.rewards, Mapping):
+        raise TypeError(f"rewards and info of a Step are dicts, got {step.rewards!r:.40} and {step.info!r:.40}")
+    rewards = {role: number(worth) for role, worth in step.rewards.items()}
+    return replace(step, reward=None if step.reward is None else number(step.reward), rewards=rewards)
+
+
+def _messages(seen: Any) -> bool:
+    return isinstance(seen, Sequence) and len(seen) > 0 and all(isinstance(m, dict) and "content" in m for m in seen)
+
+
+def number(worth: Any) -> float:
+    """A reward as a plain number; one that is not finite says nothing about the turn."""
+    found = math.nan if isinstance(worth, str) else float(worth)
+    if not math.isfinite(found):
+        raise TypeError(f"a reward is a finite number, got {worth!r:.80}")
+    return found
 
 
 def observed(ask: RolloutRequest, x: Playing, step: Step) -> Observation:
@@ -130,12 +186,10 @@ def observed(ask: RolloutRequest, x: Playing, step: Step) -> Observation:
 
 
 def rollouts_of(x: Playing) -> list[Rollout]:
-    """A rollout of every role; rewards of the episode are on its turns, so the outcome is 0 unless a reward part sets it."""
-    if x.stop not in STOPS:
-        raise UserError(f"an episode ended with {x.stop!r}; expected one of {', '.join(STOPS)}")
-    end = STOPS[x.stop]
-    worth = None if end is End.ENV_ERROR else 0.0
+    """A rollout of every role; what the episode paid is on its turns, so the outcome itself is 0 unless a reward says more."""
+    how = STOPS[x.stop]
+    worth = None if how is End.ENV_ERROR else 0.0
     return [
-        Rollout(x.prompt, turns, end, x.stop, index=x.index, role=role, reward=worth, info=dict(x.info))
+        Rollout(x.prompt, turns, how, x.stop, index=x.index, role=role, reward=worth, info=dict(x.info))
         for role, turns in x.turns.items()
     ]

@@ -173,3 +173,28 @@ def test_an_unknown_stream_is_refused_with_the_nearest(name: str, close: str) ->
     row = policy.written(pt.Prompt.text("a", "b"), "c")
     with pytest.raises(pt.UserError, match=f"no stream of a language model named '{name}'; did you mean '{close}'"):
         policy.forward([row], (name,))
+
+
+# ---- environments that are none
+
+
+class Bare:
+    name = "bare"
+
+    def prompt(self, index: int, split: str = "train") -> Any:
+        return "a question"
+
+
+class Narrow(Bare):
+    def prompt(self, index: int) -> Any:  # type: ignore[override]
+        return pt.Prompt.text("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("env", "told"),
+    [(Bare(), r"Bare.prompt gave str, expected a Prompt"), (Narrow(), r"Narrow.prompt\(0, 'train'\) failed: TypeError"),
+     (Bare, r"Bare is a class; give an environment made of it: Bare\(\)"), (5, "int is no environment")],
+)  # fmt: skip
+def test_what_is_no_environment_is_refused(tmp_path: Path, env: Any, told: str) -> None:
+    with pytest.raises(pt.UserError, match=told):
+        run(tmp_path, env=env)

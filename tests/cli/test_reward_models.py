@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from posttrain.core.errors import UserError
 from posttrain.core.types import Prompt
 from posttrain.environments.school import school
 from posttrain.models.load import POCKET
@@ -174,3 +175,25 @@ def test_a_run_that_has_not_ended_is_refused(trained: Path, folder: Path) -> Non
     assert "has not ended" in grpo(str(half), folder, "h").err
     shutil.rmtree(half / "checkpoints")
     assert "has no checkpoint yet" in grpo(str(half), folder, "h").err
+
+
+def test_a_classifier_without_its_head_is_refused(classifier: Path, tmp_path: Path) -> None:
+    """transformers would fill the head with random numbers: rewards without meaning."""
+    import shutil
+
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(classifier, tmp_path / "headless")
+    file = tmp_path / "headless" / "model.safetensors"
+    save_file({k: x for k, x in load_file(file).items() if k != "score.weight"}, file, {"format": "pt"})
+    with pytest.raises(UserError, match=r"its weights lack score.weight, which would be random"):
+        LearnedReward(str(tmp_path / "headless"))
+
+
+def test_odd_folders_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": "LlamaForCausalLM"}')
+    with pytest.raises(UserError, match="a model of the kind LlamaForCausalLM"):
+        LearnedReward(str(tmp_path))
+    (tmp_path / "run.sqlite").write_text("")
+    with pytest.raises(UserError, match=r"its run.sqlite is not that of a run"):
+        LearnedReward(str(tmp_path))

@@ -182,6 +182,8 @@ def serve() -> None:
 
     for line in sys.stdin:
         request = json.loads(line)
+        if request.get("kind"):
+            import tests.policies.kinds  # noqa: F401 - once, not in every child
         child = os.fork()
         if child == 0:
             _child(request)

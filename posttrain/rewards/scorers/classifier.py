@@ -32,9 +32,15 @@ def load_classifier(folder: Path, device: str = "") -> Classifier:
     if labels != 1:
         raise UserError(f"--reward {folder}: a classifier with {labels} labels; a reward model has one (num_labels=1)")
     try:
-        model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=dtype, use_safetensors=True)
+        model, told = AutoModelForSequenceClassification.from_pretrained(
+            folder, dtype=dtype, use_safetensors=True, output_loading_info=True
+        )
     except Exception as error:
         raise UserError(f"--reward {folder}: cannot load its weights: {str(error).splitlines()[0]}") from None
+    if missing := sorted(told["missing_keys"]):
+        raise UserError(
+            f"--reward {folder}: its weights lack {', '.join(missing[:3])}, which would be random; save the whole model"
+        )
     return Classifier(model.to(device).eval().requires_grad_(False), tokenizer)
 
 

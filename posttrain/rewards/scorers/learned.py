@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,13 +48,17 @@ def values_of(folder: Path, device: str = "") -> Values:
 
         if not RUN_READERS:
             raise UserError(f"--reward {folder}: runs cannot be read here; import posttrain.runs.saved first")
-        return RewardModel(RUN_READERS[0](folder, device))
+        try:
+            return RewardModel(RUN_READERS[0](folder, device))
+        except sqlite3.DatabaseError as error:
+            raise UserError(f"--reward {folder}: its run.sqlite is not that of a run: {error}") from None
     if not (folder / "config.json").exists():
         raise UserError(f"--reward {folder}: neither a run nor a model folder; there is no config.json in it")
     try:
         kinds = json.loads((folder / "config.json").read_text()).get("architectures") or []
     except (ValueError, AttributeError):
         raise UserError(f"--reward {folder}: its config.json is not a JSON object") from None
+    kinds = [kinds] if isinstance(kinds, str) else kinds
     if not any(str(kind).endswith("ForSequenceClassification") for kind in kinds):
         got = f"a model of the kind {kinds[0]}" if kinds else "no sequence classifier"
         raise UserError(
