@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -198,3 +199,12 @@ class Narrow(Bare):
 def test_what_is_no_environment_is_refused(tmp_path: Path, env: Any, told: str) -> None:
     with pytest.raises(pt.UserError, match=told):
         run(tmp_path, env=env)
+
+
+def test_a_policy_that_was_loaded_by_name_is_asked_for_what_it_provides(tmp_path: Path) -> None:
+    """A reward model's score is a stream of language models, but not of one that has no score head."""
+    kl = pt.find_method("grpo").but(terms="kl").terms[0]
+    scored = dataclasses.replace(kl, card=dataclasses.replace(kl.card, name="scored", reads=("score_B",)))
+    with pytest.raises(pt.UserError, match="scored reads score_B, which no part of grpo provides"):
+        run(tmp_path, model="pocket", task="arithmetic", method=pt.find_method("grpo").but(terms=(scored,)))
+    assert not list(tmp_path.iterdir())

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from posttrain.core.assemble import assemble, keep_credit
+from posttrain.core.assemble import answers, assemble, keep_credit, placed
 from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import Group, Rollout
 from posttrain.runs.in_memory import row
@@ -118,3 +118,11 @@ def test_pairs_are_better_and_worse_in_this_order() -> None:
     group = Group(row(0), [rollout([turn(1)]), rollout([turn(2), turn(1)]), rollout([turn(1)])], pairs=((2, 1), (0, 2)))
     _, batch = assemble([group])
     assert batch["chosen_P"].tolist() == [3, 0] and batch["rejected_P"].tolist() == [2, 3]
+
+
+def test_a_stream_of_the_answers_stands_in_their_rows_alone() -> None:
+    _, batch = assemble([Group(row(0), [rollout([turn(4), turn(2)]), rollout([turn(2)])])])
+    judged = answers(batch)
+    assert judged["length_B"].tolist() == [2, 2]
+    stream_AT = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    assert placed(stream_AT, batch).tolist() == [[0, 0, 0, 0], [1, 2, 0, 0], [3, 4, 0, 0]]
