@@ -10,12 +10,14 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from posttrain.commands.parser import Parser, number, whole
 from posttrain.commands.use import load_parts, use_option
 from posttrain.core.errors import UserError
-from posttrain.core.protocols import Environment
+
+if TYPE_CHECKING:
+    from posttrain.core.protocols import Environment
 
 
 def options(parser: Parser) -> None:

@@ -10,11 +10,13 @@ import argparse
 import json
 import shlex
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from posttrain.commands.parser import Parser, number, whole
 from posttrain.commands.policy import load, policy_options
-from posttrain.core.protocols import Policy
+
+if TYPE_CHECKING:
+    from posttrain.core.protocols import Policy
 
 
 def options(parser: Parser) -> None:
