@@ -132,7 +132,12 @@ def earned(r: Rollout, context: list[Turn], last: bool) -> Tensor:
         _add_last(out_T, t.mask_T, t.reward)
     whole_T = torch.cat(pieces) if len(pieces) > 1 else pieces[0]
     if last and not r.failed:
-        _add_last(whole_T, torch.cat([x for k, t in enumerate(context) for x in _masks(t, k)]), r.reward)
+        whole = (
+            context[0].mask_T
+            if len(context) == 1
+            else torch.cat([x for k, t in enumerate(context) for x in _masks(t, k)])
+        )
+        _add_last(whole_T, whole, r.reward)
     return whole_T
 
 
@@ -141,6 +146,8 @@ def _masks(t: Turn, k: int) -> list[Tensor]:
 
 
 def _add_last(out_T: Tensor, mask_T: Tensor, worth: float | None) -> None:
+    if worth is None:
+        return
     own = mask_T.nonzero()
-    if worth is not None and len(own):
+    if len(own):
         out_T[int(own[-1])] += worth

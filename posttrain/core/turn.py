@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -66,7 +66,7 @@ class Turn:
         """A turn whose every action the policy chose, with one version of the weights."""
         T = len(actions)
         own_T = torch.ones(T, dtype=torch.bool)
-        return Turn(observation, actions, logp_T, own_T, torch.tensor(version).expand(T), text)
+        return Turn(observation, actions, logp_T, own_T, _number(version).expand(T), text)
 
     def __len__(self) -> int:
         return int(self.actions.shape[0])
@@ -79,6 +79,12 @@ class Turn:
     @property
     def context(self) -> Tensor:
         return self.observation.tokens
+
+
+@lru_cache(maxsize=64)
+def _number(version: int) -> Tensor:
+    """A version as a tensor, made once for all turns that have it."""
+    return torch.tensor(version)
 
 
 def join(turns: Sequence[Turn]) -> Turn:
