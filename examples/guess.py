@@ -3,7 +3,7 @@
     posttrain run grpo --task examples/guess.py:Guess --advantage turns --sampling.max-tokens 16
 
 The model guesses, is told "higher" or "lower", and guesses again, three times at most. What you should see: the mean reward of
-held-out games rises from about 0.4 to 0.9 in 40 steps.
+held-out games rises from 0.25 to 0.73, 0.72 and 0.54 in 40 steps (seeds 0, 1, 2).
 """
 
 from __future__ import annotations
