@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
+import posttrain as pt
 from posttrain.core.assemble import answers, assemble, keep_credit, placed
 from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import Group, Rollout
 from posttrain.runs.in_memory import row
 from posttrain.train import train
+from tests.policies.kinds import Hints
+from tests.runs import tiny_run
 
 
 def turn(n: int, seen: int = 1, continues: bool = False, version: int = 0) -> Turn:
@@ -126,3 +130,15 @@ def test_a_stream_of_the_answers_stands_in_their_rows_alone() -> None:
     assert judged["length_B"].tolist() == [2, 2]
     stream_AT = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     assert placed(stream_AT, batch).tolist() == [[0, 0, 0, 0], [1, 2, 0, 0], [3, 4, 0, 0]]
+
+
+def test_one_policy_that_plays_every_role_learns_from_all_of_them(tmp_path: Path) -> None:
+    class Judged(Hints):
+        def first_role(self, prompt: pt.Prompt) -> str:
+            return "judge"
+
+    summary = pt.run(
+        model=tiny_run.policy(), env=Judged(), method=pt.find_method("grpo").but(advantage="turns", terms=()), steps=2, prompts=2,
+        num_generations=4, eval_problems=2, sampling={"max_tokens": 6}, runs=tmp_path,
+    )  # fmt: skip
+    assert summary["steps_without_learning"] == 0
