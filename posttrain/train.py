@@ -16,7 +16,7 @@ def train(loop: Loop) -> None:
         loop.tell("on_rollouts", step, groups)
         kept = select(loop, groups)
         seen: dict[str, float] = {}
-        for role, mine in by_role(kept).items():  # one role unless several policies play
+        for role, mine in by_role(kept, loop.shared).items():  # one unless several policies play
             rows, batch = assemble(mine)
             batch = credit(loop, role, mine, rows, batch)
             seen |= update(loop, role, rows, batch, step)

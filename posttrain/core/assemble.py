@@ -13,16 +13,19 @@ from posttrain.core.turn import Turn, join
 from posttrain.core.types import Group, Origin, Rollout
 
 
-def by_role(groups: list[Group]) -> dict[str, list[Group]]:
-    """Groups of each role's rollouts, in the order the roles first appear; pairs and rankings are within one role."""
+def by_role(groups: list[Group], shared: bool = False) -> dict[str, list[Group]]:
+    """Groups of each role's rollouts, in the order the roles first appear; pairs and rankings are within one role.
+
+    shared: one policy plays every role, so it learns from all of them in one update, as groups of their own.
+    """
     roles = list(dict.fromkeys(r.role for g in groups for r in g.rollouts))
     if len(roles) <= 1:
-        return {role: groups for role in roles}
+        return {"policy" if shared else role: groups for role in roles}
     out = {}
     for role in roles:
         mine = [g.only([i for i, r in enumerate(g.rollouts) if r.role == role]) for g in groups]
         out[role] = [g for g in mine if g.rollouts]
-    return out
+    return {"policy": [g for some in out.values() for g in some]} if shared else out
 
 
 def assemble(groups: list[Group]) -> tuple[list[Turn], Batch]:

@@ -53,11 +53,13 @@ class Loop:
         return found
 
     def learners_of(self, role: str) -> list[Any]:
-        """The learners that learn from this role's rollouts, in the order of the objectives. Where one policy plays every role,
-        a role that no objective names is learned from like its own."""
-        mine = [learner for learner in self.learners.values() if learner.goal.rows == role]
-        alone = len(getattr(self.source, "policies", {})) == 1
-        return mine or (self.learners_of("policy") if alone and role != "policy" else [])
+        """The learners that learn from this role's rollouts, in the order of the objectives."""
+        return [learner for learner in self.learners.values() if learner.goal.rows == role]
+
+    @property
+    def shared(self) -> bool:
+        """One policy plays every role, so it learns from all of them at once."""
+        return len(getattr(self.source, "policies", {})) == 1
 
     def steps(self) -> Iterator[int]:
         """The steps still to do; the first is the one after the last good checkpoint."""

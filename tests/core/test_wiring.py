@@ -46,6 +46,8 @@ class Recorder:
 class Wires:
     """A loop of three steps around recorders: two roles, the second one's learner works at every other step."""
 
+    shared = False
+
     def __init__(self) -> None:
         self.log: list[tuple[Any, ...]] = []
         self.learners = [Recorder("policy", self.log), Recorder("judge", self.log, every=2)]
