@@ -7,9 +7,10 @@ import torch
 
 from posttrain.core import laws
 from posttrain.core.errors import UserError
-from posttrain.core.registry import LOSSES, Card, Part, find, parts
+from posttrain.core.registry import LOSSES, Card, Part, find
+from tests.package import package_parts
 
-CASES = [(part, law) for part in parts() for law in laws.of(part)]
+CASES = [(part, law) for part in package_parts() for law in laws.of(part)]
 
 
 @pytest.mark.parametrize(("part", "law"), CASES, ids=[f"{p.card.stage}-{p.name}-{law.__name__}" for p, law in CASES])
@@ -18,7 +19,7 @@ def test_law(part: Part, law: laws.Law) -> None:
 
 
 def test_every_loss_and_advantage_is_held_to_something() -> None:
-    for part in parts(*LOSSES, "term", "advantage", "shaping"):
+    for part in package_parts(*LOSSES, "term", "advantage", "shaping"):
         assert len(laws.of(part)) >= 3, part
 
 

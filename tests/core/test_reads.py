@@ -7,9 +7,10 @@ from torch import Tensor
 
 from posttrain.core import laws
 from posttrain.core.batch import Batch
-from posttrain.core.registry import Part, parts
+from posttrain.core.registry import Part
+from tests.package import package_parts
 
-FORMULAS = parts(
+FORMULAS = package_parts(
     "shaping", "advantage", "policy_loss", "preference_loss", "supervised_loss", "reward_model_loss", "term"
 )
 ALWAYS = {"mask_BT", "logp_BT", "length_B"}

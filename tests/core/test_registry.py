@@ -3,25 +3,26 @@
 import pytest
 
 from posttrain.core.errors import UserError, nearest
-from posttrain.core.registry import _PARTS, LOSSES, STAGES, advantage, find, fold, parse, parts
+from posttrain.core.registry import _PARTS, LOSSES, STAGES, advantage, find, fold, parse
 from posttrain.systems.policy_gradient.cispo import clipped_weight as cispo
+from tests.package import package_parts
 
 
 def test_every_part_has_a_card_with_a_sentence_and_a_file():
-    for part in parts():
+    for part in package_parts():
         assert part.card.stage in STAGES
         assert part.card.doc and part.card.title, part.name
         assert part.card.file.startswith(("posttrain/", "examples/")), part.card.file  # an example has its own
 
 
 def test_the_base_parts_are_there():
-    names = {p.name for p in parts(*LOSSES)}
+    names = {p.name for p in package_parts(*LOSSES)}
     assert {"sft", "bradley-terry", "dpo", "ipo", "hinge", "robust-dpo", "reinforce", "ppo", "dual-clip"} <= names
     assert {"dapo", "gspo", "cispo", "raft"} <= names
-    assert {"grpo", "dr-grpo", "rloo", "reinforce-pp", "gae", "outcome"} <= {p.name for p in parts("advantage")}
-    assert {"token-mean", "sequence-mean", "constant"} <= {p.name for p in parts("aggregate")}
-    assert {"fixed", "ema", "reset"} <= {p.name for p in parts("reference")}
-    assert {"zero-variance", "overlong"} <= {p.name for p in parts("select")}
+    assert {"grpo", "dr-grpo", "rloo", "reinforce-pp", "gae", "outcome"} <= {p.name for p in package_parts("advantage")}
+    assert {"token-mean", "sequence-mean", "constant"} <= {p.name for p in package_parts("aggregate")}
+    assert {"fixed", "ema", "reset"} <= {p.name for p in package_parts("reference")}
+    assert {"zero-variance", "overlong"} <= {p.name for p in package_parts("select")}
 
 
 def test_find_binds_parameters_and_folds_names():

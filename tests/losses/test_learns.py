@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from posttrain.core.batch import Batch
-from posttrain.core.registry import find, parts
+from posttrain.core.registry import find
 from posttrain.losses.aggregate import Totals, sequence_mean, token_mean
 from posttrain.losses.objective import objective
+from tests.package import package_parts
 from tests.scan_evidence import declared
 from tests.tabular import LENGTH_P, RIGHT_PT, P, Tabular, scored, train
 
@@ -35,7 +36,9 @@ WIDER = {"gspo": "gspo(low=0.2, high=0.28)"}  # the paper's 4e-4 suits answers o
 
 # those that read a reference need the policy as it was (test_policy_relatives), not the uniform one of here; those that read
 # a value need logits that are worths (test_soft_q)
-ALONE = [p for p in parts("policy_loss") if p.name != "raft" and not {"ref_logp_BT", "value_BT"} & set(p.card.reads)]
+ALONE = [
+    p for p in package_parts("policy_loss") if p.name != "raft" and not {"ref_logp_BT", "value_BT"} & set(p.card.reads)
+]
 
 
 @pytest.mark.learns(

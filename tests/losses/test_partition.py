@@ -14,15 +14,16 @@ from torch import Tensor, nn
 
 from posttrain.core import laws
 from posttrain.core.batch import Batch
-from posttrain.core.registry import LOSSES, Part, parts
+from posttrain.core.registry import LOSSES, Part
 from posttrain.losses.aggregate import Totals, pair_mean
 from posttrain.losses.objective import PAIRED, objective
 from posttrain.losses.supervised.sft import sft
+from tests.package import package_parts
 
-TOKEN_AGGREGATES = [a for a in parts("aggregate") if a.name != pair_mean.name]
+TOKEN_AGGREGATES = [a for a in package_parts("aggregate") if a.name != pair_mean.name]
 CASES = [
     (part, aggregate)
-    for part in parts(*LOSSES, "term")
+    for part in package_parts(*LOSSES, "term")
     for aggregate in ([pair_mean] if part.card.stage in PAIRED else TOKEN_AGGREGATES)
 ]
 every_case = pytest.mark.parametrize(("part", "aggregate"), CASES, ids=[f"{p.name}-{a.name}" for p, a in CASES])

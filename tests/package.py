@@ -1,0 +1,10 @@
+"""The package's own parts: an example or another test may have registered some of its own by the time tests are collected."""
+
+from __future__ import annotations
+
+from posttrain.core.registry import Part, parts
+
+
+def package_parts(*stages: str) -> list[Part]:
+    """Every part of these stages whose file is in the package."""
+    return [p for p in parts(*stages) if p.card.file.startswith("posttrain/")]
