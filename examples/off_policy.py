@@ -3,7 +3,7 @@
     python -m examples.run off_policy
 
 What you should see: the mean return of held-out episodes of Pendulum-v1 (100 moments, rewards divided by 10) rises from -40 to -15
-(seeds 0, 1, 2) in 2,000 steps, 8,400 moments of play; runs/off-policy can be killed at any moment and goes on bit for bit.
+(seeds 0, 1, 2) in 2,000 steps, 8,400 moments of play; a run in runs/off-policy-0 that was killed goes on bit for bit.
 """
 
 from __future__ import annotations
@@ -116,5 +116,5 @@ def main(seed: int = 0, small: bool = False, runs: str = "runs") -> dict[str, fl
         "scorer": Prescored(),
         "source": partial(ReplaySource, size=128),
     }
-    pt.run_config(config, runs, fresh=True, method=sac, **given)
+    pt.run_config(config, runs, method=sac, **given)
     return {"before": before, "after": returns(policy, env, sac)}
