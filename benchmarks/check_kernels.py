@@ -13,9 +13,9 @@ from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt, Rollout
 from posttrain.inference.engine import Engine
 from posttrain.models.decoder import Decoder
-from posttrain.models.language import LanguagePolicy
 from posttrain.models.sampling import generate
 from posttrain.models.shape import DecoderConfig
+from posttrain.policies.language import LanguagePolicy
 
 SHAPES = [
     DecoderConfig(512, 128, 512, 6, 4, 4, 32),

@@ -25,7 +25,7 @@ STEPS = 3
 
 def ours(model: str) -> list[float]:
     from benchmarks.grpo_step import steps_of
-    from posttrain.models.load import load_model
+    from posttrain.policies.load import load_model
 
     return steps_of(load_model(model, "cpu", "float32"), 8, 4, 32, STEPS)
 
@@ -37,7 +37,7 @@ def trl(model: str) -> list[float]:
     from trl import GRPOConfig, GRPOTrainer
 
     from benchmarks.grpo_step import texts, worth
-    from posttrain.models.load import find_folder
+    from posttrain.policies.load import find_folder
 
     folder = find_folder(model)
     ticks: list[float] = []

@@ -24,8 +24,8 @@ from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
 from posttrain.methods.grpo import grpo
 from posttrain.models.decoder import Decoder
-from posttrain.models.language import LanguagePolicy
-from posttrain.models.load import load_tokenizer
+from posttrain.policies.language import LanguagePolicy
+from posttrain.policies.load import load_tokenizer
 from posttrain.rewards.runtime.score import RewardSum
 from posttrain.runs.in_memory import After, Listed, loop_of
 from posttrain.train import train

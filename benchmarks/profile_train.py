@@ -18,7 +18,7 @@ from posttrain.core.assemble import assemble
 from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.methods.grpo import grpo
 from posttrain.models.decoder import Decoder
-from posttrain.models.language import LanguagePolicy
+from posttrain.policies.language import LanguagePolicy
 from posttrain.weights.learner import Learner
 
 

@@ -21,7 +21,7 @@ from posttrain.evals.accuracy import mean_reward
 from posttrain.losses.value.value_loss import value_loss
 from posttrain.methods.grpo import grpo
 from posttrain.methods.ppo import ppo
-from posttrain.models.gaussian import GaussianPolicy, see
+from posttrain.policies.gaussian import GaussianPolicy, see
 from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.runs.in_memory import fit
 

@@ -19,7 +19,7 @@ import posttrain as pt
 from posttrain.core.acting import Actor
 from posttrain.evals.accuracy import mean_reward
 from posttrain.methods.grpo import grpo
-from posttrain.models.gaussian import log_normal, mlp, padded
+from posttrain.policies.gaussian import log_normal, mlp, padded
 from posttrain.runs.in_memory import FunctionScorer, Listed, fit, one_thread
 
 STEPS, PIXELS = 8, 64

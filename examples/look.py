@@ -19,8 +19,8 @@ from posttrain.evals.accuracy import accuracy
 from posttrain.methods.grpo import grpo
 from posttrain.methods.sft import sft
 from posttrain.models.decoder import Decoder
-from posttrain.models.language import LanguagePolicy
 from posttrain.models.shape import DecoderConfig
+from posttrain.policies.language import LanguagePolicy
 from posttrain.runs.in_memory import FunctionScorer, fit, one_thread
 
 SIDE, PATCH = 12, 4

@@ -22,7 +22,7 @@ from posttrain.advantages.ones import ones
 from posttrain.core.registry import Part, policy_loss
 from posttrain.losses.aggregate import token_mean
 from posttrain.methods.grpo import grpo
-from posttrain.models.gaussian import GaussianPolicy, log_normal, mlp, padded
+from posttrain.policies.gaussian import GaussianPolicy, log_normal, mlp, padded
 from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rollouts.replay import ReplaySource
 from posttrain.rollouts.sample import sample

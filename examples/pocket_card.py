@@ -16,7 +16,7 @@ import torch
 from posttrain.core.sampling import Sampling
 from posttrain.environments.school import LEVELS, TASKS, school
 from posttrain.evals.accuracy import accuracy
-from posttrain.models.load import load_model
+from posttrain.policies.load import load_model
 
 
 def measure(model: str, problems: int, levels: list[int] | None, device: str) -> list[dict[str, Any]]:

@@ -27,8 +27,8 @@ from posttrain.core.sampling import Sampling
 from posttrain.environments.task import task
 from posttrain.evals.accuracy import accuracy
 from posttrain.methods.grpo import grpo
-from posttrain.models.load import load_model
 from posttrain.models.lora import add_lora
+from posttrain.policies.load import load_model
 from posttrain.rewards.scorers.spec import build_scorer
 from posttrain.runs.guard import Guard
 from posttrain.runs.in_memory import After, loop_of

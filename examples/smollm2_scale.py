@@ -30,7 +30,7 @@ from posttrain.environments.language.listed import Listed
 from posttrain.environments.task import task
 from posttrain.losses.aggregate import token_mean
 from posttrain.methods.grpo import grpo
-from posttrain.models.load import load_model
+from posttrain.policies.load import load_model
 from posttrain.rewards.scorers.process_model import ProcessModel
 from posttrain.rewards.scorers.spec import build_scorer
 from posttrain.rollouts.step_labels import label_steps

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import posttrain as pt
 from posttrain.core.acting import Actor
 from posttrain.methods.grpo import grpo
-from posttrain.models.gaussian import mlp, padded, see
+from posttrain.policies.gaussian import mlp, padded, see
 from posttrain.runs.in_memory import loop_of
 from posttrain.train import train
 

@@ -27,7 +27,7 @@ _EXPORTS = {
     "UserError": "core.errors",
     "find": "core.registry",
     "find_method": "core.method",
-    "load_model": "models.load",
+    "load_model": "policies.load",
     "parts": "core.registry",
     "run": "api",
     "run_config": "api",
@@ -62,7 +62,7 @@ if TYPE_CHECKING:  # for editors and type checkers
     from posttrain.core.types import Group as Group
     from posttrain.core.types import Prompt as Prompt
     from posttrain.core.types import Rollout as Rollout
-    from posttrain.models.load import load_model as load_model
+    from posttrain.policies.load import load_model as load_model
     from posttrain.runs.plans import run_plan as run_plan
     from posttrain.train import train as train
 

@@ -14,7 +14,7 @@ from posttrain.core.types import Prompt
 from posttrain.environments.school import school
 from posttrain.evals.accuracy import accuracy
 from posttrain.methods.grpo import grpo
-from posttrain.models.load import load_model
+from posttrain.policies.load import load_model
 from posttrain.prompts.uniform import uniform
 from posttrain.rewards.scorers.spec import build_scorer
 from posttrain.runs.in_memory import Listed, fit

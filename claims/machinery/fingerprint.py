@@ -2,7 +2,7 @@
 
 It covers the claim's file and every definition of posttrain that this leads to, in the folders where ideas are written:
 a function, class or constant that is named there, what that names in turn, and so on. Other definitions of the same
-files, comments, docstrings, titles and formatting do not count; a changed constant does.
+files, comments, docstrings, titles, types of arguments and formatting do not count; a changed constant does.
 
 The ground (the loop, the learner, models, engines) does not count: it is held by property tests (layouts and pieces give
 one gradient, sampler and trainer agree, a resumed run is the same run), and hundreds of experiments cannot be repeated
@@ -22,6 +22,7 @@ _GROUND = (
     "core",
     "inference",
     "models",
+    "policies",
     "runs",
     "serving",
     "train.py",
@@ -146,9 +147,10 @@ def _file(module: str) -> str:
 
 
 def _dump(node: object) -> str:
-    """The syntax tree as text: no positions, no docstrings, no empty fields (which differ between Pythons)."""
+    """The syntax tree as text: no positions, no docstrings, no types of arguments, no empty fields (which differ between Pythons)."""
     if isinstance(node, ast.AST):
-        inner = [(name, _dump(value)) for name, value in ast.iter_fields(node) if value not in (None, [])]
+        typed = {"returns"} if not isinstance(node, ast.arg) else {"annotation", "type_comment"}
+        inner = [(name, _dump(x)) for name, x in ast.iter_fields(node) if x not in (None, []) and name not in typed]
         return f"{type(node).__name__}({', '.join(f'{n}={v}' for n, v in inner)})"
     if isinstance(node, list):
         return "[" + ", ".join(_dump(x) for x in node if not _is_told(x)) + "]"

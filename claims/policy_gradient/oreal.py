@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache, partial
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +33,7 @@ class Writer(TabularPolicy):
 
     pace = 1.0
 
-    def with_critic(self) -> TabularPolicy:
+    def with_critic(self) -> Self:
         if self.critic is None:
             self.critic = nn.Parameter(torch.zeros(self.P, self.T, self.V + 1))
         return self

@@ -50,7 +50,7 @@ def measured(seed: int, policy: TabularPolicy) -> dict[str, float]:
     order_PN = worth_PN.argsort(-1)
     ours_PN, theirs_PN = p_PN.gather(1, order_PN), theirs_PN.gather(1, order_PN)
     worse_PN = theirs_PN.cumsum(-1) - theirs_PN / 2  # an equal counts half
-    score_PN = (summed(held_out(model.policy, model.policy.score)) - model.mean) / model.std
+    score_PN = (summed(held_out(model.policy, model.policy.score)) - model.mean) / model.std  # type: ignore[arg-type, attr-defined]
     ref_PT = torch.stack([r.actions for r in world.references[TRAIN:]])
     overlap_PN = once(TOLD_NT)[:, ref_PT].mean(-1).T
     means = {"win_rate": ours_PN * worse_PN, "proxy": p_PN * score_PN, "overlap": p_PN * overlap_PN}

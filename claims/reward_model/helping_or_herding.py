@@ -78,14 +78,14 @@ class World:
     def pre_trained(self, texts: Listed, b: int) -> LetterModel:
         """A language model of what the writer writes, from weights and in an order of its own."""
         net = LetterModel(self.base, WIDTH, self.seed, b)
-        fit(net, sft, texts, self.settings(b, 40, 64))
+        fit(net, sft, texts, self.settings(b, 40, 64))  # type: ignore[arg-type]  # it scores and never acts
         return net
 
     def tuned(self, read: LetterModel, pairs: Listed, k: int) -> Tensor:
         """Scores of the pool by a reward model with a head and an order of the pairs of its own."""
         net = read.as_reward_model(self.seed, "head", k)
-        fit(net, reward_model, pairs, self.settings(100 + k, 30, 32))
-        return RewardModel(net).raw(self.pool)
+        fit(net, reward_model, pairs, self.settings(100 + k, 30, 32))  # type: ignore[arg-type]  # it scores and never acts
+        return RewardModel(net).raw(self.pool)  # type: ignore[arg-type]  # it scores and never acts
 
     def settings(self, k: int, steps: int, prompts: int) -> Config:
         return Config(seed=1000 * self.seed + k, steps=steps, prompts=prompts, lr=0.02, warmup=0)

@@ -54,8 +54,8 @@ class World:
         self.members = []
         for k in range(MEMBERS):
             net = LetterModel(self.base, 16, seed, k).as_reward_model(seed, k)
-            fit(net, reward_model, pairs, Config(seed=100 * seed + k, steps=60, prompts=32, lr=0.01, warmup=0))
-            self.members.append(RewardModel(net))
+            fit(net, reward_model, pairs, Config(seed=100 * seed + k, steps=60, prompts=32, lr=0.01, warmup=0))  # type: ignore[arg-type]  # it scores and never acts
+            self.members.append(RewardModel(net))  # type: ignore[arg-type]  # it scores and never acts
         self.scores_KB = self.raw_scores(self.pool)
         self.stats = statistics(self.scores_KB)
 

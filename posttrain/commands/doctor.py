@@ -173,7 +173,7 @@ def free_memory() -> float | None:
 def embedded() -> Finding:
     """The built-in model loads and answers."""
     from posttrain.core.types import Prompt
-    from posttrain.models.load import load_model
+    from posttrain.policies.load import load_model
 
     question = "What is 2+3? Answer only."
     policy = load_model("pocket", "cpu")

@@ -68,7 +68,7 @@ def export_model(folder: Path, to: Path, phase: str | None = None) -> None:
     """The run's newest weights as a Hugging Face folder; a folder that is not empty is not overwritten."""
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UserError(f"{to} is there already and is not empty; choose another --to, or remove it")
-    from posttrain.models.load import save_model
+    from posttrain.policies.load import save_model
 
     policy, _ = load_run(folder, phase, device="cpu")
     save_model(policy, to)

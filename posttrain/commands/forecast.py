@@ -48,8 +48,8 @@ def options(parser: Parser) -> None:
 
 def read_shape(model: str) -> tuple[Any, bool]:
     """(the model's shape, whether our decoder runs it); a model that is not on this disk is an error."""
-    from posttrain.models.load import POCKET, find_folder, read_json
     from posttrain.models.shape import DecoderConfig
+    from posttrain.policies.load import POCKET, find_folder, read_json
 
     if model not in ("pocket", "smollm2") and not Path(model).is_dir():
         raise UserError(f"{model} is not on this disk, so nothing is known of it; pass a folder")
@@ -95,7 +95,7 @@ def forecast(args: argparse.Namespace, available: Callable[[str], float | None])
     """The engine, the memory and the speed of the run; `available`: the free bytes of the device, None if unknown."""
     import torch
 
-    from posttrain.models.load import usable
+    from posttrain.policies.load import usable
     from posttrain.runs.calibrate import calibrate
     from posttrain.runs.estimate import estimate
 

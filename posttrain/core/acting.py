@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Self, cast
 
 from posttrain.core import rng
 from posttrain.core.errors import UserError
@@ -45,3 +45,12 @@ class Actor:
 
     def decode(self, actions: Tensor) -> str:
         return ""
+
+    def with_critic(self) -> Self:
+        raise UserError(f"{type(self).__name__} has no critic; choose an advantage without values (grpo, rloo)")
+
+    def as_reward_model(self) -> Self:
+        raise UserError(f"{type(self).__name__} has no score head, so it cannot be a reward model")
+
+    def written(self, prompt: Prompt, text: str) -> Rollout:
+        raise UserError(f"{type(self).__name__} does not read texts, so nobody else can write its answers")

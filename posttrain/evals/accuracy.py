@@ -6,8 +6,8 @@ A grade that fails is left out and counted, as in training: it never counts as 0
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from posttrain.core.protocols import Environment, Policy, RolloutRequest
 from posttrain.core.registry import Part
@@ -54,14 +54,16 @@ def accuracy(
 
 
 def answers(
-    policy: Any, env: Environment, prompts: list[Prompt], how: Sampling, n: int = 1, rollout: Part | None = None
+    policy: Policy | Mapping[str, Policy], env: Environment, prompts: list[Prompt], how: Sampling, n: int = 1, rollout: Part | None = None
 ) -> list[Group]:  # fmt: skip
     """n answers to each prompt, the same ones whenever the policy is the same; by the rollout that is how the policy answers,
     else sampled. A mapping of policies plays roles."""
     if rollout is None:
+        if isinstance(policy, Mapping):
+            policy = policy["policy"]
         made = policy.sample(prompts, n, how, EVAL_SEED, 0)
         return [Group(p, some) for p, some in zip(prompts, made, strict=True)]
-    policies = policy if isinstance(policy, dict) else {"policy": policy}
+    policies = dict(policy) if isinstance(policy, Mapping) else {"policy": policy}
     return list(rollout.but(n=n)(RolloutRequest(policies, prompts, how, EVAL_SEED, 0, env)))
 
 
@@ -74,7 +76,7 @@ def graded(groups: list[Group], scorer: Scorer, name: str) -> Score:
 
 
 def mean_reward(
-    policy: Any, env: Environment, problems: int, how: Sampling, scorer: Scorer, rollout: Part | None = None
+    policy: Policy | Mapping[str, Policy], env: Environment, problems: int, how: Sampling, scorer: Scorer, rollout: Part | None = None
 ) -> Score:  # fmt: skip
     """The same by a scorer: for prompts without gold answers, and for episodes that give rewards per turn. What could not be scored
     is left out, and does not count as 0."""

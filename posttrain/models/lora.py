@@ -17,7 +17,7 @@ from posttrain.models.adapter import merged_weight, new_adapter
 from posttrain.models.four_bit import FourBit
 
 if TYPE_CHECKING:
-    from posttrain.models.language import LanguagePolicy
+    from posttrain.policies.language import LanguagePolicy
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 

@@ -56,13 +56,13 @@ def _read(policy: Policy, prompt: Prompt, answer: dict[str, Any], logp: bool) ->
     return made.but_turn(logp_T=torch.tensor(known, dtype=torch.float32))
 
 
-def _actions(policy: Any, prompt: Prompt, answer: dict[str, Any]) -> Rollout:
+def _actions(policy: Policy, prompt: Prompt, answer: dict[str, Any]) -> Rollout:
     """The answer as a rollout whose log-probabilities are 0: from its token ids where they were logged, else its text."""
     if "tokens" not in answer:
         made: Rollout = policy.written(prompt, answer["text"])
         return made
     actions = torch.tensor(answer["tokens"], dtype=torch.long)
-    size = len(policy.tokenizer) if hasattr(policy, "tokenizer") else int(policy.V)
+    size = len(policy.tokenizer) if hasattr(policy, "tokenizer") else int(getattr(policy, "V", 0))
     if not len(actions) or int(actions.min()) < 0 or int(actions.max()) >= size:
         raise UserError(
             f"an answer of prompt {prompt.id!r} has token ids that are not of this model (0 to {size - 1}); was it logged with "

@@ -14,8 +14,8 @@ from posttrain.core.protocols import Environment, Policy, Scorer
 from posttrain.evals.accuracy import Score, answers, graded, mean_reward, score_of
 from posttrain.evals.accuracy import held_out as held_out_prompts
 from posttrain.evals.ranking import ranking
-from posttrain.models.load import load_model
 from posttrain.models.lora import add_lora
+from posttrain.policies.load import load_model
 from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.scorers.spec import build_scorer, task_scorer
 from posttrain.rollouts.sources import LocalSource

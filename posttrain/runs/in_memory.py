@@ -13,7 +13,7 @@ from torch import Tensor
 from posttrain.core.config import Config
 from posttrain.core.loop import Loop
 from posttrain.core.method import Method
-from posttrain.core.protocols import Environment, Scorer
+from posttrain.core.protocols import Environment, Policy, Scorer
 from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.rewards.runtime.scorer import BaseScorer, Prescored, Verdict, answers_of
 from posttrain.rollouts.sources import LocalSource
@@ -88,12 +88,17 @@ class FunctionScorer(BaseScorer):
 
 
 def loop_of(
-    policy: Any, method: Method, env: Environment, config: Config, scorer: Scorer | None = None, decay: int = 0
+    policy: Policy | Mapping[str, Policy],
+    method: Method,
+    env: Environment,
+    config: Config,
+    scorer: Scorer | None = None,
+    decay: int = 0,
 ) -> Loop:
     """A loop around a policy that remembers in memory; without a scorer the answers must come with their worth."""
     settings = (config.seed, config.lr, config.warmup, config.max_norm, config.micro_tokens, decay)
     how = (config.sampling, config.prompts, config.seed)
-    policies: dict[str, Any] = dict(policy) if isinstance(policy, Mapping) else {"policy": policy}
+    policies: dict[str, Policy] = dict(policy) if isinstance(policy, Mapping) else {"policy": policy}
     goals = method.objectives
     return Loop(
         config=config, method=method, env=env, run=InMemoryRun(),
@@ -107,7 +112,7 @@ def loop_of(
 
 
 def fit(
-    policy: Any, method: Method, env: Environment, config: Config, scorer: Scorer | None = None,
+    policy: Policy | Mapping[str, Policy], method: Method, env: Environment, config: Config, scorer: Scorer | None = None,
     after: Callable[[int], None] | None = None, decay: int = 0,
 ) -> list[dict[str, float]]:  # fmt: skip
     """Train the policy in place as a run would; returns the figures of each step. `after` is called with each step done,
@@ -120,7 +125,7 @@ def fit(
     loop.monitors = [Guard(strict=True)]
     loop.callbacks = [After(after)] if after else []
     train(loop)
-    if not isinstance(policy, Mapping):
+    if not isinstance(policy, Mapping) and hasattr(policy, "critic"):
         policy.critic = None
     rows: list[dict[str, float]] = loop.run.rows
     return rows

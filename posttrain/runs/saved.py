@@ -8,8 +8,8 @@ from typing import Any
 
 from posttrain.core.config import Config, from_dict
 from posttrain.core.errors import UserError
-from posttrain.models.load import load_model
 from posttrain.models.lora import add_lora
+from posttrain.policies.load import load_model
 from posttrain.rewards.scorers.learned import RUN_READERS
 from posttrain.runs.checkpoint import listing, newest
 from posttrain.runs.run import Run

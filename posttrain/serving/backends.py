@@ -10,7 +10,9 @@ import torch
 from posttrain.inference.engine import Engine
 from posttrain.inference.jobs import Job
 from posttrain.inference.pages import Pages
+from posttrain.models.decoder import Decoder
 from posttrain.models.sampling import generate
+from posttrain.policies.language import LanguagePolicy
 from posttrain.serving.request import Progress, Request
 
 LENGTH_STEP = 1024  # the engine's positions per slot are a multiple of this
@@ -21,21 +23,22 @@ class NativeBackend:
 
     name = "native"
 
-    def __init__(self, policy: Any, slots: int = 0) -> None:
-        self.policy = policy
+    def __init__(self, policy: LanguagePolicy, slots: int = 0) -> None:
+        assert isinstance(policy.model, Decoder)
+        self.policy, self.model = policy, policy.model
         self.slots = slots or (64 if policy.device.type == "cuda" else 8)
-        self.engine = Engine(policy.model, max_slots=self.slots, prefix_cache=True)
+        self.engine = Engine(self.model, max_slots=self.slots, prefix_cache=True)
         self.owner: dict[Job, tuple[Request, int]] = {}  # the request of each job, and the job's index in it
 
     @property
     def max_model_len(self) -> int:
         """The longest sequence, prompt included: what the model was trained for; on a CPU, where every slot's cache is allocated
         in full, at most what a quarter of the memory holds (on a GPU the cache is paged)."""
-        trained = int(self.policy.model.config.max_positions)
+        trained = self.model.config.max_positions
         if self.policy.device.type == "cuda":
             return trained
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return min(trained, max(LENGTH_STEP, memory // 4 // self.slots // Pages.bytes_per_page(self.policy.model, 1)))
+        return min(trained, max(LENGTH_STEP, memory // 4 // self.slots // Pages.bytes_per_page(self.model, 1)))
 
     def can_admit(self, request: Request, idle: bool) -> bool:
         """Whether it can start now; slots are made longer only while nothing runs."""
@@ -101,13 +104,14 @@ class PlainBackend:
 
     name = "transformers"
 
-    def __init__(self, policy: Any) -> None:
-        self.policy = policy
+    def __init__(self, policy: LanguagePolicy) -> None:
+        self.policy: LanguagePolicy = policy
+        self.model: Any = policy.model  # of transformers
         self.current: Request | None = None
 
     @property
     def max_model_len(self) -> int:
-        config = self.policy.model.config.get_text_config()
+        config = self.model.config.get_text_config()
         return int(getattr(config, "max_position_embeddings", None) or 1 << 20)
 
     def can_admit(self, request: Request, idle: bool) -> bool:
@@ -125,7 +129,7 @@ class PlainBackend:
         if request is None:
             return
         contexts, keys = [j.context for j in request.jobs], [[j.key] for j in request.jobs]
-        samples = generate(p.model, contexts, keys, request.jobs[0].how, p.stop_ids, p.device)
+        samples = generate(self.model, contexts, keys, request.jobs[0].how, p.stop_ids, p.device)
         progress = {}
         for i, (job, (s,)) in enumerate(zip(request.jobs, samples, strict=True)):
             n = job.find_stop(s.tokens) if job.find_stop else 0

@@ -18,7 +18,7 @@ from posttrain.serving.backends import NativeBackend, PlainBackend
 from posttrain.serving.request import QueueFull, Request
 
 if TYPE_CHECKING:
-    from posttrain.models.language import LanguagePolicy
+    from posttrain.policies.language import LanguagePolicy
 
 
 class Queue(threading.Thread):

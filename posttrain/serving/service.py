@@ -23,7 +23,7 @@ from posttrain.serving.queue import Queue
 from posttrain.serving.request import Progress, QueueFull, Request
 
 if TYPE_CHECKING:
-    from posttrain.models.language import LanguagePolicy
+    from posttrain.policies.language import LanguagePolicy
 
 MAX_TOKENS = 512  # per answer, where the request does not say
 POLL_SECONDS = 0.5  # between two checks whether the client is still connected

@@ -43,7 +43,7 @@ def build() -> dict[str, Any]:
             rows[key] |= whole_row(part, declared)
     return {
         "parts": rows, "claims": import_module("claims.machinery.evidence").all_told(), "real": real(), "tasks": tasks(),
-        "models": list(import_module("posttrain.models.load").NAMED), "modules": sorted(here),
+        "models": list(import_module("posttrain.policies.load").NAMED), "modules": sorted(here),
     }  # fmt: skip
 
 

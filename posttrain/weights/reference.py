@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,11 +15,18 @@ from posttrain.core.turn import Turn
 class Frozen:
     """A frozen copy of the policy; subclasses define when it is updated."""
 
-    policy: Any = None  # a Policy once it has started
+    _policy: Policy | None = None
+
+    @property
+    def policy(self) -> Policy:
+        """The frozen copy; there once it has started."""
+        if self._policy is None:
+            raise RuntimeError("a reference is asked before it has started")
+        return self._policy
 
     def start(self, policy: Policy) -> None:
         """Take the copy; called once, with the policy as the phase begins."""
-        self.policy = policy.clone().eval().requires_grad_(False)
+        self._policy = policy.clone().eval().requires_grad_(False)
 
     @torch.no_grad()
     def streams(self, rows: Sequence[Turn], names: Sequence[str]) -> dict[str, Tensor]:
@@ -32,10 +38,10 @@ class Frozen:
         """Called after every update."""
 
     def tensors(self) -> dict[str, Tensor]:
-        return dict(self.policy.state_dict()) if self.policy is not None else {}
+        return dict(self.policy.state_dict()) if self._policy is not None else {}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        if self.policy is not None:
+        if self._policy is not None:
             self.policy.load_state_dict(tensors, strict=False)  # tied tensors are saved once
 
 

@@ -35,7 +35,7 @@ def test_transformers_loads_it_with_equal_logits(exported: Path, runs: Path) -> 
 
 
 def test_it_is_the_trained_model_and_not_the_one_it_began_with(exported: Path) -> None:
-    from posttrain.models.load import POCKET, read_weights
+    from posttrain.policies.load import POCKET, read_weights
 
     before, after = read_weights(POCKET), read_weights(exported)
     assert any(float((before[k].float() - after[k].float()).abs().max()) > 1e-6 for k in after)

@@ -11,7 +11,7 @@ import torch
 from posttrain.core.errors import UserError
 from posttrain.core.types import Prompt
 from posttrain.environments.school import school
-from posttrain.models.load import POCKET
+from posttrain.policies.load import POCKET
 from posttrain.rewards.runtime.score import RewardSum
 from posttrain.rewards.scorers.learned import LearnedReward
 from posttrain.rewards.scorers.spec import build_scorer

@@ -21,7 +21,9 @@ LAYERS = (
     ("core",),
     ("environments", "prompts", "select", "advantages", "losses",
      "rewards/rules", "rewards/shaping", "rewards/runtime", "rewards/auditing"),
-    ("models", "inference"),
+    ("models",),
+    ("inference",),
+    ("policies",),
     ("rollouts", "rewards/scorers", "weights", "decoding", "evals"),
     ("train", "runs"),
     ("methods", "systems"),
@@ -36,7 +38,6 @@ EXCEPTIONS = {
     ("posttrain/core/registry.py", "posttrain"): "discovers the parts of every folder by its name",
     ("posttrain/view/index.py", "claims"): "writes the verdicts of a checkout into the index",
     ("posttrain/commands/check.py", "claims"): "repeats experiments, which only a checkout has",
-    ("posttrain/models/language.py", "inference"): "a policy on a GPU makes its engine when it first samples",
     ("posttrain/commands/completion.py", "cli"): "writes down the commands, whose table is in cli.py",
 }
 

@@ -13,8 +13,8 @@ from posttrain.core import rng
 from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt, Rollout
-from posttrain.models.language import LanguagePolicy
 from posttrain.models.sampling import Sample, draw, generate, truncate
+from posttrain.policies.language import LanguagePolicy
 from tests.models import tiny
 
 TEXTS = ("add 1 and 2", "b", "say hello to the whole wide world", "count 3", "xyz")

@@ -11,7 +11,7 @@ from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt
-from posttrain.models.prompt_writer import PromptWriter
+from posttrain.policies.prompt_writer import PromptWriter
 from posttrain.systems.policy_gradient.rlprompt import (
     Prompted,
     gap,

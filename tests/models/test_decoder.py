@@ -14,7 +14,7 @@ from posttrain.core.errors import UserError
 from posttrain.models.decoder import Decoder, DecoderConfig, block_mask, inverse_frequencies
 from posttrain.models.hf import HFDecoder
 from posttrain.models.layout import Rows, pack
-from posttrain.models.load import load_decoder, save_model
+from posttrain.policies.load import load_decoder, save_model
 from tests.models import tiny
 
 every_family = pytest.mark.parametrize("name", tiny.OURS)

@@ -13,8 +13,8 @@ from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
 from posttrain.models.four_bit import FourBit
-from posttrain.models.load import load_model
 from posttrain.models.lora import LoRALinear, add_lora, merged_state
+from posttrain.policies.load import load_model
 
 pytestmark = pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="needs posttrain[4bit]")
 

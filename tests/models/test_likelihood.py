@@ -47,7 +47,7 @@ def test_by_hand():
 
 def test_a_policy_gives_the_same_streams_and_gradient_with_the_chunked_head(monkeypatch):
     from posttrain.core.types import Prompt
-    from posttrain.models import language
+    from posttrain.policies import language
 
     from . import tiny
 

@@ -10,9 +10,9 @@ from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
 from posttrain.inference.engine import Engine
 from posttrain.methods.grpo import grpo
-from posttrain.models.load import load_model, save_model
 from posttrain.models.lora import LoRALinear, add_lora, merged_state
 from posttrain.models.sampling import generate
+from posttrain.policies.load import load_model, save_model
 from posttrain.weights.learner import Learner
 from tests.models import tiny
 

@@ -12,7 +12,7 @@ from posttrain.models.lora import LoRALinear
 from posttrain.models.packed import PackedBatch
 from posttrain.models.rotate_and_gather import rotate_and_gather
 from tests.models import tiny
-from tests.models.test_language import LENGTHS, calm_policy
+from tests.policies.test_language import LENGTHS, calm_policy
 
 
 def rows_of() -> Rows:

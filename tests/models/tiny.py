@@ -13,7 +13,7 @@ from posttrain.core.turn import Turn
 from posttrain.core.types import Prompt, Rollout
 from posttrain.models.decoder import Decoder, DecoderConfig
 from posttrain.models.hf import HFDecoder
-from posttrain.models.language import LanguagePolicy
+from posttrain.policies.language import LanguagePolicy
 
 V = 40
 LETTERS = " abcdefghijklmnopqrstuvwxyz0123456789"

@@ -19,7 +19,7 @@ from examples.two_roles import ANSWERS, QUESTIONS, Chooser, School, objective
 from posttrain.losses.value.value_loss import value_loss
 from posttrain.methods.grpo import grpo
 from posttrain.methods.ppo import ppo
-from posttrain.models.gaussian import GaussianPolicy, see
+from posttrain.policies.gaussian import GaussianPolicy, see
 from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rollouts.replay import ReplaySource
 from posttrain.runs.in_memory import FunctionScorer, numbered

@@ -11,7 +11,7 @@ from posttrain.core.errors import UserError
 from posttrain.core.protocols import RolloutRequest
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
-from posttrain.models.load import load_model
+from posttrain.policies.load import load_model
 from posttrain.runs.in_memory import row
 from posttrain.systems.policy_gradient.dr_po import dataset_reset
 

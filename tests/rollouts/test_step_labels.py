@@ -14,7 +14,7 @@ from posttrain.core.protocols import RolloutRequest
 from posttrain.core.sampling import Sampling
 from posttrain.core.turn import Observation
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.models.load import load_model
+from posttrain.policies.load import load_model
 from posttrain.rewards.scorers.process_model import ProcessModel
 from posttrain.rollouts.step_labels import label_steps, step_ends, step_labels
 from posttrain.runs.in_memory import FunctionScorer, Listed, fit, row

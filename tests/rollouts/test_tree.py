@@ -12,7 +12,7 @@ from posttrain.core.errors import UserError
 from posttrain.core.protocols import RolloutRequest
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.models.load import load_model
+from posttrain.policies.load import load_model
 from posttrain.rollouts.resume import cut, resume, room, stem
 from posttrain.rollouts.tree import tree
 from posttrain.runs.in_memory import row

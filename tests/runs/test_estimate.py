@@ -16,11 +16,11 @@ from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt, Rollout
 from posttrain.inference.pages import Pages
 from posttrain.models.decoder import Decoder
-from posttrain.models.load import load_model
 from posttrain.models.lora import add_lora
 from posttrain.models.packed import layers_to_recompute
 from posttrain.models.sampling import generate
 from posttrain.models.shape import DecoderConfig
+from posttrain.policies.load import load_model
 from posttrain.runs import estimate as e
 from posttrain.runs.calibrate import calibrate, shortest
 from posttrain.runs.estimate import Machine, Work, adapters, estimate, layers_recomputed, parameters

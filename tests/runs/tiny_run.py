@@ -36,7 +36,7 @@ from posttrain.losses.regularisers.kl import kl
 from posttrain.losses.supervised.sft import sft
 from posttrain.methods.grpo import grpo
 from posttrain.models.decoder import Decoder, DecoderConfig
-from posttrain.models.language import LanguagePolicy
+from posttrain.policies.language import LanguagePolicy
 from posttrain.rewards.runtime.score import RewardSum
 from posttrain.rewards.shaping.adaptive_kl import adaptive_kl
 from posttrain.rollouts.sources import LocalSource

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from posttrain.models.load import load_model
+from posttrain.policies.load import load_model
 from posttrain.serving.server import Server
 from posttrain.serving.service import Service
 from tests.serving.serving import start

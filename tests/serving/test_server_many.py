@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from posttrain.models.load import load_model
+from posttrain.policies.load import load_model
 from posttrain.serving.backends import PlainBackend
 from posttrain.serving.queue import Queue
 from posttrain.serving.server import Server

@@ -19,7 +19,7 @@ def load_classifier(folder: Path, device: str = "") -> Classifier:
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
     from transformers.utils import logging
 
-    from posttrain.models.load import usable
+    from posttrain.policies.load import usable
 
     logging.disable_progress_bar()
     device = usable(device or ("cuda" if torch.cuda.is_available() else "cpu"))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from posttrain.core.errors import UserError
+from posttrain.core.protocols import Policy
 from posttrain.core.registry import scorer
 from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.rewards.runtime.scorer import BaseScorer, ScoreReport, Verdict, answers_of, as_number, finite, report_of
@@ -24,7 +24,7 @@ class RewardModel(BaseScorer):
     like any other, which can be summed with rules in a RewardSum.
     """
 
-    def __init__(self, policy: Any, mean: float = 0.0, std: float = 1.0, name: str = "reward_model") -> None:
+    def __init__(self, policy: Policy, mean: float = 0.0, std: float = 1.0, name: str = "reward_model") -> None:
         if getattr(policy, "score", None) is None:
             raise UserError("this policy has no score head; make one with policy.as_reward_model()")
         self.policy, self.mean, self.std, self.name = policy, mean, max(std, _TINY), name

@@ -26,7 +26,7 @@ from posttrain.evals.accuracy import held_out
 from posttrain.losses.aggregate import sequence_mean
 from posttrain.methods.grpo import grpo
 from posttrain.methods.settings import asked_task
-from posttrain.models.prompt_writer import PromptWriter
+from posttrain.policies.prompt_writer import PromptWriter
 from posttrain.rewards.runtime.scorer import BaseScorer, Verdict, answers_of
 from posttrain.rollouts.sample import sample
 
@@ -120,7 +120,7 @@ def soft_q(batch: Batch, gamma: float = 1.0) -> Tensor:
     V = log sum_a exp Q;  A = Q - V = logp;  L_t = the mean of four squares, halved; x' is the target's, without gradient:
       one step    Q_t - r_t - gamma V'_{t+1},  Q'_t - r_t - gamma V_{t+1}
       whole path  G_t - V'_t,  G'_t - V_t;  G_t = sum_{l >= t} gamma^{l - t} (r_l - A_l)
-    V is 0 after the last action. value_BT must be V of the very logits (`models/prompt_writer.py`), not a critic's; the
+    V is 0 after the last action. value_BT must be V of the very logits (`policies/prompt_writer.py`), not a critic's; the
     target is the policy as the step began (old_logp, old_value), in the paper a slow average of it. No credit is read.
     """
     own_BT = batch.mask_BT > 0

@@ -11,10 +11,10 @@ import torch
 from posttrain.core.errors import UserError, nearest
 from posttrain.models.decoder import Decoder, DecoderConfig
 from posttrain.models.four_bit import quantize
-from posttrain.models.language import LanguagePolicy
 from posttrain.models.lora import TARGETS, merged_state
+from posttrain.policies.language import LanguagePolicy
 
-POCKET = Path(__file__).parent / "pocket"
+POCKET = Path(__file__).parent.parent / "models" / "pocket"
 NAMED = ("pocket", "smollm2")
 
 

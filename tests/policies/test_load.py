@@ -11,7 +11,7 @@ import torch
 from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
 from posttrain.models.decoder import Decoder
-from posttrain.models.load import find_folder, load_decoder, load_model, load_tokenizer, save_model
+from posttrain.policies.load import find_folder, load_decoder, load_model, load_tokenizer, save_model
 from tests.models import tiny
 
 

@@ -14,6 +14,7 @@ from posttrain.core.errors import UserError, unknown
 from posttrain.core.sampling import Sampling
 from posttrain.core.turn import Observation, Turn, join
 from posttrain.core.types import Message, Origin, Prompt, Rollout
+from posttrain.inference.engine import Engine
 from posttrain.models.decoder import Decoder
 from posttrain.models.four_bit import FourBit
 from posttrain.models.heads import Critic, ScalarHead
@@ -147,8 +148,6 @@ class LanguagePolicy(Actor, nn.Module):
         packed = any(isinstance(m, FourBit) for m in self.model.modules())
         if not isinstance(self.model, Decoder) or (self.device.type != "cuda" and not packed):
             return None
-        from posttrain.inference.engine import Engine
-
         if self._native is None or self._native.model is not self.model:
             self._native = Engine(self.model)
         return self._native

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from posttrain.core import rng
 from posttrain.core.turn import Turn
 from posttrain.core.types import Prompt, Rollout
-from posttrain.models.language import LanguagePolicy
 from posttrain.models.layout import Rows, hidden_states
+from posttrain.policies.language import LanguagePolicy
 
 ASK = "Write a prompt."
 

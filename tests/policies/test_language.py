@@ -15,8 +15,8 @@ from posttrain.core.method import Method
 from posttrain.core.turn import Turn
 from posttrain.core.types import Group, Origin, Prompt, Rollout
 from posttrain.methods.grpo import grpo
-from posttrain.models.language import LanguagePolicy
 from posttrain.models.layout import Rows, pack
+from posttrain.policies.language import LanguagePolicy
 from posttrain.weights.learner import Learner
 from tests.models import tiny
 
