@@ -1,7 +1,7 @@
 """DPPO: GRPO whose trust region is a divergence, not a ratio; several updates per step.
 
-Departures: only the paper's binary divergences are here, not its top-K ones, nor its correction for a sampler of
-another engine. The limit 0.15 (tv) is to be tuned; 8 answers per prompt and 4 updates per batch are this package's.
+Departures: only the paper's binary divergences are here, not its top-K ones. The limit 0.15 (tv) is to be tuned; 8
+answers per prompt and 4 updates per batch are this package's.
 """
 
 from __future__ import annotations
