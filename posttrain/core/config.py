@@ -68,8 +68,11 @@ class Config:
     """steps between checkpoints"""
     keep_checkpoints: int = 2
     """newest checkpoints that are kept; older ones are deleted"""
-    log_rollouts: int = 8
-    """rollouts per step written to the run's database; -1: all"""
+    log_rollouts: int = -1
+    """rollouts per step whose text and tokens are written to the run's database; -1: all"""
+    store_gb: float = 2.0
+    """gigabytes of texts and tokens that the database keeps; beyond it those of the oldest steps go first, the best and the
+    worst answer of each step last; figures always stay"""
     data: str = ""
     """folder of data sets, for presets; if empty, $POSTTRAIN_DATA"""
     sampling: Sampling = field(default_factory=Sampling)
@@ -79,6 +82,8 @@ class Config:
         for key in ("steps", "prompts", "micro_tokens", "save_every", "eval_problems", "keep_checkpoints"):
             if getattr(self, key) < (0 if key in ("steps", "eval_problems") else 1):
                 raise UserError(f"{key} is {getattr(self, key)}; it must be at least 1")
+        if not self.store_gb >= 0:
+            raise UserError(f"store_gb is {self.store_gb}; it must be 0 (no texts are kept) or more gigabytes")
         if self.num_generations is not None and self.num_generations < 1:
             raise UserError(f"num_generations is {self.num_generations}; a prompt needs at least 1 answer")
         if self.lora < 0:

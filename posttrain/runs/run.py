@@ -20,7 +20,7 @@ from posttrain.core.errors import UserError
 from posttrain.core.protocols import Policy
 from posttrain.core.types import Group
 from posttrain.runs.checkpoint import Checkpoint, Tables, disk_errors, newest, prune, sweep, write, write_atomic
-from posttrain.runs.store import Store
+from posttrain.runs.store import Store, begin_phase
 
 _OWN = ("run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "notes.json", "summary.json", "config.json")
 _held: set[str] = set()  # folders this process writes: a POSIX lock does not keep a process from itself
@@ -55,7 +55,7 @@ class Run:
             write_atomic(path, json.dumps(self.config, indent=2) + "\n")
         self.checkpoints.mkdir(exist_ok=True)
         sweep(self.checkpoints)
-        self.store = Store(self.folder / "run.sqlite")
+        self.store = Store(self.folder / "run.sqlite", background=True)
 
     @classmethod
     def open(cls, folder: Path | str) -> Run:
@@ -102,7 +102,7 @@ class Run:
                 part.load_state_dict(ck.state["parts"][name])
             prune(self.checkpoints, ck.phase, ck.step, loop.config.keep_checkpoints)  # a kill may have come before it
         self.store.forget(loop.phase, first)
-        self.store.begin(loop.phase, loop.role, answers=getattr(loop.learner.policy, "score", None) is None)
+        begin_phase(self.store, loop)
         return first
 
     def log(self, phase: str, step: int, metrics: dict[str, float], groups: list[Group], seconds: float) -> None:
