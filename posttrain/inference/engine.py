@@ -62,12 +62,12 @@ class Engine:
     def generate(
         self, contexts: Sequence[Tensor], keys: Sequence[Sequence[int]], how: Sampling, stop_ids: Sequence[int],
         identities: Sequence[bytes] | None = None, find_stop: Callable[[Tensor], int] | None = None,
-        limits: Sequence[Sequence[int]] | None = None,
+        limits: Sequence[Sequence[int]] | None = None, finished: Callable[[int, int, Tensor], None] | None = None,
     ) -> list[list[Sample]]:  # fmt: skip
         """For each context, one answer per key; the same answers as `inference.sampling.generate`.
 
-        `identities` names what was observed besides each context's tokens (images, sound): contexts with equal tokens and
-        different identities share neither pages nor prefill. `limits` are token limits of single answers.
+        `identities` names what was observed besides each context's tokens (images, sound): different ones share neither pages
+        nor prefill. `limits` are token limits of single answers. `finished` is told (context, answer, tokens) as each ends.
         """
         groups, observed = [], [b""] * len(contexts) if identities is None else identities
         for g, (context, row, identity) in enumerate(zip(contexts, keys, observed, strict=True)):
@@ -81,8 +81,11 @@ class Engine:
         self.prepare(len(jobs), max(len(j.context) + j.how.max_tokens for j in jobs), how.max_tokens, stop_ids)
         try:
             self.waiting.extend(jobs)
+            place = {id(job): (g, i) for g, group in enumerate(groups) for i, job in enumerate(group)}
             while self.busy:
-                self.step()
+                for job in self.step():
+                    if finished is not None:
+                        finished(*place[id(job)], job.tokens)
         except BaseException:
             self._ready().pages.clear_cache()  # some of the cached pages may not have been prefilled
             raise

@@ -19,7 +19,7 @@ from posttrain.policies.pieces import token_bytes
 from posttrain.runs.reader import Reader, Row, is_time
 from posttrain.runs.rows import Pieces, Record, frozen, insert, new_ids
 from posttrain.runs.schema import BUCKET, BY_STEP, open_readonly, prepare, roll_up, version_of
-from posttrain.runs.tables import WRITERS, write_table
+from posttrain.runs.table_files import WRITERS, write_rows
 from posttrain.runs.writer import Writer
 
 _PINNED = 0.25  # share of the cap that is for the best and the worst answer of each step
@@ -184,7 +184,7 @@ class Store(Reader):
             rows: list[Row] = self.rollouts() if table == "rollouts" else self._read(table, "t.rowid")
             paths.append(folder / f"{table}.{format}")
             columns = list(rows[0]) if rows else [r["name"] for r in self.db.execute(f"PRAGMA table_info({table})")]
-            write_table(paths[-1], rows, columns)
+            write_rows(paths[-1], rows, columns)
         return paths
 
 
