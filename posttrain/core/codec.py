@@ -19,7 +19,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-_KINDS = {"?": "B", "B": "B", "H": "H", "i": "i", "l": "q", "q": "q", "e": "e", "f": "f", "d": "d"}  # numpy's letter -> ours
+_KINDS = {
+    "?": "B",
+    "B": "B",
+    "H": "H",
+    "i": "i",
+    "l": "q",
+    "q": "q",
+    "e": "e",
+    "f": "f",
+    "d": "d",
+}  # numpy's letter -> ours
 STREAMS = (
     "tokens",
     "logp",
@@ -61,7 +71,7 @@ def decode(blob: bytes) -> list[Any]:
         return _nested(decode(blob[2 + 4 * blob[1] :]), shape)
     if blob[:1] == b"=":
         (count,) = struct.unpack_from("<I", blob, 1)
-        return decode(blob[5:]) * count
+        return decode(blob[5:]) * int(count)
     kind = blob[:1].decode()
     return list(struct.unpack(f"<{(len(blob) - 1) // struct.calcsize('<' + kind)}{kind}", blob[1:]))
 

@@ -144,7 +144,8 @@ def _figures(r: Rollout) -> Row:
 
 def _own(x_T: Tensor, own: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The values at the policy's own actions, exact sums ahead."""
-    return x_T.detach().cpu().double().numpy()[own]
+    found: np.ndarray[Any, Any] = x_T.detach().cpu().double().numpy()[own]
+    return found
 
 
 def repetition(actions: Tensor) -> float | None:
@@ -225,4 +226,4 @@ def _packed(streams: dict[str, Any]) -> Iterator[tuple[str, bytes | None]]:
 def _mean(values: list[Any] | None, own: list[bool]) -> float | None:
     if not values or not any(own) or isinstance(values[0], list):
         return None
-    return sum(v for v, m in zip(values, own, strict=True) if m) / sum(own)
+    return float(sum(v for v, m in zip(values, own, strict=True) if m) / sum(own))

@@ -7,8 +7,7 @@ writing: a step only copies what could change (`rows.frozen`), and `sync` waits 
 from __future__ import annotations
 
 import sqlite3
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,13 @@ from typing import Any
 from posttrain.core.errors import unknown
 from posttrain.core.types import Group
 from posttrain.policies.pieces import token_bytes
+from posttrain.runs.cap import Cap, Size
 from posttrain.runs.reader import Reader, Row, is_time
 from posttrain.runs.rows import Pieces, Record, frozen, insert, new_ids
 from posttrain.runs.schema import BUCKET, BY_STEP, open_readonly, prepare, roll_up, version_of
 from posttrain.runs.table_files import WRITERS, write_rows
 from posttrain.runs.writer import Writer
 
-_PINNED = 0.25  # share of the cap that is for the best and the worst answer of each step
-_SIZES = "SELECT s.phase, s.step, s.bytes, s.pinned_bytes FROM steps s JOIN phases p ON p.phase = s.phase ORDER BY p.place, s.step"
 EXPORTED = ("metrics", "times", "rollouts", "events")
 Job = Callable[[sqlite3.Connection], None]
 
@@ -37,7 +35,7 @@ class Store(Reader):
         self.token_bytes: Pieces | None = None  # where the bytes of token ids come from
         self._writer: Writer | None = None
         self._known: set[int] | None = None
-        self._sizes: tuple[Shelf, Shelf] | None = None
+        self._kept: Cap | None = None
         with self._errors():
             self.db = open_readonly(path) if readonly else _connect(path)
             self.db.row_factory = sqlite3.Row
@@ -63,7 +61,7 @@ class Store(Reader):
     def forget(self, phase: str, step: int) -> None:
         """Delete what was written at or after a step: those steps are about to be run again."""
         self._do(partial(_forget, phase=phase, step=step))
-        self._sizes = None
+        self._kept = None
 
     def begin(self, phase: str, role: str, answers: bool, weights: dict[str, float] | None = None) -> None:
         """Record which role a phase trains, whether it generates answers (a reward model does not), and the rewards' weights."""
@@ -111,7 +109,7 @@ class Store(Reader):
                 with db:
                     return job(db)
         except BaseException:
-            self._known = self._sizes = None  # they may know rows that were taken back
+            self._known = self._kept = None  # they may know rows that were taken back
             raise
 
     def _current(self) -> None:
@@ -135,12 +133,12 @@ class Store(Reader):
         if skipped > 0:
             _event(db, phase, step, "skipped update", f"{skipped:.0f} gradients were not finite; the weights stayed")
         sizes = insert(db, record)
-        if rollouts:
+        if rollouts:  # what was made, stored or not
             db.execute("INSERT INTO steps VALUES (?,?,?,?,?)", (phase, step, len(rollouts), *sizes))
         if (step + 1) % BUCKET == 0:
             roll_up(db, phase, step // BUCKET)
         self._keep_pieces(db, record)
-        self._trim(db, (phase, step), sizes)
+        self._trim(db, (phase, step, *sizes))
 
     def _keep_pieces(self, db: sqlite3.Connection, record: Record) -> None:
         if self.token_bytes is None or record.limit == 0:
@@ -151,26 +149,13 @@ class Store(Reader):
             db.executemany("INSERT OR IGNORE INTO pieces VALUES (?, ?)", zip(ids, self.token_bytes(ids), strict=True))
             self._known |= set(ids)
 
-    def _trim(self, db: sqlite3.Connection, at: tuple[str, int], sizes: tuple[int, int]) -> None:
-        """Keep texts and streams under the cap: the oldest steps' go first. The best and the worst answer of every step have a
-        quarter of the cap to themselves, so they stay longest.
-
-        What is kept depends on what was made, not on when it was written, so a run that was killed ends with the same rows.
-        """
+    def _trim(self, db: sqlite3.Connection, size: Size) -> None:
         if self.cap is None:
             return
-        if self._sizes is None:
-            rows = db.execute(_SIZES).fetchall()
-            self._sizes = (Shelf((r[0], r[1], r[2]) for r in rows), Shelf((r[0], r[1], r[3]) for r in rows))
+        if self._kept is None or self._kept.limit != self.cap:
+            self._kept = Cap(db, self.cap)
         else:
-            for shelf, size in zip(self._sizes, sizes, strict=True):
-                shelf.append((*at, size))
-        for pinned, share in enumerate((1 - _PINNED, _PINNED)):
-            shelf = self._sizes[pinned]
-            while shelf and shelf.total > share * self.cap:
-                phase, step, size = shelf.popleft()
-                if size:
-                    _drop(db, phase, step, pinned)
+            self._kept.add(db, size)
 
     # ---- export
 
@@ -197,26 +182,6 @@ def begin_phase(store: Store, loop: Any) -> None:
     weights = getattr(getattr(loop.source, "scorer", None), "weights", None)
     answers = getattr(policy, "score", None) is None
     store.begin(loop.phase, loop.role, answers, weights if isinstance(weights, dict) else None)
-
-
-class Shelf:
-    """(phase, step, bytes) from the oldest on, and their sum."""
-
-    def __init__(self, rows: Iterable[tuple[str, int, int]]) -> None:
-        self.rows = deque(rows)
-        self.total = sum(size for _, _, size in self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def append(self, row: tuple[str, int, int]) -> None:
-        self.rows.append(row)
-        self.total += row[2]
-
-    def popleft(self) -> tuple[str, int, int]:
-        row = self.rows.popleft()
-        self.total -= row[2]
-        return row
 
 
 def void(_: object) -> None:
@@ -248,14 +213,3 @@ def _forget(db: sqlite3.Connection, phase: str, step: int) -> None:
     for table in BY_STEP:
         db.execute(f"DELETE FROM {table} WHERE phase = ? AND step >= ?", (phase, step))
     db.execute("DELETE FROM rollups WHERE phase = ? AND bucket >= ?", (phase, step // BUCKET))
-
-
-def _drop(db: sqlite3.Connection, phase: str, step: int, pinned: int) -> None:
-    """Texts and streams of a step's answers, and the prompts that no text is left of; the figures stay."""
-    which = "SELECT id FROM rollouts WHERE phase = ? AND step = ? AND pinned = ?"
-    for table in ("bodies", "turns"):
-        db.execute(f"DELETE FROM {table} WHERE id IN ({which})", (phase, step, pinned))
-    size = "pinned_bytes" if pinned else "bytes"
-    db.execute(f"UPDATE steps SET {size} = 0 WHERE phase = ? AND step = ?", (phase, step))
-    left = "SELECT r.group_index FROM rollouts r JOIN bodies b ON b.id = r.id WHERE r.phase = ? AND r.step = ?"
-    db.execute(f"DELETE FROM groups WHERE phase = ? AND step = ? AND group_index NOT IN ({left})", (phase, step) * 2)

@@ -39,7 +39,7 @@ def _write_parquet(path: Path, rows: list[Row], columns: list[str]) -> None:
     except ImportError:
         raise UserError("Parquet needs the package pyarrow: pip install pyarrow, or export as csv or jsonl") from None
     flat = [_flat(r) for r in rows]
-    pq.write_rows(pa.table({c: [r[c] for r in flat] for c in columns}), path)
+    pq.write_table(pa.table({c: [r[c] for r in flat] for c in columns}), path)
 
 
 WRITERS = {"csv": _write_csv, "jsonl": _write_jsonl, "parquet": _write_parquet}
