@@ -223,7 +223,8 @@ class Reader:
 
 
 def is_time(name: str) -> bool:
-    return name.rpartition("/")[2] == "seconds"
+    """Whether a figure depends on the clock: those differ between equal runs, so they are kept apart."""
+    return name.rpartition("/")[2] in ("seconds", "tokens_per_second")
 
 
 def _where(table: str, where: dict[str, Any]) -> tuple[str, tuple[Any, ...]]:
