@@ -137,6 +137,8 @@ def device(wanted: str = "") -> Finding:
 def cores() -> Finding:
     import torch
 
+    from posttrain.runs.threads import choose
+
     have = machine.cores()
     threads = torch.get_num_threads()
     if threads > have:
@@ -144,6 +146,15 @@ def cores() -> Finding:
     if threads < have:
         fix = f"export OMP_NUM_THREADS={have} if nothing else needs the others"
         return Finding("cores", f"{have}, of which torch uses {threads}", "note", fix)
+    suits = choose()
+    if suits != threads:
+        told = f"{have}, torch uses {threads} threads; one is faster now: something else keeps the cores busy"
+        return Finding(
+            "cores",
+            told,
+            "note",
+            f"posttrain run chooses {suits} by itself at a run's first start (--threads N to say)",
+        )
     return Finding("cores", f"{have}, torch uses {threads} threads")
 
 

@@ -7,12 +7,12 @@ through the inverse CDF, so an answer does not depend on the batch it was sample
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from posttrain.core import rng
 from posttrain.core.sampling import Sampling as Sampling
@@ -35,6 +35,7 @@ class Model(Protocol[C]):
     ) -> tuple[Tensor, C]: ...
     def step(self, tokens_B: Tensor, cache: C) -> Tensor: ...
     def logits(self, h: Tensor) -> Tensor: ...
+    def parameters(self) -> Iterator[nn.Parameter]: ...
 
 
 @dataclass
@@ -49,7 +50,7 @@ class Sample:
 @torch.no_grad()
 def generate(
     model: Model[C], contexts: Sequence[Tensor], keys: Sequence[Sequence[int]], how: Sampling,
-    stop_ids: Sequence[int], device: torch.device | str = "cpu", seen: Mapping[str, Tensor] | None = None,
+    stop_ids: Sequence[int], seen: Mapping[str, Tensor] | None = None,
     finished: Callable[[int, int, Tensor], None] | None = None,
 ) -> list[list[Sample]]:  # fmt: skip
     """For each context, one answer per key (its random identity). Contexts are prefilled one by one: none shares with
@@ -57,7 +58,7 @@ def generate(
     ends before the last one does."""
     if not contexts:
         return []
-    counts = torch.tensor([len(k) for k in keys])
+    device, counts = next(model.parameters()).device, torch.tensor([len(k) for k in keys])
     lengths = torch.tensor([len(c) for c in contexts])
     padded = torch.zeros(len(contexts), int(lengths.max()), dtype=torch.long)
     for row, context in enumerate(contexts):

@@ -158,10 +158,11 @@ class LanguagePolicy(Actor, nn.Module):
     ) -> list[list[Sample]]:
         contexts = [torch.cat([r.observation.tokens, r.actions]) if len(r) else r.observation.tokens for r in rows]
         if engine is not None:
-            found: list[list[Sample]] = engine.generate(contexts, keys, how, self.stop_ids, finished=finished)
+            engine.finished = finished
+            found: list[list[Sample]] = engine.generate(contexts, keys, how, self.stop_ids)
             return found
         seen = stacked([r.observation for r in rows], self.device)
-        return generate(self.model, contexts, keys, how, self.stop_ids, self.device, seen, finished)  # type: ignore[arg-type]
+        return generate(self.model, contexts, keys, how, self.stop_ids, seen, finished)  # type: ignore[arg-type]
 
     def _engine(self) -> Any:
         """The native engine where it pays: our decoder on a GPU, or with packed weights, which it unpacks once a call and not

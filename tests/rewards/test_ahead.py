@@ -123,7 +123,9 @@ def test_samplers_tell_of_answers_as_they_end(engine: bool) -> None:
 
     how = config().sampling
     if engine:
-        made = Engine(p.model).generate(contexts, keys, how, p.stop_ids, finished=hear)  # type: ignore[arg-type]
+        engine_ = Engine(p.model)  # type: ignore[arg-type]
+        engine_.finished = hear
+        made = engine_.generate(contexts, keys, how, p.stop_ids)
     else:
         made = generate(p.model, contexts, keys, how, p.stop_ids, finished=hear)  # type: ignore[arg-type]
     ended = {(g, i): s.tokens.tolist() for g, row in enumerate(made) for i, s in enumerate(row) if engine or s.stopped}
