@@ -228,7 +228,7 @@ class Run:
         return self.checkpoints.exists() and any(self.checkpoints.iterdir())
 
     def _wipe(self) -> None:
-        for name in ("checkpoints", "artifacts"):
+        for name in ("checkpoints", "artifacts", "tracked", "profile"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
         for name in _OWN:  # the settings last: a kill on the way leaves a run that says what it was
             (self.folder / name).unlink(missing_ok=True)

@@ -53,7 +53,7 @@ def test_a_run_follows_its_schedule_and_says_the_rate(tmp_path: Path) -> None:
 
 
 def test_a_floor_above_the_peak_is_one_sentence() -> None:
-    with pytest.raises(UserError, match="min_lr is 0.1, more than the learning rate 0.003"):
+    with pytest.raises(UserError, match=r"min_lr is 0\.1, more than the learning rate 0\.003"):
         build_learners(tiny_run.config(min_lr=0.1), tiny_run.method(), {"policy": tiny_run.policy()})
 
 
