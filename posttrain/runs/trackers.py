@@ -42,17 +42,17 @@ class TensorBoard:
 
         where = folder / "tensorboard"
         again = first if where.exists() else None  # steps from there on are written again
-        self.writer = SummaryWriter(str(where), purge_step=again)  # type: ignore[no-untyped-call]
+        self.writer = SummaryWriter(str(where), purge_step=again)
         if again is None:
-            self.writer.add_text("settings", f"```\n{json.dumps(settings, indent=2)}\n```", 0)  # type: ignore[no-untyped-call]
+            self.writer.add_text("settings", f"```\n{json.dumps(settings, indent=2)}\n```", 0)
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         for name, value in metrics.items():
-            self.writer.add_scalar(name, value, step)  # type: ignore[no-untyped-call]
-        self.writer.flush()  # type: ignore[no-untyped-call]
+            self.writer.add_scalar(name, value, step)
+        self.writer.flush()
 
     def close(self) -> None:
-        self.writer.close()  # type: ignore[no-untyped-call]
+        self.writer.close()
 
 
 class WandB:
