@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from posttrain.core.registry import optimiser
-from posttrain.weights.optimisers import by_shape, checked
 
 _BLOCK = 256  # values that share a scale
 _SMALL = 4096  # tensors with fewer values keep float32 moments: they are few, and they matter
@@ -31,8 +30,10 @@ def adamw_8bit(
     nearest levels, unbiased, with draws that belong to (step, tensor): to the nearest, moments that change by less than half a
     level a step would never change. sqrt(v), not v: it needs half the range, and it is never rounded to 0.
     """
-    defaults = checked(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
-    return AdamW8bit(by_shape(list(named), weight_decay), defaults)
+    params = [p for _, p in named]
+    matrices = {"params": [p for p in params if p.dim() >= 2], "weight_decay": weight_decay}
+    vectors = {"params": [p for p in params if p.dim() < 2], "weight_decay": 0.0}
+    return AdamW8bit([g for g in (matrices, vectors) if g["params"]], {"lr": lr, "betas": betas, "eps": eps})
 
 
 class AdamW8bit(torch.optim.Optimizer):

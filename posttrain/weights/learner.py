@@ -22,6 +22,7 @@ from posttrain.losses.objective import objective
 from posttrain.weights.masters import Masters
 from posttrain.weights.parallel import Local
 from posttrain.weights.schedules import SCHEDULES
+from posttrain.weights.settings import check_optimiser
 from posttrain.weights.tally import Tally, keep_streams
 
 CRITIC = {"value_BT", "old_value_BT"}  # streams that need a value network
@@ -56,6 +57,7 @@ class Learner:
             self.reference = o.reference.live()
             self.reference.start(self.policy)
         part: Part = o.optimiser if self.lr is None else o.optimiser.but(lr=self.lr)
+        check_optimiser(part)
         own = getattr(self.policy, "parameters_of", None)
         named = own(o.role) if own else self.policy.named_parameters()
         self.masters = Masters((n, p) for n, p in named if p.requires_grad)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import nn
 
-from posttrain.core.errors import UserError
 from posttrain.core.registry import optimiser
 
 
@@ -20,40 +18,17 @@ def adamw(
 ) -> torch.optim.Optimizer:  # fmt: skip
     """AdamW: the default; matrices decay, vectors do not."""
     named = list(named)
-    checked(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
-    fused = all(p.is_cuda for _, p in named)
-    return torch.optim.AdamW(by_shape(named, weight_decay), lr=lr, betas=betas, eps=eps, fused=fused or None)
-
-
-def by_shape(named: list[tuple[str, nn.Parameter]], weight_decay: float) -> list[dict[str, Any]]:
-    """Groups of parameters: matrices decay, vectors do not."""
     groups = [
         {"params": [p for _, p in named if p.dim() >= 2], "weight_decay": weight_decay},
         {"params": [p for _, p in named if p.dim() < 2], "weight_decay": 0.0},
     ]
-    return [g for g in groups if g["params"]]
-
-
-def checked(**settings: Any) -> dict[str, Any]:
-    """The settings of an optimiser, each in the range where it is one; an error says which is not."""
-    for name, value in settings.items():
-        if name == "betas":
-            if not (isinstance(value, (tuple, list)) and len(value) == 2 and all(_within(b, 1.0) for b in value)):
-                raise UserError(f"betas is {value!r}; it must be two numbers from 0 to below 1, like (0.9, 0.95)")
-        elif not _within(value, 1.0 if name == "momentum" else math.inf):
-            below = " and below 1" if name == "momentum" else ""
-            raise UserError(f"{name} is {value!r}; it must be a number, 0 or more{below}")
-    return settings
-
-
-def _within(x: Any, below: float) -> bool:
-    return isinstance(x, (int, float)) and 0 <= x < below
+    fused = all(p.is_cuda for _, p in named)
+    return torch.optim.AdamW([g for g in groups if g["params"]], lr=lr, betas=betas, eps=eps, fused=fused or None)
 
 
 @optimiser()
 def sgd(named: Iterable[tuple[str, nn.Parameter]], lr: float = 1e-2, momentum: float = 0.0) -> torch.optim.Optimizer:
     """SGD: no memory of the past unless momentum is given; for controlled experiments."""
-    checked(lr=lr, momentum=momentum)
     return torch.optim.SGD([p for _, p in named], lr=lr, momentum=momentum)
 
 
@@ -71,7 +46,7 @@ def muon(
     chosen = {id(p) for p in whole}
     rest = [p for _, p in named if id(p) not in chosen]
     groups = [{"params": whole, "muon": True}, {"params": rest, "muon": False}]
-    defaults = checked(lr=lr, momentum=momentum, weight_decay=weight_decay, betas=betas, eps=eps)
+    defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "betas": betas, "eps": eps}
     return Muon([g for g in groups if g["params"]], defaults)
 
 
