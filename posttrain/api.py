@@ -18,6 +18,7 @@ from posttrain.environments.task import default_task, of_rows
 from posttrain.evals.accuracy import Score
 from posttrain.rewards.runtime.score import RewardSum
 from posttrain.runs.build import Pieces, build_loop, environment, load_policy, measure, scorer_of
+from posttrain.runs.observers import observers, trace_of
 from posttrain.runs.plans import run_plan
 from posttrain.runs.refuse import refuse
 from posttrain.runs.run import Run
@@ -73,11 +74,12 @@ def run(
     env: an Environment instead. reward: a function of yours, a name, or a run of a reward model. method: a name (a plan's too)
     or a Method. callbacks: objects with any of on_begin, on_rollouts, on_step, on_eval, on_checkpoint, on_end.
     settings: anything else that `Config` has (steps, lr, num_generations, `sampling={...}` ...), runs="runs" for the folder of
-    all runs, and fresh=True to start over.
+    all runs, fresh=True to start over, track="tensorboard" to mirror metrics to a dashboard, profile=True for a trace.
     """
     plain: dict[str, Any] = dict(settings)
     _no_stages(plain)
     runs, fresh = plain.pop("runs", "runs"), bool(plain.pop("fresh", False))
+    track, profile = str(plain.pop("track", "")), bool(plain.pop("profile", False))
     plan = isinstance(method, str) and _is_plan(method)
     chosen = None if plan else find_method(method) if isinstance(method, str) else method
     given: dict[str, Any] = {}
@@ -103,12 +105,14 @@ def run(
     if isinstance(method, str):
         plain["method"] = method
     config = from_dict(Config, plain)
-    if chosen is not None:
-        return run_config(config, runs, fresh, chosen, tuple(callbacks), **given)
-    if given:
+    if chosen is None and given:
         what = ", ".join({"scorer": "reward", "policy": "model", "env": "task"}.get(k, k) for k in given)
         raise UserError(f"{method} is a plan, which makes its own; give it names instead of objects for: {what}")
-    return run_plan(find(str(method), "plan")(), config, runs, fresh, tuple(callbacks))
+    with observers(track, profile) as more:
+        told = (*callbacks, *more)
+        if chosen is not None:
+            return run_config(config, runs, fresh, chosen, told, **given)
+        return run_plan(find(str(method), "plan")(), config, runs, fresh, told)
 
 
 def _no_stages(settings: dict[str, Any]) -> None:
@@ -142,7 +146,7 @@ def _measured(loop: Loop, scorer: Any, others: dict[str, Any]) -> dict[str, Any]
 def summarise(loop: Loop, before: Score, after: Score) -> dict[str, Any]:
     """The summary of a run; time and tokens are sums over all its steps, also those before it was resumed."""
     rows = loop.run.store.series("tokens")
-    seconds = sum(row["value"] for row in loop.run.store.times(loop.phase) if row["name"] == "seconds")
+    seconds = sum(value for _, value in loop.run.store.series("seconds", loop.phase))
     silent = sum(getattr(m, "total", 0) for m in loop.monitors)
     return {
         "task": loop.config.task,
@@ -160,6 +164,7 @@ def summarise(loop: Loop, before: Score, after: Score) -> dict[str, Any]:
         "skipped_updates": loop.learner.skipped,
         "steps_without_learning": silent,
         **({"stopped_early": loop.stopping} if loop.stopping else {}),
+        **trace_of(loop.callbacks),
     }
 
 

@@ -52,6 +52,13 @@ def options(parser: Parser) -> None:
     run.add_argument("--runs", default="runs", metavar="DIR", help="folder of all runs [runs]")
     run.add_argument("--json", action="store_true", help="print the summary as JSON and nothing else")
     run.add_argument("--quiet", action="store_true", help="print no progress, only the result")
+    run.add_argument(
+        "--track",
+        default="",
+        metavar="NAMES",
+        help="mirror the metrics to tensorboard, wandb, mlflow or trackio (several: commas)",
+    )
+    run.add_argument("--profile", action="store_true", help="trace two steps, for ui.perfetto.dev or chrome://tracing")
     use_option(run)  # type: ignore[arg-type]
 
 
@@ -60,15 +67,14 @@ def main(args: argparse.Namespace) -> int:
     settings = given(args)
     config: Config = from_dict(Config, settings)
     from posttrain.core.registry import find, parse
+    from posttrain.runs.observers import observers
     from posttrain.view.live import display
 
     part = find(parse(args.target)[0], "method", "plan")
     watch = display(quiet=args.quiet, silent=args.json, runs=args.runs)
     try:
-        if part.card.stage == "plan":
-            summary = run_plan(args, config, watch)
-        else:
-            summary = run_method(args, config, watch)
+        with observers(args.track, args.profile) as args.observers:
+            summary = (run_plan if part.card.stage == "plan" else run_method)(args, config, watch)
     except KeyboardInterrupt:
         watch.close()
         print(f"\nstopped; the same command resumes from the last checkpoint:\n  {again(args.argv)}", file=sys.stderr)
@@ -99,7 +105,7 @@ def run_method(args: argparse.Namespace, config: Config, watch: Any) -> dict[str
     name = check_name(config.name) if config.name else run_name(method, list(changes), config)
     config = dataclasses.replace(config, method=args.target, name=name)
     watch.hello(config)
-    return run_config(config, args.runs, args.fresh, method, (watch,))
+    return run_config(config, args.runs, args.fresh, method, (watch, *args.observers))
 
 
 def run_plan(args: argparse.Namespace, config: Config, watch: Any) -> dict[str, Any]:
@@ -111,7 +117,7 @@ def run_plan(args: argparse.Namespace, config: Config, watch: Any) -> dict[str, 
     part = find(args.target, "plan")
     part = part.but(**{k: literal(v) for k, v in args.plan.items()})
     watch.hello(config, measured=False)
-    summary = walk(part(), config, args.runs, args.fresh, (watch,))
+    summary = walk(part(), config, args.runs, args.fresh, (watch, *args.observers))
     watch.plan_end(summary, config.name or summary["plan"])
     return summary
 

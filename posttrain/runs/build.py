@@ -135,13 +135,18 @@ def build_loop(config: Config, method: Method, policy: Policy, pieces: Pieces) -
 
 def build_learners(config: Config, method: Method, policies: Mapping[str, Policy]) -> dict[str, Learner]:
     """One learner per objective, by role; a role without a policy of its own is a part of the first."""
-    decay = config.steps if config.schedule == "linear" else 0
+    decay = 0 if config.schedule == "constant" else config.steps
+    shape = config.schedule if decay else "linear"
     out = {}
     for i, goal in enumerate(method.objectives):
         policy = policies.get(goal.role) or policies["policy"]
         lr = config.lr if config.lr is not None else suggested_lr(policy)
         settings = (config.seed, lr, config.warmup, config.max_norm, config.micro_tokens, decay)
-        out[goal.role] = Learner(policy, method, *settings, objective=goal if i else None)
+        if config.min_lr > lr:
+            raise UserError(f"min_lr is {config.min_lr:g}, more than the learning rate {lr:g} that it is the least of")
+        out[goal.role] = Learner(
+            policy, method, *settings, objective=goal if i else None, schedule=shape, min_lr=config.min_lr
+        )
     return out
 
 

@@ -24,7 +24,7 @@ from posttrain.core.types import Group
 from posttrain.runs.background import Background
 from posttrain.runs.checkpoint import Checkpoint, detach, disk_errors, newest, prune, sweep, write, write_atomic
 from posttrain.runs.learner_tables import learner_tables, load_learners
-from posttrain.runs.store import Store
+from posttrain.runs.store import Store, begin_phase
 from posttrain.runs.tables import HostCopy, size_of
 
 _OWN = ("run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "notes.json", "summary.json", "machine.json", "config.json")
@@ -64,7 +64,7 @@ class Run:
             write_atomic(path, json.dumps(self.config, indent=2) + "\n")
         self.checkpoints.mkdir(exist_ok=True)
         sweep(self.checkpoints)
-        self.store = Store(self.folder / "run.sqlite")
+        self.store = Store(self.folder / "run.sqlite", background=True)
 
     @classmethod
     def open(cls, folder: Path | str) -> Run:
@@ -116,7 +116,7 @@ class Run:
                 part.load_state_dict(ck.state["parts"][name])
             prune(self.checkpoints, ck.phase, ck.step, loop.config.keep_checkpoints)  # a kill may have come before it
         self.store.forget(loop.phase, first)
-        self.store.begin(loop.phase, loop.role, answers=getattr(loop.learner.policy, "score", None) is None)
+        begin_phase(self.store, loop)
         return first
 
     def log(self, phase: str, step: int, metrics: dict[str, float], groups: list[Group], seconds: float) -> None:
@@ -127,7 +127,6 @@ class Run:
         """A checkpoint after `step`: copied now, written while training goes on (the last one at once); older ones go only
         once it is complete. One is written at a time, so memory holds one copy."""
         self.writer.wait()
-        self.store.sync()
         parts = {name: part.state_dict() for name, part in loop.stateful().items()}
         learners = {role: learner.state() for role, learner in loop.learners.items()}
         state = {"learners": learners, "parts": parts, "config": self.fingerprint}
@@ -138,6 +137,7 @@ class Run:
         keep = loop.config.keep_checkpoints
 
         def work() -> None:
+            self.store.sync()  # a checkpoint must not outlive the rows that led to it
             write(self.checkpoints, ck)
             prune(self.checkpoints, ck.phase, ck.step, keep)
             self._written.append(step)
@@ -228,7 +228,7 @@ class Run:
         return self.checkpoints.exists() and any(self.checkpoints.iterdir())
 
     def _wipe(self) -> None:
-        for name in ("checkpoints", "artifacts"):
+        for name in ("checkpoints", "artifacts", "tracked", "profile"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
         for name in _OWN:  # the settings last: a kill on the way leaves a run that says what it was
             (self.folder / name).unlink(missing_ok=True)
