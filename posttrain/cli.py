@@ -12,6 +12,7 @@ from importlib import import_module
 from posttrain import __version__
 from posttrain.commands.parser import Parser, parse, take
 from posttrain.core.errors import UserError, unknown
+from posttrain.core.terminal import printable
 
 COMMANDS = {
     "run": "train a model on a task with a method or plan",
@@ -52,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
         sentence = explain(error)
         if sentence is None or os.environ.get("POSTTRAIN_DEBUG"):
             raise
-        print(f"error: {sentence}", file=sys.stderr)
+        print(f"error: {printable(sentence)}", file=sys.stderr)
         return 2
 
 
