@@ -51,7 +51,7 @@ def test_every_event_in_its_order(tmp_path: Path) -> None:
     stepped = [("step", step, True) for step in range(4)]
     assert told.events == [
         ("begin", 2), rolled[0], stepped[0], rolled[1], ("eval", 1, True), stepped[1], rolled[2], stepped[2],
-        ("checkpoint", 2), rolled[3], stepped[3], ("checkpoint", 3), ("end", 4),
+        ("checkpoint", 2), rolled[3], ("eval", 3, True), stepped[3], ("checkpoint", 3), ("end", 4),
     ]  # fmt: skip
 
 
