@@ -126,8 +126,9 @@ class Loop:
         last = step + 1 == self.config.steps or bool(self.stopping)
         paused = "" if last else self.pause.due()
         if last or paused or (step + 1) % self.config.save_every == 0:
-            self.run.save(self, step)
-            self.tell("on_checkpoint", step)
+            self.run.save(self, step, last)
+        for done in self.run.written():  # a checkpoint is written while the next steps run
+            self.tell("on_checkpoint", done)
         if paused:
             self.pause.end()
             raise Paused(paused)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from posttrain.runs.checkpoint import Checkpoint, Tables, listing, prune, sweep, write
+from posttrain.runs.checkpoint import Checkpoint, listing, prune, sweep, write
+from posttrain.runs.tables import Tables
 
 BEST = "best"
 

@@ -16,21 +16,29 @@ from typing import Any, Self
 import torch
 
 from posttrain.core.errors import UserError
+from posttrain.core.machine import free_memory
 from posttrain.core.protocols import Policy
 from posttrain.core.types import Group
+from posttrain.runs.background import Background
 from posttrain.runs.best import Best, keep_best
-from posttrain.runs.checkpoint import Checkpoint, Tables, disk_errors, newest, prune, sweep, write, write_atomic
+from posttrain.runs.checkpoint import Checkpoint, detach, disk_errors, newest, prune, sweep, write, write_atomic
+from posttrain.runs.learner_tables import learner_tables, load_learners
 from posttrain.runs.lock import hold, release
 from posttrain.runs.settings import agreed, foreign, read_config
 from posttrain.runs.settings import check_name as check_name
 from posttrain.runs.state import State, wipe
 from posttrain.runs.store import Store
+from posttrain.runs.tables import HostCopy, size_of
+
+_SHARE = 0.4  # of the free memory that a copy of the state may take; a larger state is written before training goes on
 
 
 class Run:
     """The folder of a run, held by one writing process at a time; `Run.open` reads without holding it."""
 
     store: Store
+    writer: Background
+    _written: list[int]
 
     def __init__(
         self, folder: Path | str, config: dict[str, Any], resume: bool = True, fresh: bool = False, extend: bool = False
@@ -39,6 +47,7 @@ class Run:
         self.folder = self.label.absolute()  # a reward may change the working directory
         self.config = json.loads(json.dumps(config))
         self.log_rollouts = int(self.config.get("log_rollouts", -1))
+        self.writer, self.copy, self._written = Background(), HostCopy(), []
         if found := foreign(self.folder):
             raise UserError(
                 f"{self.label} is not a run: it holds {', '.join(found)} that no run has written; use another --name"
@@ -87,6 +96,7 @@ class Run:
         run.config = read_config(run.folder)
         run.store = Store(run.folder / "run.sqlite", readonly=True)
         run._release = lambda: None  # type: ignore[assignment]
+        run.writer, run._written = Background(), []
         return run
 
     @property
@@ -94,9 +104,13 @@ class Run:
         return self.folder / "checkpoints"
 
     def close(self) -> None:
-        if hasattr(self, "store"):
-            self.store.close()
-        self._release()
+        """Whatever happened, a checkpoint that is being written gets written."""
+        try:
+            self.writer.wait()
+        finally:
+            if hasattr(self, "store"):
+                self.store.close()
+            self._release()
 
     def __enter__(self) -> Self:
         return self
@@ -140,18 +154,36 @@ class Run:
         self.store.log(phase, step, metrics, groups, seconds, self.log_rollouts)
         self.state.now(phase=phase, step=step + 1)
 
-    def save(self, loop: Any, step: int) -> None:
-        """A checkpoint after `step`; older ones go only once it is complete."""
+    def save(self, loop: Any, step: int, last: bool = False) -> None:
+        """A checkpoint after `step`: copied now, written while training goes on (the last one at once); older ones go only
+        once it is complete. One is written at a time, so memory holds one copy."""
+        self.writer.wait()
         self.store.sync()
         parts = {name: part.state_dict() for name, part in loop.stateful().items()}
         learners = {role: learner.state() for role, learner in loop.learners.items()}
         state = {"learners": learners, "parts": parts, "config": self.fingerprint}
-        write(self.checkpoints, Checkpoint(loop.phase, step, learner_tables(loop.learners), state))
-        prune(self.checkpoints, loop.phase, step, loop.config.keep_checkpoints)
+        tables, rounded = learner_tables(loop.learners)
+        state, tables = detach(state, tables)  # new lists and dicts: what the parts hold goes on changing
+        beside = not last and size_of(tables) < _SHARE * (free_memory() or 0)
+        ck = Checkpoint(loop.phase, step, self.copy(tables) if beside else tables, state, rounded)
+        keep = loop.config.keep_checkpoints
+
+        def work() -> None:
+            write(self.checkpoints, ck)
+            prune(self.checkpoints, ck.phase, ck.step, keep)
+            self._written.append(step)
+
+        self.writer.start(work) if beside else work()
+
+    def written(self) -> list[int]:
+        """Steps whose checkpoints became complete since the last time this was asked; an error of writing comes out here."""
+        self.writer.check()
+        done, self._written = self._written, []
+        return done
 
     def keep_best(self, loop: Any, step: int, score: float) -> None:
         """The weights after a step that was evaluated, if they are the best so far."""
-        keep_best(self.folder, loop.phase, Best(step, score), lambda: learner_tables(loop.learners), self.fingerprint)
+        keep_best(self.folder, loop.phase, Best(step, score), lambda: loop.learner.tensors(), self.fingerprint)
 
     def event(self, phase: str, step: int, kind: str, message: str) -> None:
         self.store.event(phase, step, kind, message)
@@ -163,10 +195,12 @@ class Run:
 
     def finish(self, phase: str) -> None:
         """The phase and all it leaves behind are complete; a restart will not do it again."""
+        self.writer.wait()
         self.store.finish(check_name(phase))
 
     def load_weights(self, phase: str, policy: Policy) -> None:
         """The weights a phase ended with, into a policy; a critic that has been dropped since is left out."""
+        self.writer.wait()
         ck = newest(self.checkpoints, phase)
         if ck is None:
             raise UserError(f"{self.label} has no checkpoint of phase {phase!r}; start over with --fresh")
@@ -239,27 +273,6 @@ class Run:
 
     def _any_checkpoint(self) -> bool:
         return self.checkpoints.exists() and any(self.checkpoints.iterdir())
-
-
-def learner_tables(learners: dict[str, Any]) -> Tables:
-    """Tables of all learners: the first one's by their own names, the others' under their role; shared weights once."""
-    out: Tables = {}
-    known: set[int] = set()
-    for i, (role, learner) in enumerate(learners.items()):
-        tables = learner.tensors()
-        if id(learner.policy) in known:
-            tables.pop("weights")
-        known.add(id(learner.policy))
-        out |= tables if i == 0 else {f"{role}.{name}": table for name, table in tables.items()}
-    return out
-
-
-def load_learners(learners: dict[str, Any], tables: Tables, states: dict[str, Any]) -> None:
-    """The reverse."""
-    for i, (role, learner) in enumerate(learners.items()):
-        head = "" if i == 0 else f"{role}."
-        mine = {name.removeprefix(head): table for name, table in tables.items() if name.startswith(head)}
-        learner.load(mine, states[role])
 
 
 def _fingerprint(settings: dict[str, Any]) -> str:

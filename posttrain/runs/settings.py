@@ -9,7 +9,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from posttrain.core.config import Config, to_dict
+from posttrain.core.config import Config, differences, to_dict
 from posttrain.core.errors import UserError
 
 _LONGEST = 200  # bytes of a name: file systems allow 255, and checkpoints are written under a longer one
@@ -86,19 +86,6 @@ def foreign(folder: Path) -> list[str]:
     )
 
 
-def differences(old: Any, new: Any, where: str = "") -> list[tuple[str, str, str]]:
-    """(dotted key, old value, new value) for every setting that is not the same."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        keys = list(dict.fromkeys([*old, *new]))
-        missing = object()
-        pairs = [(k, old.get(k, missing), new.get(k, missing)) for k in keys]
-        return [
-            d for k, a, b in pairs
-            for d in differences("not set" if a is missing else a, "not set" if b is missing else b, f"{where}{k}.")
-        ]  # fmt: skip
-    return [] if old == new else [(where.rstrip("."), _shown(old), _shown(new))]
-
-
 def with_defaults(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """Settings that did not exist when a run began have the values that new runs start with, if those are asked for."""
     known = json.loads(json.dumps(to_dict(Config())))
@@ -120,7 +107,7 @@ def agreed(label: Path, old: dict[str, Any], new: dict[str, Any], extend: bool, 
         known |= {"begun": {k: new["begun"].get(k, v) if k != "optimizer" else v for k, v in old["begun"].items()}}
     changed = differences(known, new)
     other = "use another --name, or --fresh to start over"
-    if files := [(k.partition(".")[2], a, b) for k, a, b in changed if k.startswith(("inputs.", "begun."))]:
+    if files := [(k.partition(".")[2], a, b) for k, a, b in changed if k.startswith(("inputs.", "contents.", "begun."))]:
         told = "; ".join(f"{name} was {a}, is now {b}" for name, a, b in files)
         raise UserError(f"what {label} learns from has changed since it began ({told}); put it back, {other}")
     if [key for key, _, _ in changed] == ["steps"] and new["steps"] > old["steps"] and "plan" not in old:
@@ -135,8 +122,3 @@ def agreed(label: Path, old: dict[str, Any], new: dict[str, Any], extend: bool, 
         what = "; ".join(f"{key} was {a}, is now {b}" for key, a, b in changed)
         raise UserError(f"{label} holds a run with other settings ({what}); {other}")
     return old
-
-
-def _shown(value: Any) -> str:
-    text = value if value == "not set" else json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."
