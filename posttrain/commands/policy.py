@@ -43,7 +43,7 @@ def load(args: argparse.Namespace) -> tuple[Any, Config]:
         raise UserError("--phase is of a run; name one with --model NAME")
     check_name_of_run(args.model or "", args.runs)
     config = Config(model=args.model or "pocket", device=args.device, dtype=args.dtype or "")
-    return load_policy(config, args.runs), config
+    return load_policy(config), config
 
 
 def run_folder(name: str, runs: str = "runs") -> Path:

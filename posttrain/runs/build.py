@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from posttrain.core.config import Config
@@ -25,7 +24,7 @@ from posttrain.rollouts.sources import LocalSource
 from posttrain.runs import saved as saved  # so that a reward may name a run
 from posttrain.runs.guard import Guard
 from posttrain.runs.silence import Silence
-from posttrain.runs.trained import Trained, check_name_of_run, find_trained, load_trained
+from posttrain.runs.trained import Trained, find_trained, load_trained
 from posttrain.weights.learner import Learner
 
 
@@ -118,11 +117,10 @@ def held_out(found: Score) -> dict[str, float]:
     return {"accuracy" if found.name == "accuracy" else f"held_out_{found.name}": found.accuracy}
 
 
-def load_policy(config: Config, runs: str | Path = "runs") -> Any:
-    """The policy that a run begins with; `model` may name another run, whose adapters are merged into its weights."""
-    which = find_trained(config.model, runs)
+def load_policy(config: Config) -> Any:
+    """The policy that a run begins with; `model` may be another run, whose adapters are merged into its weights."""
+    which = find_trained(config.model)
     if which is None:
-        check_name_of_run(config.model, runs)
         policy = load_model(config.model, config.device or None, config.dtype, config.bits)
     else:
         policy = merged(which, config)

@@ -35,7 +35,7 @@ def run_plan(
     settings = to_dict(config) | {"plan": plan.name, "options": plan.options} | start.identity(config, runs)
     with Run(Path(runs) / config.name, settings, fresh=fresh) as store:
         write_file(store, config, plan_call(plan), start)
-        context = Context(store, config, {"policy": load_policy(config, runs)})
+        context = Context(store, config, {"policy": load_policy(start.resolved(config, runs))})
         context.notes = store.read_notes()
         ended = ""
         try:

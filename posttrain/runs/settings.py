@@ -107,7 +107,9 @@ def agreed(label: Path, old: dict[str, Any], new: dict[str, Any], extend: bool, 
         known |= {"begun": {k: new["begun"].get(k, v) if k != "optimizer" else v for k, v in old["begun"].items()}}
     changed = differences(known, new)
     other = "use another --name, or --fresh to start over"
-    if files := [(k.partition(".")[2], a, b) for k, a, b in changed if k.startswith(("inputs.", "contents.", "begun."))]:
+    if files := [
+        (k.partition(".")[2], a, b) for k, a, b in changed if k.startswith(("inputs.", "contents.", "begun."))
+    ]:
         told = "; ".join(f"{name} was {a}, is now {b}" for name, a, b in files)
         raise UserError(f"what {label} learns from has changed since it began ({told}); put it back, {other}")
     if [key for key, _, _ in changed] == ["steps"] and new["steps"] > old["steps"] and "plan" not in old:

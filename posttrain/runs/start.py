@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from posttrain.runs.run import Run
 from posttrain.runs.trained import (
     Trained,
     base_model,
+    check_name_of_run,
     checkpoint_of,
     find_trained,
     load_trained,
@@ -51,11 +53,18 @@ class Start:
             out |= {"base": base_model(which), "begun": begun}
         return out
 
+    def resolved(self, config: Config, runs: str | Path) -> Config:
+        """The settings with the model's folder where it is named as a run; a name that is nearly a run's is an error."""
+        if which := find_trained(config.model, runs):
+            return dataclasses.replace(config, model=str(which))
+        check_name_of_run(config.model, runs)
+        return config
+
     def policy(self, config: Config, runs: str | Path) -> Any:
         """The policy to begin with: adapters stay beside the weights where their optimiser state is wanted too."""
         which = self.which(runs)
         if which is None or not self.optimizer:
-            return load_policy(config, runs)
+            return load_policy(self.resolved(config, runs))
         with Run.open(which.folder) as run:
             was = {k: run.config.get(k, 0) for k in ("lora", "bits")}
         now = {"lora": config.lora, "bits": config.bits}
@@ -66,7 +75,7 @@ class Start:
                 "--no-optimizer to begin with its weights alone"
             )
         if not config.lora:
-            return load_policy(config, runs)
+            return load_policy(self.resolved(config, runs))
         policy, _ = load_trained(which, load_policy, config.device, config.dtype)
         policy.temperature, policy.layout = config.sampling.temperature or 1.0, config.layout
         return policy

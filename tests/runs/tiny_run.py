@@ -128,7 +128,7 @@ def start_plan(folder: Path) -> None:
     """Two phases and a piece of work between them: supervised, then pairs written down, then reinforcement."""
     from posttrain.runs import plans as recipe
 
-    recipe.load_policy = lambda settings, runs="runs": policy(settings.seed)
+    recipe.load_policy = lambda settings: policy(settings.seed)
     plan = Plan(
         (
             Phase("sft", supervised(), 3, lambda context: Count()),
