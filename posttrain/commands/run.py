@@ -88,15 +88,7 @@ def part_options(parser: Parser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    if args.config:
-        fill(args)
-    if not args.target:
-        raise UserError("say what to do: posttrain run METHOD, or --config FILE; see posttrain list --stage method")
-    if args.source and "model" in vars(args):
-        raise UserError(f"--from {args.source} brings its model along; leave --model away")
-    load_parts(args.use)
-    settings = given(args)
-    config: Config = from_dict(Config, settings)
+    config = prepare(args)
     from posttrain.core.pause import Pause, Paused
     from posttrain.view.live import display, tolerant
 
@@ -115,6 +107,19 @@ def main(args: argparse.Namespace) -> int:
         if args.json:
             print(json.dumps(summary))
     return 0
+
+
+def prepare(args: argparse.Namespace) -> Config:
+    """The settings of the command line and of the file that it names; parts of the user's are loaded."""
+    if args.config:
+        fill(args)
+    if not args.target:
+        raise UserError("say what to do: posttrain run METHOD, or --config FILE; see posttrain list --stage method")
+    if args.source and "model" in vars(args):
+        raise UserError(f"--from {args.source} brings its model along; leave --model away")
+    load_parts(args.use)
+    config: Config = from_dict(Config, given(args))
+    return config
 
 
 def fill(args: argparse.Namespace) -> None:

@@ -27,7 +27,7 @@ def check_name(name: str) -> str:
 
 def made_name(*words: str) -> str:
     """A name made from other names (method, task, model): what cannot be in a file name becomes a dash, and it is cut if long."""
-    name = _SLUG.sub("-", "-".join(words)).lstrip(".+-") or "run"
+    name = "-".join(_SLUG.sub("-", word).strip("-") for word in words).lstrip(".+-") or "run"
     return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 11]}-{digest(name)}"
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sqlite3
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,14 @@ def read_state(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def reopen(folder: Path) -> None:
+    """No phase is at its end any more: the run goes on for more steps. Only the writer of the folder may call it."""
+    if (folder / "run.sqlite").exists():
+        db = sqlite3.connect(folder / "run.sqlite", timeout=30)
+        with closing(db), db:
+            db.execute("UPDATE phases SET finished = 0")
 
 
 def wipe(folder: Path) -> None:

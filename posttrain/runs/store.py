@@ -114,11 +114,6 @@ class Store:
             )
         self.sync()
 
-    def reopen(self) -> None:
-        """No phase is at its end any more: the run goes on for more steps."""
-        with self._errors(), self.db:
-            self.db.execute("UPDATE phases SET finished = 0")
-
     def sync(self) -> None:
         """Flush committed rows to the disk: a checkpoint must not outlive the rows that led to it."""
         with self._errors():

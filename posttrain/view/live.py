@@ -53,7 +53,7 @@ class Tolerant:
 def tolerant() -> Iterator[None]:
     """Printing never ends the program."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = Tolerant(sys.stdout), Tolerant(sys.stderr)  # type: ignore[assignment]
+    sys.stdout, sys.stderr = Tolerant(sys.stdout), Tolerant(sys.stderr)
     try:
         yield
         sys.stdout.flush()
