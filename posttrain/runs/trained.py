@@ -108,7 +108,9 @@ def place(run: Run, which: Trained) -> Path:
             )
         return found[0][1]
     there = listing(run.checkpoints, phase)
-    if not which.at and there:
+    if not there and not which.at:
+        raise UserError(f"{run.folder} has no checkpoint of phase {phase!r}; it has: {', '.join(run.store.phases())}")
+    if not which.at:
         return there[0][1]
     for step, path in there:
         if name_of(phase, step) == which.at:
