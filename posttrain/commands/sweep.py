@@ -68,8 +68,8 @@ def main(args: argparse.Namespace) -> int:
     for job in jobs:
         arguments(job)  # a value that cannot be read is told before the first run
     folder = Path(args.runs) / sweep_name(args)
+    tell = nothing if args.json or args.quiet else say
     with tolerant(), Pause(args.max_hours).listening() as pause:
-        tell = (lambda line: None) if args.json or args.quiet else (lambda line: print(line, flush=True))
         tell(f"{len(jobs)} runs in {folder}")
         try:
             for i, job in enumerate(carry_out(jobs, args.jobs, pause), 1):
@@ -98,6 +98,14 @@ def check(args: argparse.Namespace) -> None:
         raise UserError(
             "--fresh would delete every run of the sweep; use another --name, or remove its folder yourself"
         )
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+def nothing(line: str) -> None:
+    """For --json and --quiet."""
 
 
 def as_row(job: Job, folder: Path) -> dict[str, Any]:

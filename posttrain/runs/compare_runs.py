@@ -46,7 +46,8 @@ class RunComparison:
     same_problems: bool
 
     def to_dict(self) -> dict[str, Any]:
-        return _strict(asdict(self))
+        out: dict[str, Any] = _strict(asdict(self))
+        return out
 
 
 def compare_runs(folders: Sequence[Path]) -> RunComparison:

@@ -80,12 +80,10 @@ class Run:
             write_atomic(path, json.dumps(self.config, indent=2) + "\n")
         self.checkpoints.mkdir(exist_ok=True)
         sweep(self.checkpoints)
-        self.store = Store(self.folder / "run.sqlite")
-        if (
-            old is not None and old != self.config
-        ):  # it is continued: first it is no longer at its end, then it is longer
-            self.store.reopen()
+        if old is not None and old != self.config:
+            reopen(self.folder)  # it is continued: first it is no longer at its end, then it is longer
             write_atomic(path, json.dumps(self.config, indent=2) + "\n")
+        self.store = Store(self.folder / "run.sqlite")
         self.state = State(self.folder)
 
     @classmethod
