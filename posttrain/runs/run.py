@@ -26,7 +26,7 @@ from posttrain.runs.learner_tables import learner_tables, load_learners
 from posttrain.runs.lock import hold, release
 from posttrain.runs.settings import agreed, foreign, read_config
 from posttrain.runs.settings import check_name as check_name
-from posttrain.runs.state import State, wipe
+from posttrain.runs.state import State, reopen, wipe
 from posttrain.runs.store import Store
 from posttrain.runs.tables import HostCopy, size_of
 
