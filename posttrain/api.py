@@ -50,13 +50,13 @@ def run_config(
     config = dataclasses.replace(config, name=check_name(name), model=start.source or config.model)
     env = given["env"] if "env" in given else environment(config, method)
     scorer = given["scorer"] if "scorer" in given else scorer_of(config, method, env)
-    identity = start.identity(config, runs) if "policy" not in given else {}
+    inputs = start.identity(config, runs, model="policy" not in given)
     policy = given["policy"] if "policy" in given else start.policy(config, runs)
     if method.scores:
         policy = policy.as_reward_model()
     refuse(config, method, policy)
     extra = {k: given[k] for k in ("source", "others") if k in given}
-    settings = to_dict(config) | {"parts": method.describe()} | objects(given) | identity
+    settings = to_dict(config) | {"parts": method.describe()} | objects(given) | inputs
     with Run(Path(runs) / config.name, settings, fresh=fresh, extend=start.extend) as store:
         write_file(store, config, target, start, changes, [*unnamed, *given])
         if start.reuse and store.finished("train") and (summary := store.read_summary()):

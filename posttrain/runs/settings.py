@@ -81,9 +81,8 @@ def foreign(folder: Path) -> list[str]:
     """What lies in a folder that no run has made, where it is not a run's; empty for a run, or where there is nothing to lose."""
     if not folder.is_dir() or is_run(folder):
         return []
-    return sorted(
-        p.name for p in folder.iterdir() if p.name in ("config.json", "checkpoints", "artifacts", "run.sqlite")
-    )
+    ours = [folder / name for name in ("config.json", "checkpoints", "artifacts", "best", "run.sqlite")]
+    return sorted(p.name for p in ours if p.is_file() or (p.is_dir() and any(p.iterdir())))
 
 
 def with_defaults(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:

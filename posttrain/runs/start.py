@@ -44,10 +44,11 @@ class Start:
             if given:
                 raise UserError(f"{name} is a plan of several phases, and {option} is for a single method; use --model")
 
-    def identity(self, config: Config, runs: str | Path) -> dict[str, Any]:
-        """As settings: the content of files and of other runs, so that a change of them is noticed."""
+    def identity(self, config: Config, runs: str | Path, model: bool = True) -> dict[str, Any]:
+        """As settings: the content of files and of other runs, so that a change of them is noticed; model: it is named."""
         out: dict[str, Any] = {"inputs": inputs(config.reward, self.use)}
-        if which := find_trained(config.model, runs):
+        which = find_trained(config.model, runs) if model else None
+        if which is not None:
             begun: dict[str, Any] = {config.model: weights_digest(which)}
             begun |= {"optimizer": self.optimizer} if self.source else {}
             out |= {"base": base_model(which), "begun": begun}
