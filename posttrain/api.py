@@ -26,6 +26,7 @@ from posttrain.runs.refuse import refuse
 from posttrain.runs.run import Run
 from posttrain.runs.settings import check_name, made_name
 from posttrain.runs.start import Start
+from posttrain.runs.threads import settle
 from posttrain.train import train
 
 
@@ -61,6 +62,7 @@ def run_config(
         write_file(store, config, target, start, changes, [*unnamed, *given])
         if start.reuse and store.finished("train") and (summary := store.read_summary()):
             return summary
+        settle(store.folder, config.threads)
         pieces = Pieces(env, scorer, store, callbacks=callbacks, pause=start.pause, **extra)
         loop = build_loop(config, method, policy, pieces)
         loop.role = "reward_model" if method.scores else "policy"

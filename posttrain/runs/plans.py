@@ -21,6 +21,7 @@ from posttrain.runs.config_file import plan_call, write_file
 from posttrain.runs.run import Run
 from posttrain.runs.settings import check_name, made_name
 from posttrain.runs.start import Start
+from posttrain.runs.threads import settle
 from posttrain.train import train
 
 
@@ -34,6 +35,7 @@ def run_plan(
     config = dataclasses.replace(config, name=check_name(config.name or made_name(plan.name)))
     settings = to_dict(config) | {"plan": plan.name, "options": plan.options} | start.identity(config, runs)
     with Run(Path(runs) / config.name, settings, fresh=fresh) as store:
+        settle(store.folder, config.threads)
         write_file(store, config, plan_call(plan), start)
         context = Context(store, config, {"policy": load_policy(start.resolved(config, runs))})
         context.notes = store.read_notes()

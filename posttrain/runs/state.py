@@ -16,7 +16,7 @@ from posttrain.core.pause import Paused
 _FILE = "state.json"
 _FOLDERS = ("checkpoints", "best", "artifacts")
 _FILES = (
-    "run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "notes.json", "summary.json", "held_out.json", _FILE, "config.toml",
+    "run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "notes.json", "summary.json", "held_out.json", "machine.json", _FILE, "config.toml",
     "config.json",
 )  # fmt: skip
 

@@ -103,7 +103,7 @@ def test_another_run_as_the_model(tmp_path: Path) -> None:
     now = weights(tmp_path / "second")
     assert all(torch.equal(x, now[k]) for k, x in made.state_dict().items() if k in now)
     assert any(not torch.equal(now[k], was[k]) for k in was)
-    with pytest.raises(UserError, match="no run named 'smal'; did you mean 'second'|no run named 'smal'"):
+    with pytest.raises(UserError, match="no run named 'smal'"):
         small(tmp_path, name="third", model=f"{tmp_path}/smal")
 
 
@@ -141,9 +141,9 @@ def test_the_optimiser_state_changes_the_first_step_and_can_be_left_behind(tmp_p
     made = [weights(tmp_path / name) for name in ("with", "without", "model")]
     assert any(not torch.equal(made[0][k], made[1][k]) for k in made[0])
     assert all(torch.equal(made[1][k], made[2][k]) for k in made[1])
-    with pytest.raises(UserError, match="what .* learns from has changed since it began|other settings"):
+    with pytest.raises(UserError, match=r"optimizer was true, is now false"):
         small(tmp_path, name="with", start_from="small", optimizer=False, steps=1)
-    with pytest.raises(UserError, match="the optimiser adamw, whose state .* cannot use"):
+    with pytest.raises(UserError, match=r"the optimiser adamw, whose state .* cannot use"):
         method = pt.find_method("grpo").but(optimiser="sgd")
         small(tmp_path, name="other", start_from="small", steps=1, method=method)
 
