@@ -59,10 +59,11 @@ def run_config(
     extra = {k: given[k] for k in ("source", "others") if k in given}
     settings = to_dict(config) | {"parts": method.describe()} | objects(given) | inputs
     with Run(Path(runs) / config.name, settings, fresh=fresh, extend=start.extend) as store:
-        write_file(store, config, target, start, changes, [*unnamed, *given])
+        threads = settle(store.folder, config.threads)
+        repeated = dataclasses.replace(config, threads=threads)
+        write_file(store, repeated, target, start, changes, [*unnamed, *given])
         if start.reuse and store.finished("train") and (summary := store.read_summary()):
             return summary
-        settle(store.folder, config.threads)
         pieces = Pieces(env, scorer, store, callbacks=callbacks, pause=start.pause, **extra)
         loop = build_loop(config, method, policy, pieces)
         loop.role = "reward_model" if method.scores else "policy"

@@ -35,8 +35,8 @@ def run_plan(
     config = dataclasses.replace(config, name=check_name(config.name or made_name(plan.name)))
     settings = to_dict(config) | {"plan": plan.name, "options": plan.options} | start.identity(config, runs)
     with Run(Path(runs) / config.name, settings, fresh=fresh) as store:
-        settle(store.folder, config.threads)
-        write_file(store, config, plan_call(plan), start)
+        threads = settle(store.folder, config.threads)
+        write_file(store, dataclasses.replace(config, threads=threads), plan_call(plan), start)
         context = Context(store, config, {"policy": load_policy(start.resolved(config, runs))})
         context.notes = store.read_notes()
         ended = ""

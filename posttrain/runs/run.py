@@ -24,7 +24,7 @@ from posttrain.runs.best import Best, keep_best
 from posttrain.runs.checkpoint import Checkpoint, detach, disk_errors, newest, prune, sweep, write, write_atomic
 from posttrain.runs.learner_tables import learner_tables, load_learners
 from posttrain.runs.lock import hold, release
-from posttrain.runs.settings import agreed, foreign, read_config
+from posttrain.runs.settings import agreed, foreign, read_config, same_threads
 from posttrain.runs.settings import check_name as check_name
 from posttrain.runs.state import State, reopen, wipe
 from posttrain.runs.store import Store
@@ -68,7 +68,8 @@ class Run:
         if path.exists():
             old = read_config(self.folder)
             self.earlier = _fingerprint(old)  # versions before 0.2 counted the steps in
-            self.config = agreed(self.label, old, self.config, extend, self._any_checkpoint())
+            asked = same_threads(self.folder, old, self.config)
+            self.config = agreed(self.label, old, asked, extend, saved=self._any_checkpoint())
             if self._any_checkpoint() and not (self.folder / "run.sqlite").exists():
                 raise UserError(
                     f"{self.label} has checkpoints but no run.sqlite: what it measured and sampled so far is gone; put the "

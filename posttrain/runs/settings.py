@@ -94,6 +94,15 @@ def with_defaults(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
+def same_threads(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """The settings asked for now; the number of threads that a run has measured and written down is no other setting."""
+    try:
+        found = json.loads((folder / "machine.json").read_text()).get("threads")
+    except (OSError, ValueError, AttributeError):
+        return new
+    return new | {"threads": old["threads"]} if "threads" in old and new.get("threads") == found else new
+
+
 def agreed(label: Path, old: dict[str, Any], new: dict[str, Any], extend: bool, saved: bool) -> dict[str, Any]:
     """The settings of a run that is resumed: the old ones, with more steps where it is to be continued; else one sentence.
 
