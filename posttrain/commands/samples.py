@@ -96,8 +96,9 @@ def choose(run: Any, args: argparse.Namespace) -> tuple[list[Row], int]:
             break
     if not seen:
         raise UserError(f"{run.folder} has stored no answers there; --log-rollouts says how many of each step are")
-    if args.component and args.component not in names:
-        raise unknown(f"component in the rewards of {run.folder}", args.component, names)
+    short = {name.partition("(")[0] for name in names}
+    if args.component and args.component not in names | short:
+        raise unknown(f"component in the rewards of {run.folder}", args.component, short)
     return kept, seen
 
 
@@ -106,7 +107,7 @@ def matching(rows: list[Row], args: argparse.Namespace) -> Iterator[Row]:
         inside = f"{row['prompt'] or ''}\n{row['text'] or ''}".lower()
         if args.contains and args.contains.lower() not in inside:
             continue
-        if args.component and args.component not in (row["rewards"] or {}):
+        if args.component and component_of(row, args.component) is None:
             continue
         if (args.worst or args.best) and not math.isfinite(worth(row, args.component)):
             continue  # what could not be scored is neither
@@ -120,8 +121,14 @@ def ordered(rows: list[Row], args: argparse.Namespace) -> list[Row]:
 
 
 def worth(row: Row, component: str | None) -> float:
-    value = (row["rewards"] or {}).get(component) if component else row.get("total", row["reward"])
+    value = component_of(row, component) if component else row.get("total", row["reward"])
     return math.nan if value is None or row["failed"] else float(value)
+
+
+def component_of(row: Row, name: str) -> float | None:
+    """A reward of the sum by its name, with or without its parameters: length, length(target=9)."""
+    inside: dict[str, float | None] = row["rewards"] or {}
+    return next((x for full, x in inside.items() if name in (full, full.partition("(")[0])), None)
 
 
 def plain(row: Row) -> Row:
