@@ -15,7 +15,8 @@ from posttrain.core.errors import UserError, unknown
 
 COMMANDS = {
     "run": "train a model on a task with a method or plan",
-    "eval": "measure the accuracy and pass@k of a base model or a trained run on a task",
+    "eval": "measure a base model, a trained run, a reward model or a model behind an API on a task",
+    "generate": "write a model's answers to a file, for training or for reading",
     "chat": "chat with a base model or a trained run",
     "serve": "serve a model or a trained run through an OpenAI-compatible API on localhost",
     "list": "list every method and part, with the evidence for it",

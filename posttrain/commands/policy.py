@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
-from posttrain.commands.parser import Parser
+from posttrain.commands.parser import Parser, number, whole
 from posttrain.core.config import Config, from_dict
 from posttrain.core.errors import UserError, nearest, unknown
 
@@ -29,6 +30,38 @@ def policy_options(parser: Parser) -> None:
     group.add_argument(
         "--dtype", metavar="TEXT", help="float32 or bfloat16 [the run's; bfloat16 on a GPU, else float32]"
     )
+
+
+def url_options(parser: Parser) -> None:
+    group = parser.add_argument_group("a model behind an OpenAI-compatible API")
+    group.add_argument(
+        "--url", metavar="URL", help="its address, like http://127.0.0.1:8000/v1; --model is its name there"
+    )
+    group.add_argument("--api-key-env", default="", metavar="NAME", help="environment variable that holds the API key")
+    group.add_argument("--concurrency", type=whole, default=8, metavar="N", help="requests at the same time [8]")
+    group.add_argument(
+        "--rate", type=number, default=0.0, metavar="X", help="most requests per second; 0: no limit [0]"
+    )
+
+
+def load_any(args: argparse.Namespace) -> tuple[Any, Config]:
+    """A model here, or with --url one behind an API."""
+    if not args.url:
+        for name in ("api_key_env", "rate"):
+            if getattr(args, name):
+                raise UserError(f"--{name.replace('_', '-')} is of a model behind an API; give its address with --url")
+        return load(args)
+    for name in ("phase", "dtype", "device"):
+        if getattr(args, name):
+            raise UserError(f"--{name} is of a model that runs here; leave it away with --url")
+    from posttrain.policies.chat_api import ChatAPI
+    from posttrain.policies.remote import RemoteModel
+
+    api = ChatAPI(args.url, args.model or "", args.api_key_env, args.concurrency, args.rate)
+    if args.model:
+        api.check_model()
+    args.run, name = None, args.model or api.choose_model()
+    return RemoteModel(api), Config(model=name)
 
 
 def load(args: argparse.Namespace) -> tuple[Any, Config]:
@@ -110,3 +143,21 @@ def answering_role(run: Any, phase: str) -> str:
         return role if answers else ""
     ck = newest(run.checkpoints, phase)
     return "policy" if ck is not None and not any(k.startswith("score.") for k in ck.tables["weights"]) else ""
+
+
+def reward_model_folder(name: str, runs: str) -> Path | None:
+    """The folder of a reward model, if the name is one's: a run that trained nothing else, or a sequence classifier."""
+    from posttrain.runs.checkpoint import listing
+    from posttrain.runs.run import Run
+
+    if is_run(name, runs):
+        folder = run_folder(name, runs)
+        with Run.open(folder) as run:
+            trained = [phase for phase in run.store.phases() if listing(run.checkpoints, phase)]
+            return folder if trained and not any(answering_role(run, phase) for phase in trained) else None
+    try:
+        kinds = json.loads((Path(name) / "config.json").read_text()).get("architectures") or []
+    except (OSError, ValueError, AttributeError):
+        return None
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    return Path(name) if any(str(kind).endswith("ForSequenceClassification") for kind in kinds) else None
