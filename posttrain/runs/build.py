@@ -14,8 +14,8 @@ from posttrain.core.protocols import Environment, Policy, Scorer
 from posttrain.evals.accuracy import Score, answers, graded, mean_reward, score_of
 from posttrain.evals.accuracy import held_out as held_out_prompts
 from posttrain.evals.ranking import ranking
-from posttrain.models.lora import add_lora
 from posttrain.policies.load import load_model
+from posttrain.policies.peft_folder import adapted
 from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.scorers.spec import build_scorer, task_scorer
 from posttrain.rollouts.sources import LocalSource
@@ -104,7 +104,7 @@ def load_policy(config: Config) -> Any:
     policy = load_model(config.model, config.device or None, config.dtype, config.bits)
     policy.temperature = config.sampling.temperature or 1.0
     policy.layout = config.layout
-    return add_lora(policy, config.lora, seed=config.seed) if config.lora else policy
+    return adapted(policy, config)
 
 
 def build_loop(config: Config, method: Method, policy: Policy, pieces: Pieces) -> Loop:

@@ -8,8 +8,8 @@ from typing import Any
 
 from posttrain.core.config import Config, from_dict
 from posttrain.core.errors import UserError
-from posttrain.models.lora import add_lora
 from posttrain.policies.load import load_model
+from posttrain.policies.peft_folder import adapted
 from posttrain.rewards.scorers.learned import RUN_READERS
 from posttrain.runs.checkpoint import listing, newest
 from posttrain.runs.run import Run
@@ -22,7 +22,7 @@ def load_reward_model(folder: Path, device: str = "") -> Any:
         known = {f.name for f in dataclasses.fields(Config)}
         config: Config = from_dict(Config, {k: v for k, v in run.config.items() if k in known})
         policy = load_model(config.model, device or None, config.dtype, config.bits)
-        policy = (add_lora(policy, config.lora, seed=config.seed) if config.lora else policy).as_reward_model()
+        policy = adapted(policy, config).as_reward_model()
         policy.layout = config.layout
         run.load_weights(phase, policy)
     return policy.eval().requires_grad_(False)
