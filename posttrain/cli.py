@@ -26,7 +26,7 @@ COMMANDS = {
     "compare": "compare methods on the same prompts with the same budget over several seeds",
     "audit": "test a reward for answers that score well without solving the task",
     "doctor": "check the installation and suggest fixes",
-    "export": "export a run as a Hugging Face model folder, or its metrics as a table",
+    "export": "export a run as a Hugging Face folder, adapters or GGUF, or its metrics as a table",
     "completion": "print a script that completes commands and options in your shell",
 }
 QUICKSTART = """first steps:

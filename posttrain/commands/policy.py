@@ -18,8 +18,9 @@ def policy_options(parser: Parser) -> None:
     group.add_argument(
         "--model",
         metavar="MODEL",
-        help="pocket, smollm2, a folder, a hub id, or the name of a run (its newest checkpoint) [pocket]",
+        help="pocket, smollm2, a folder (an adapter's too), a hub id, or a run (its newest checkpoint) [pocket]",
     )
+    group.add_argument("--adapter", default="", metavar="DIR", help="folder of a PEFT adapter of the model")
     group.add_argument(
         "--phase", metavar="NAME", help="which phase's weights to use, of a run with several phases [the last]"
     )
@@ -51,7 +52,7 @@ def load_any(args: argparse.Namespace) -> tuple[Any, Config]:
             if getattr(args, name):
                 raise UserError(f"--{name.replace('_', '-')} is of a model behind an API; give its address with --url")
         return load(args)
-    for name in ("phase", "dtype", "device"):
+    for name in ("phase", "dtype", "device", "adapter"):
         if getattr(args, name):
             raise UserError(f"--{name} is of a model that runs here; leave it away with --url")
     from posttrain.policies.chat_api import ChatAPI
@@ -67,6 +68,8 @@ def load_any(args: argparse.Namespace) -> tuple[Any, Config]:
 def load(args: argparse.Namespace) -> tuple[Any, Config]:
     """The policy, and the settings it was trained with (defaults where it was not)."""
     args.run = args.model if args.model and is_run(args.model, args.runs) else None
+    if args.run and args.adapter:
+        raise UserError(f"{args.run} is a run, which has its own adapters; --adapter is of a model")
     if args.run:
         return load_run(run_folder(args.run, args.runs), args.phase, args.device, args.dtype)
     if args.phase:
@@ -74,7 +77,7 @@ def load(args: argparse.Namespace) -> tuple[Any, Config]:
     check_name_of_run(args.model or "", args.runs)
     from posttrain.runs.build import load_policy
 
-    config = Config(model=args.model or "pocket", device=args.device, dtype=args.dtype or "")
+    config = Config(model=args.model or "pocket", device=args.device, dtype=args.dtype or "", adapter=args.adapter)
     return load_policy(config), config
 
 

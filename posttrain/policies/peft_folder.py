@@ -179,7 +179,7 @@ def save_adapter(policy: LanguagePolicy, folder: Path, base: str) -> None:
     save_file(state, folder / WEIGHTS, metadata={"format": "pt"})
     told = {
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base, "r": rank,
-        "lora_alpha": first.scale * rank, "target_modules": named(policy, set(layers), inner), "lora_dropout": 0.0,
+        "lora_alpha": int(alpha) if (alpha := round(first.scale * rank, 6)).is_integer() else alpha, "target_modules": named(policy, set(layers), inner), "lora_dropout": 0.0,
         "bias": "none", "fan_in_fan_out": False, "use_rslora": False, "inference_mode": True,
     }  # fmt: skip
     (folder / CONFIG).write_text(json.dumps(told, indent=2) + "\n")

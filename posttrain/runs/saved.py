@@ -15,10 +15,10 @@ from posttrain.runs.checkpoint import listing, newest
 from posttrain.runs.run import Run
 
 
-def load_reward_model(folder: Path, device: str = "") -> Any:
-    """The policy with a score head that a run trained, frozen."""
+def load_reward_model(folder: Path, device: str = "", phase: str = "") -> Any:
+    """The policy with a score head that a run trained (in the newest phase that did, unless one is named), frozen."""
     with Run.open(folder) as run:
-        phase = scoring_phase(run)
+        phase = phase or scoring_phase(run)
         known = {f.name for f in dataclasses.fields(Config)}
         config: Config = from_dict(Config, {k: v for k, v in run.config.items() if k in known})
         policy = load_model(config.model, device or None, config.dtype, config.bits)
