@@ -20,6 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from posttrain import __version__
 from posttrain.commands.hub import check_repo, push
 from posttrain.commands.parser import Parser
 from posttrain.commands.policy import is_run, load_run, reward_model_folder, run_folder
@@ -139,8 +140,8 @@ def export_model(args: argparse.Namespace, to: Path, kind: str) -> list[str]:
 
         save_model(policy, to)
     if to.is_dir():
-        where = args.push_to_hub or to.name
-        (to / "README.md").write_text(model_card(settings, summary, shown, where, notes), encoding="utf-8")
+        where, made = args.push_to_hub or to.name, f"made with posttrain {__version__}"
+        (to / "README.md").write_text(model_card(settings, summary, shown, where, [*notes, made]), encoding="utf-8")
     return notes
 
 

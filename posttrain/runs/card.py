@@ -9,7 +9,6 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from posttrain import __version__
 from posttrain.core.config import Config
 from posttrain.core.sampling import Sampling
 from posttrain.policies.load import NAMED, POCKET
@@ -42,7 +41,7 @@ model = AutoPeftModelForCausalLM.from_pretrained("{here}")
 
 
 def model_card(config: dict[str, Any], summary: dict[str, Any] | None, kind: str, where: str, notes: list[str]) -> str:
-    """README.md of an export: front matter for the hub, then sentences and the command."""
+    """README.md of an export: front matter for the hub, then sentences (`notes` among them) and the command."""
     base = str(config.get("model", "pocket"))
     licence = licence_of(base)
     head = {"library_name": "gguf" if kind == "gguf" else "peft" if kind == "peft" else "transformers"}
@@ -67,8 +66,7 @@ def about(config: dict[str, Any], summary: dict[str, Any] | None, base: str, lic
         lines.append(
             f"- method: {method_of(config)}; task: {config.get('task')}; reward: {config.get('reward') or 'of the task'}"
         )
-    lines += [f"- {line}" for line in results(summary or {})]
-    return [*lines, f"- made with posttrain {__version__}"]
+    return [*lines, *(f"- {line}" for line in results(summary or {}))]
 
 
 def method_of(config: dict[str, Any]) -> str:
