@@ -21,6 +21,7 @@ from posttrain.runs.build import Pieces, build_loop, environment, load_policy, m
 from posttrain.runs.plans import run_plan
 from posttrain.runs.refuse import refuse
 from posttrain.runs.run import Run
+from posttrain.runs.threads import settle
 from posttrain.train import train
 
 
@@ -49,6 +50,7 @@ def run_config(
     extra = {k: given[k] for k in ("source", "others") if k in given}
     settings = to_dict(config) | {"parts": method.describe()} | objects(given)
     with Run(Path(runs) / config.name, settings, fresh=fresh) as store:
+        settle(store.folder, config.threads)
         loop = build_loop(config, method, policy, Pieces(env, scorer, store, callbacks=callbacks, **extra))
         loop.role = "reward_model" if method.scores else "policy"
         return _measured(loop, scorer, given.get("others", {}))

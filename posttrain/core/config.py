@@ -50,6 +50,8 @@ class Config:
     the gradient"""
     device: str = ""
     """cuda, cuda:N or cpu; if empty, cuda where there is a GPU, else cpu"""
+    threads: int = 0
+    """threads of torch on a CPU; 0: measured at the first start and kept in the run's folder. Sums depend on it in their last bits"""
     dtype: str = ""
     """bfloat16 or float32; if empty, bfloat16 with float32 master weights on a GPU, else float32"""
     lora: int = 0
@@ -83,8 +85,8 @@ class Config:
     """how answers are sampled"""
 
     def __post_init__(self) -> None:
-        for key in ("steps", "prompts", "micro_tokens", "save_every", "eval_problems", "keep_checkpoints"):
-            if getattr(self, key) < (0 if key in ("steps", "eval_problems") else 1):
+        for key in ("steps", "prompts", "micro_tokens", "save_every", "eval_problems", "keep_checkpoints", "threads"):
+            if getattr(self, key) < (0 if key in ("steps", "eval_problems", "threads") else 1):
                 raise UserError(f"{key} is {getattr(self, key)}; it must be at least 1")
         if self.num_generations is not None and self.num_generations < 1:
             raise UserError(f"num_generations is {self.num_generations}; a prompt needs at least 1 answer")

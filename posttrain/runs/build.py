@@ -21,7 +21,9 @@ from posttrain.rewards.scorers.spec import build_scorer, task_scorer
 from posttrain.rollouts.sources import LocalSource
 from posttrain.runs import saved as saved  # so that a reward may name a run
 from posttrain.runs.guard import Guard
+from posttrain.runs.rate import RateProbe
 from posttrain.runs.silence import Silence
+from posttrain.runs.threads import Busy
 from posttrain.weights.learner import Learner
 
 
@@ -111,7 +113,7 @@ def build_loop(config: Config, method: Method, policy: Policy, pieces: Pieces) -
     """The live parts of a method around a policy."""
     policies = {"policy": policy, **pieces.others}
     env, scorer, curriculum = pieces.env, pieces.scorer, method.prompts.live()
-    how = (config.sampling, config.prompts, config.seed)
+    how, probe = (config.sampling, config.prompts, config.seed), RateProbe()
     source = pieces.source(policies, env, method.rollout, scorer, curriculum, how)
     return Loop(
         config=config,
@@ -123,11 +125,11 @@ def build_loop(config: Config, method: Method, policy: Policy, pieces: Pieces) -
         phase=pieces.phase,
         select=[p.live() for p in method.select],
         shaping=[p.live() for p in method.shaping],
-        callbacks=list(pieces.callbacks),
+        callbacks=[*pieces.callbacks, probe],
         evaluator=(lambda p: held_out(measure(p, config, method, env, scorer, pieces.others)))
         if pieces.evaluated
         else None,
-        monitors=[Guard(), Silence()],
+        monitors=[Guard(), Silence(), Busy(), probe],
     )
 
 

@@ -17,6 +17,7 @@ from posttrain.core.protocols import Policy
 from posttrain.rewards.scorers.spec import build_scorer
 from posttrain.runs.build import Pieces, build_loop, load_policy
 from posttrain.runs.run import Run
+from posttrain.runs.threads import settle
 from posttrain.train import train
 
 
@@ -27,6 +28,7 @@ def run_plan(
     config = dataclasses.replace(config, name=config.name or plan.name)
     settings = to_dict(config) | {"plan": plan.name, "options": plan.options}
     with Run(Path(runs) / config.name, settings, fresh=fresh) as store:
+        settle(store.folder, config.threads)
         context = Context(store, config, {"policy": load_policy(config)})
         context.notes = store.read_notes()
         ended = ""

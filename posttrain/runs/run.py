@@ -27,7 +27,7 @@ from posttrain.runs.learner_tables import learner_tables, load_learners
 from posttrain.runs.store import Store
 from posttrain.runs.tables import HostCopy, size_of
 
-_OWN = ("run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "notes.json", "summary.json", "config.json")
+_OWN = ("run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "notes.json", "summary.json", "machine.json", "config.json")
 _SHARE = 0.4  # of the free memory that a copy of the state may take; a larger state is written before training goes on
 _held: set[str] = set()  # folders this process writes: a POSIX lock does not keep a process from itself
 
