@@ -16,8 +16,9 @@ from posttrain.evals.accuracy import Score, answers, graded, mean_reward, score_
 from posttrain.evals.accuracy import held_out as held_out_prompts
 from posttrain.evals.ranking import ranking
 from posttrain.models.four_bit import quantize
-from posttrain.models.lora import TARGETS, add_lora, merged_state
+from posttrain.models.lora import TARGETS, merged_state
 from posttrain.policies.load import load_model
+from posttrain.policies.peft_folder import adapted
 from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.scorers.spec import build_scorer, task_scorer
 from posttrain.rollouts.sources import LocalSource
@@ -128,7 +129,7 @@ def load_policy(config: Config) -> Any:
         policy = merged(which, config)
     policy.temperature = config.sampling.temperature or 1.0
     policy.layout = config.layout
-    return add_lora(policy, config.lora, seed=config.seed) if config.lora else policy
+    return adapted(policy, config)
 
 
 def merged(which: Trained, config: Config) -> Any:
