@@ -21,7 +21,7 @@ class Config:
     task: str = "arithmetic"
     """a school task, reasoning-gym/<name>, a preset from the data folder, or a file"""
     model: str = "pocket"
-    """pocket, smollm2, a model folder, or a Hugging Face hub id"""
+    """pocket, smollm2, a model folder, a Hugging Face hub id, or a run (runs/NAME, runs/NAME@best): a new run from its weights"""
     name: str = ""
     """name of the run's folder under runs/; if empty, made from the method and the task"""
     seed: int = 0
@@ -74,6 +74,8 @@ class Config:
     """steps between checkpoints"""
     keep_checkpoints: int = 2
     """newest checkpoints that are kept; older ones are deleted"""
+    keep_best: bool = True
+    """keep the weights with the best held-out score too, where --eval-every measures it: NAME@best"""
     log_rollouts: int = -1
     """rollouts per step whose text and tokens are written to the run's database; -1: all"""
     store_gb: float = 2.0

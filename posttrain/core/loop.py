@@ -10,6 +10,7 @@ from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
 from posttrain.core.metrics import Metrics, Stopwatch, describe
+from posttrain.core.pause import Pause, Paused
 from posttrain.core.protocols import Environment, Policy, Source
 from posttrain.core.types import Group
 
@@ -35,7 +36,10 @@ class Loop:
     monitors: list[Any] = field(default_factory=list)  # each checks every step: the mismatch guard, silence
     watch: Stopwatch = field(default_factory=Stopwatch)  # seconds by stage
     advantage: Any = field(init=False)
+    pause: Pause = field(default_factory=Pause)  # whether to stop before the end, to go on another time
     stopping: str = ""  # why a callback asked to stop early
+    evaluated: int = -1  # the last step that was followed by an evaluation
+    done: int = -1  # the last step that was done
 
     def __post_init__(self) -> None:
         self.advantage = self.method.advantage.live()
@@ -63,10 +67,15 @@ class Loop:
         """The steps still to do; the first is the one after the last good checkpoint."""
         first = self.run.restore(self)
         self.watch = Stopwatch()
-        for step in range(first, self.config.steps):
-            yield step
-            if self.stopping:
-                return
+        self.pause.begin()
+        try:
+            for step in range(first, self.config.steps):
+                yield step
+                self.done = step
+                if self.stopping:
+                    return
+        finally:
+            self.pause.end()
 
     def stop(self, why: str) -> None:
         """End the run after the present step, with a checkpoint; a callback may ask for it."""
@@ -93,10 +102,13 @@ class Loop:
         """Held-out metrics, at the steps where an evaluation is due."""
         self.watch.lap("training")
         every = self.config.eval_every
-        if not (self.evaluator and every and (step + 1) % every == 0 and step + 1 < self.config.steps):
+        if not (self.evaluator and every and (step + 1) % every == 0):
             return {}
         found = self.evaluator(self.policy)
         self.watch.lap("evaluation")
+        self.evaluated = step
+        if self.config.keep_best:
+            self.run.keep_best(self, step, next(iter(found.values())))
         self.tell("on_eval", step, found)
         return found
 
@@ -114,8 +126,12 @@ class Loop:
         self.run.log(self.phase, step, metrics, groups, seconds)
         self.tell("on_step", step, metrics | {"seconds": seconds})
         last = step + 1 == self.config.steps or bool(self.stopping)
-        if last or (step + 1) % self.config.save_every == 0:
-            self.run.save(self, step, last)
+        paused = "" if last else self.pause.due()
+        if last or paused or (step + 1) % self.config.save_every == 0:
+            self.run.save(self, step, last or bool(paused))
         for done in self.run.written():  # a checkpoint is written while the next steps run
             self.tell("on_checkpoint", done)
         self.watch.lap("storing")
+        if paused:
+            self.pause.end()
+            raise Paused(paused)
