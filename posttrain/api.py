@@ -21,6 +21,7 @@ from posttrain.rewards.runtime.score import RewardSum
 from posttrain.runs.best import best_of
 from posttrain.runs.build import Pieces, build_loop, environment, measure, scorer_of
 from posttrain.runs.config_file import method_changes, write_file
+from posttrain.runs.observers import observers, trace_of
 from posttrain.runs.plans import run_plan
 from posttrain.runs.refuse import refuse
 from posttrain.runs.run import Run
@@ -90,12 +91,14 @@ def run(
     settings: anything else that `Config` has (steps, lr, num_generations, `sampling={...}` ...), runs="runs" for the folder of
     all runs, fresh=True to start over, start_from="runs/NAME" to begin with the weights and optimiser state of a run
     (optimizer=False: with its weights), extend_schedule=True to go on past the end of a schedule, max_hours=3.5 to stop after
-    that time: the summary then has "paused", and the same call goes on.
+    that time: the summary then has "paused", and the same call goes on; track="tensorboard" to mirror metrics to a dashboard,
+    profile=True for a trace.
     """
     plain: dict[str, Any] = dict(settings)
     _no_stages(plain)
     runs, fresh = plain.pop("runs", "runs"), bool(plain.pop("fresh", False))
     start = _start(plain)
+    track, profile = str(plain.pop("track", "")), bool(plain.pop("profile", False))
     plan = isinstance(method, str) and _is_plan(method)
     chosen = None if plan else find_method(method) if isinstance(method, str) else method
     given: dict[str, Any] = {}
@@ -121,13 +124,15 @@ def run(
     if isinstance(method, str):
         plain["method"] = method
     config = from_dict(Config, plain)
+    if chosen is None and given:
+        what = ", ".join({"scorer": "reward", "policy": "model", "env": "task"}.get(k, k) for k in given)
+        raise UserError(f"{method} is a plan, which makes its own; give it names instead of objects for: {what}")
     try:
-        if chosen is not None:
-            return run_config(config, runs, fresh, chosen, tuple(callbacks), start=start, **given)
-        if given:
-            what = ", ".join({"scorer": "reward", "policy": "model", "env": "task"}.get(k, k) for k in given)
-            raise UserError(f"{method} is a plan, which makes its own; give it names instead of objects for: {what}")
-        return run_plan(find(str(method), "plan")(), config, runs, fresh, tuple(callbacks), start)
+        with observers(track, profile) as more:
+            told = (*callbacks, *more)
+            if chosen is not None:
+                return run_config(config, runs, fresh, chosen, told, start=start, **given)
+            return run_plan(find(str(method), "plan")(), config, runs, fresh, told, start)
     except Paused as paused:
         return {"method": str(method), "paused": str(paused)}
 
@@ -177,7 +182,7 @@ def _measured(loop: Loop, scorer: Any, others: dict[str, Any]) -> dict[str, Any]
 def summarise(loop: Loop, before: Score, after: Score) -> dict[str, Any]:
     """The summary of a run; time and tokens are sums over all its steps, also those before it was resumed."""
     rows = loop.run.store.series("tokens")
-    seconds = sum(row["value"] for row in loop.run.store.times(loop.phase) if row["name"] == "seconds")
+    seconds = sum(value for _, value in loop.run.store.series("seconds", loop.phase))
     silent = sum(getattr(m, "total", 0) for m in loop.monitors)
     best = best_of(loop.run.folder, loop.phase)
     return {
@@ -197,6 +202,7 @@ def summarise(loop: Loop, before: Score, after: Score) -> dict[str, Any]:
         "steps_without_learning": silent,
         **({"best": {"step": best.step + 1, after.name: best.score}} if best else {}),
         **({"stopped_early": loop.stopping} if loop.stopping else {}),
+        **trace_of(loop.callbacks),
     }
 
 

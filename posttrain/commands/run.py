@@ -76,6 +76,13 @@ def options(parser: Parser) -> None:
     run.add_argument("--runs", default="runs", metavar="DIR", help="folder of all runs [runs]")
     run.add_argument("--json", action="store_true", help="print the summary as JSON and nothing else")
     run.add_argument("--quiet", action="store_true", help="print no progress, only the result")
+    run.add_argument(
+        "--track",
+        default="",
+        metavar="NAMES",
+        help="mirror the metrics to tensorboard, wandb, mlflow or trackio (several: commas)",
+    )
+    run.add_argument("--profile", action="store_true", help="trace two steps, for ui.perfetto.dev or chrome://tracing")
     use_option(run)  # type: ignore[arg-type]
 
 
@@ -146,13 +153,13 @@ def fill(args: argparse.Namespace) -> None:
 def run_args(args: argparse.Namespace, config: Config, watch: Any, pause: Any) -> dict[str, Any]:
     """The run that the options ask for; its summary."""
     from posttrain.core.registry import find, parse
+    from posttrain.runs.observers import observers
     from posttrain.runs.start import Start
 
     part = find(parse(args.target)[0], "method", "plan")
     start = Start(args.source, args.optimizer, args.extend_schedule, tuple(args.use), reuse=args.json, pause=pause)
-    if part.card.stage == "plan":
-        return run_plan(args, config, watch, start)
-    return run_method(args, config, watch, start)
+    with observers(args.track, args.profile) as args.observers:
+        return (run_plan if part.card.stage == "plan" else run_method)(args, config, watch, start)
 
 
 def run_method(args: argparse.Namespace, config: Config, watch: Any, start: Any) -> dict[str, Any]:
@@ -175,7 +182,7 @@ def run_method(args: argparse.Namespace, config: Config, watch: Any, start: Any)
     name = check_name(config.name) if config.name else run_name(method, list(changes), config)
     config = dataclasses.replace(config, name=name)
     watch.hello(config)
-    return run_config(config, args.runs, args.fresh, method, (watch,), start=start)
+    return run_config(config, args.runs, args.fresh, method, (watch, *args.observers), start=start)
 
 
 def run_plan(args: argparse.Namespace, config: Config, watch: Any, start: Any) -> dict[str, Any]:
@@ -187,7 +194,7 @@ def run_plan(args: argparse.Namespace, config: Config, watch: Any, start: Any) -
     part = find(args.target, "plan")
     part = part.but(**{k: literal(v) for k, v in args.plan.items()})
     watch.hello(config, measured=False)
-    summary = walk(part(), config, args.runs, args.fresh, (watch,), start)
+    summary = walk(part(), config, args.runs, args.fresh, (watch, *args.observers), start)
     watch.plan_end(summary, config.name or summary["plan"])
     return summary
 

@@ -27,7 +27,7 @@ from posttrain.runs.lock import hold, release
 from posttrain.runs.settings import agreed, foreign, read_config, same_threads
 from posttrain.runs.settings import check_name as check_name
 from posttrain.runs.state import State, reopen, wipe
-from posttrain.runs.store import Store
+from posttrain.runs.store import Store, begin_phase
 from posttrain.runs.tables import HostCopy, size_of
 
 _SHARE = 0.4  # of the free memory that a copy of the state may take; a larger state is written before training goes on
@@ -84,7 +84,7 @@ class Run:
         if old is not None and old != self.config:
             reopen(self.folder)  # it is continued: first it is no longer at its end, then it is longer
             write_atomic(path, json.dumps(self.config, indent=2) + "\n")
-        self.store = Store(self.folder / "run.sqlite")
+        self.store = Store(self.folder / "run.sqlite", background=True)
         self.state = State(self.folder)
 
     @classmethod
@@ -145,7 +145,7 @@ class Run:
                 part.load_state_dict(ck.state["parts"][name])
             prune(self.checkpoints, ck.phase, ck.step, loop.config.keep_checkpoints)  # a kill may have come before it
         self.store.forget(loop.phase, first)
-        self.store.begin(loop.phase, loop.role, answers=getattr(loop.learner.policy, "score", None) is None)
+        begin_phase(self.store, loop)
         return first
 
     def log(self, phase: str, step: int, metrics: dict[str, float], groups: list[Group], seconds: float) -> None:
@@ -157,7 +157,6 @@ class Run:
         """A checkpoint after `step`: copied now, written while training goes on (the last one at once); older ones go only
         once it is complete. One is written at a time, so memory holds one copy."""
         self.writer.wait()
-        self.store.sync()
         parts = {name: part.state_dict() for name, part in loop.stateful().items()}
         learners = {role: learner.state() for role, learner in loop.learners.items()}
         state = {"learners": learners, "parts": parts, "config": self.fingerprint}
@@ -168,6 +167,7 @@ class Run:
         keep = loop.config.keep_checkpoints
 
         def work() -> None:
+            self.store.sync()  # a checkpoint must not outlive the rows that led to it
             write(self.checkpoints, ck)
             prune(self.checkpoints, ck.phase, ck.step, keep)
             self._written.append(step)

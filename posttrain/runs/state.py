@@ -14,7 +14,7 @@ from typing import Any
 from posttrain.core.pause import Paused
 
 _FILE = "state.json"
-_FOLDERS = ("checkpoints", "best", "artifacts")
+_FOLDERS = ("checkpoints", "best", "artifacts", "tracked", "profile")
 _FILES = (
     "run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "notes.json", "summary.json", "held_out.json", "machine.json", _FILE, "config.toml",
     "config.json",

@@ -29,10 +29,17 @@ def some(first_run: Said, runs: Path, tmp_path: Path) -> Path:
 
 def test_the_table_of_runs(some: Path) -> None:
     said = call("runs", str(some))
-    assert (
-        said.code == 0
-        and said.out.split("\n")[0].split() == ["name", "method", "task", "model", "state", "step", "score", "started", "time"]
-    )
+    assert said.code == 0 and said.out.split("\n")[0].split() == [
+        "name",
+        "method",
+        "task",
+        "model",
+        "state",
+        "step",
+        "score",
+        "started",
+        "time",
+    ]
     [row] = [line for line in said.out.splitlines() if line.startswith("one")]
     assert (
         "grpo" in row and "arithmetic" in row and "pocket" in row and "finished" in row and "2/2" in row and "->" in row

@@ -35,14 +35,15 @@ class Nursery:
     def run(
         self, folder: Path, kill_at: int = 0, kill_after: float = 0.0, plan: bool = False, kind: str = "", **more: Any
     ) -> int:
-        """How the run ended: 0, or -9 when killed at its kill_at-th dangerous moment or after so many seconds; 75 when it was
-        asked to stop (term: by SIGTERM at that moment, hours: by a time limit)."""
+        """How the run ended: 0, or -9 when killed at its kill_at-th dangerous moment, after so many seconds, or while the
+        rows of its in_write-th step are written; 75 when it was asked to stop (term: by SIGTERM at that moment, hours: by a
+        time limit)."""
         request = {
-            "folder": str(folder),
             "kill_at": kill_at,
             "kill_after": kill_after,
             "plan": plan,
             "kind": kind,
+            "folder": str(folder),
         } | more
         assert self.process.stdin and self.process.stdout
         self.process.stdin.write(json.dumps(request) + "\n")
@@ -152,6 +153,19 @@ def test_killed_at_random_times_from_outside(nursery: Nursery, tmp_path: Path, w
     assert kills >= 1  # how many depends on the speed of the machine
     assert nursery.run(folder) == 0
     same(ending(folder), whole)
+
+
+def test_killed_while_rows_are_written_beside_training(nursery: Nursery, tmp_path: Path, whole: dict[str, Any]) -> None:
+    """The thread that writes dies in the transaction of each step in turn; checkpoints never know of steps without rows."""
+    for moment in range(1, 7):
+        folder = tmp_path / f"run{moment}"
+        assert nursery.run(folder, in_write=moment) == KILLED
+        saved = [step for step, _ in listing(folder / "checkpoints", "train")]
+        with Run.open(folder) as run:
+            there = [step for step, _ in run.store.series("reward")]
+        assert there == list(range(moment - 1)) and max(saved, default=-1) < moment - 1
+        assert nursery.run(folder) == 0
+        same(ending(folder), whole)
 
 
 def test_a_process_of_its_own_killed_and_resumed(tmp_path: Path, whole: dict[str, Any]) -> None:

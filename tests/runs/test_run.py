@@ -68,6 +68,7 @@ def test_readers_need_a_run_and_do_not_hold_it(tmp_path: Path) -> None:
     assert not (tmp_path / "nothing").exists()
     with Run(tmp_path / "a", CONFIG) as run:
         run.log("train", 0, {"loss": 1.0}, [], 1.0)
+        run.store.sync()  # rows are written beside training; other processes see them a moment later
         reader = Run.open(tmp_path / "a")
         assert reader.store.series("loss") == [(0, 1.0)] and reader.config == CONFIG
         reader.close()

@@ -44,6 +44,7 @@ from posttrain.rewards.shaping.adaptive_kl import adaptive_kl
 from posttrain.rollouts.sources import LocalSource
 from posttrain.rollouts.written import demonstrations
 from posttrain.runs import checkpoint
+from posttrain.runs import store as store_module
 from posttrain.runs.run import Run
 from posttrain.runs.start import Start
 from posttrain.runs.store import Store
@@ -181,6 +182,21 @@ def dangerous(kill_at: int, number: int = signal.SIGKILL) -> None:
         setattr(owner, name, wrapped(getattr(owner, name)))
 
 
+def killed_in_write(kill_at: int) -> None:
+    """SIGKILL inside the transaction of the kill_at-th step, in the thread that writes: its rows are there, not yet committed."""
+    insert, seen = store_module.insert, 0
+
+    def call(*args: Any) -> Any:
+        nonlocal seen
+        done = insert(*args)
+        seen += 1
+        if seen == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return done
+
+    store_module.insert = call
+
+
 def serve() -> None:
     """Fork a run for each request; the answer is how it ended."""
     import torch._dynamo  # noqa: F401 - the optimiser imports it at its first step: once here, not in every child
@@ -204,6 +220,8 @@ def _child(request: dict[str, Any]) -> None:
     try:
         if request.get("kill_at"):
             dangerous(request["kill_at"], signal.SIGTERM if request.get("term") else signal.SIGKILL)
+        if request.get("in_write"):
+            killed_in_write(request["in_write"])
         if request.get("kind"):
             from tests.policies.kinds import start as start_kind
 
