@@ -82,6 +82,8 @@ def choose(run: Any, args: argparse.Namespace) -> tuple[list[Row], int]:
         raise UserError(
             f"--step is {args.step}; {run.folder} has done steps {steps[0] + 1} to {steps[-1] + 1} of {phase}"
         )
+    if (args.worst or args.best) and not args.contains and not args.component and run.store.version > 1:
+        return by_score(run.store, phase, args)
     everywhere = args.worst or args.best or args.contains
     wanted = [args.step - 1] if args.step is not None else steps if everywhere else reversed(steps)
     kept: list[Row] = []
@@ -100,6 +102,19 @@ def choose(run: Any, args: argparse.Namespace) -> tuple[list[Row], int]:
     if args.component and args.component not in names | short:
         raise unknown(f"component in the rewards of {run.folder}", args.component, short)
     return kept, seen
+
+
+def by_score(store: Any, phase: str, args: argparse.Namespace) -> tuple[list[Row], int]:
+    """The worst or the best by their stored figures: only those that are shown are read, and some texts may not be kept."""
+    step = None if args.step is None else args.step - 1
+    ranked = store.scores(order="best" if args.best else "worst", phase=phase, step=step, failed=0)
+    kept: list[Row] = []
+    for row in ranked:
+        key = {k: row[k] for k in ("phase", "step", "group_index", "sample_index")}
+        kept += list(store.each_rollout(**key))
+        if len(kept) >= args.limit:
+            break
+    return kept, len(ranked)
 
 
 def matching(rows: list[Row], args: argparse.Namespace) -> Iterator[Row]:

@@ -80,7 +80,7 @@ def test_a_run_that_is_continued_is_not_at_its_end(tmp_path: Path) -> None:
 def test_a_schedule_that_falls_is_extended_only_when_asked(tmp_path: Path) -> None:
     small(tmp_path)
     with pytest.raises(
-        UserError, match=r"falls to 0 there \(schedule linear\); add --extend-schedule .* --model .*small"
+        UserError, match=r"has fallen by then \(schedule linear\); add --extend-schedule .* --model .*small"
     ):
         small(tmp_path, steps=4)
     assert small(tmp_path, steps=4, extend_schedule=True)["steps"] == 4
