@@ -91,14 +91,14 @@ def run(
     settings: anything else that `Config` has (steps, lr, num_generations, `sampling={...}` ...), runs="runs" for the folder of
     all runs, fresh=True to start over, start_from="runs/NAME" to begin with the weights and optimiser state of a run
     (optimizer=False: with its weights), extend_schedule=True to go on past the end of a schedule, max_hours=3.5 to stop after
-    that time: the summary then has "paused", and the same call goes on; track="tensorboard" to mirror metrics to a dashboard,
-    profile=True for a trace.
+    that time: the summary then has "paused", and the same call goes on. track="tensorboard" mirrors metrics to a dashboard,
+    profile=True writes a trace.
     """
     plain: dict[str, Any] = dict(settings)
     _no_stages(plain)
     runs, fresh = plain.pop("runs", "runs"), bool(plain.pop("fresh", False))
-    start = _start(plain)
     track, profile = str(plain.pop("track", "")), bool(plain.pop("profile", False))
+    start = _start(plain)
     plan = isinstance(method, str) and _is_plan(method)
     chosen = None if plan else find_method(method) if isinstance(method, str) else method
     given: dict[str, Any] = {}

@@ -72,12 +72,14 @@ def main(args: argparse.Namespace) -> int:
 
 def choose(run: Any, args: argparse.Namespace) -> tuple[list[Row], int]:
     """The answers asked for, and how many were looked at. One step is read at a time: a run may have stored millions."""
-    phase = args.phase or (run.store.phases() or [""])[-1]
-    if phase not in run.store.phases():
-        raise unknown(f"phase of {run.folder}", phase, run.store.phases())
-    steps = sorted({step for step, _ in run.store.series("tokens", phase)})
-    if not steps:
+    done = {phase: [step for step, _ in run.store.series("tokens", phase)] for phase in run.store.phases()}
+    phases = [phase for phase, steps in done.items() if steps]
+    if not phases:
         raise UserError(f"{run.folder} has done no step yet, so there is no answer to show")
+    phase = args.phase or phases[-1]
+    if phase not in phases:
+        raise unknown(f"phase of {run.folder}", phase, phases)
+    steps = done[phase]
     if args.step is not None and args.step - 1 not in steps:
         raise UserError(
             f"--step is {args.step}; {run.folder} has done steps {steps[0] + 1} to {steps[-1] + 1} of {phase}"

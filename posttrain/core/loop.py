@@ -105,10 +105,10 @@ class Loop:
         if not (self.evaluator and every and (step + 1) % every == 0):
             return {}
         found = self.evaluator(self.policy)
+        self.watch.lap("evaluation")
         self.evaluated = step
         if self.config.keep_best:
             self.run.keep_best(self, step, next(iter(found.values())))
-        self.watch.lap("evaluation")
         self.tell("on_eval", step, found)
         return found
 
@@ -128,10 +128,10 @@ class Loop:
         last = step + 1 == self.config.steps or bool(self.stopping)
         paused = "" if last else self.pause.due()
         if last or paused or (step + 1) % self.config.save_every == 0:
-            self.run.save(self, step, last)
+            self.run.save(self, step, last or bool(paused))
         for done in self.run.written():  # a checkpoint is written while the next steps run
             self.tell("on_checkpoint", done)
+        self.watch.lap("storing")
         if paused:
             self.pause.end()
             raise Paused(paused)
-        self.watch.lap("storing")

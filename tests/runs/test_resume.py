@@ -35,9 +35,8 @@ class Nursery:
     def run(
         self, folder: Path, kill_at: int = 0, kill_after: float = 0.0, plan: bool = False, kind: str = "", **more: Any
     ) -> int:
-        """How the run ended: 0, or -9 when killed at its kill_at-th dangerous moment, after so many seconds, or while the
-        rows of its in_write-th step are written; 75 when it was asked to stop (term: by SIGTERM at that moment, hours: by a
-        time limit)."""
+        """How the run ended: 0, or -9 when killed at its kill_at-th dangerous moment, after so many seconds, or while the rows of
+        its in_write-th step are written; 75 when it was asked to stop (term: by SIGTERM at that moment, hours: by a time limit)."""
         request = {
             "kill_at": kill_at,
             "kill_after": kill_after,
