@@ -47,7 +47,7 @@ def url_options(parser: Parser) -> None:
 
 def load_any(args: argparse.Namespace) -> tuple[Any, Config]:
     """A model here, or with --url one behind an API."""
-    if not args.url:
+    if args.url is None:
         for name in ("api_key_env", "rate"):
             if getattr(args, name):
                 raise UserError(f"--{name.replace('_', '-')} is of a model behind an API; give its address with --url")

@@ -59,12 +59,14 @@ def test_a_judge_that_cannot_be_read_or_reached_ends_the_first_step_with_its_wor
 def served() -> Iterator[str]:
     """`posttrain serve` in a process of its own, on any free port."""
     command = [sys.executable, "-m", "posttrain", "serve", "--model", "pocket", "--port", "0", "--device", "cpu"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=env)
     assert process.stderr is not None
-    lines = iter(process.stderr.readline, "")
-    url = next((found[0] for line in lines if (found := re.search(r"http://[\d.:]+(?:/v1)?", line))), "")
-    yield url
+    lines = []
+    while not (found := re.search(r"http://[\d.:]+(?:/v1)?", "".join(lines))):
+        lines.append(process.stderr.readline())
+        assert lines[-1], f"the server did not start: {''.join(lines)}"
+    yield found[0]
     process.terminate()
     process.communicate(timeout=30)
 
