@@ -57,7 +57,7 @@ def scorer_of(args: argparse.Namespace, judge: Path | None, policy: Any, config:
     """A function that scores answers, and the task that the model was trained on."""
     from posttrain.rewards.scorers.learned import values_of
     from posttrain.runs import saved as saved  # so that a run can be read
-    from posttrain.runs.run import read_config
+    from posttrain.runs.settings import read_config
 
     if judge is None:
         from posttrain.evals.pair_figures import log_probability

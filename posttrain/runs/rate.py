@@ -1,6 +1,10 @@
-"""Is the learning rate far off? A look at how far the first updates move the policy on what it just sampled.
+"""Is the learning rate far off? Told early in a run, from what its first updates did.
 
-shift = mean over tokens of |log pi_after - log pi_before|, both by the trainer's forward pass, on tokens that the update learned from
+Too small: the mean over tokens of |log pi_after - log pi_before|, both by the trainer's forward pass, on answers that the update learned
+from. On the embedded model a rate that learns moves it by 3e-3 to 8e-3 nats, one of a hundredth by 2e-5 to 3e-5. Weights in half precision
+are not looked at: their rounding alone moves 0.02 nats, at any rate.
+Too large: soon after the warm-up answers are more random and earn less than at the start (rates that broke SmolLM2 and the embedded model did
+both within a few steps; benchmarks/results/learning_rate.json).
 """
 
 from __future__ import annotations
@@ -14,39 +18,51 @@ from torch import Tensor
 from posttrain.core.types import Group, Origin, Rollout
 
 METRIC = "policy_shift"
-LOW, HIGH = 1e-5, 0.5  # set below from measurements
-_LOOKS = (2, 4, 6)  # steps after the warm-up
+LOW = 1e-4  # nats a token
+_LOOKS = (2, 4, 6)  # steps after the warm-up at which an update is looked at
 _ROWS, _TOKENS = 16, 4096  # that one look reads at most
+_FIRST, _SOON = 3, 10  # the first steps, and the step after the warm-up when they are compared with the last ones
+_RANDOM, _POOR = 1.25, 0.7  # more than so many times as random, and less than this share of the reward
 
 
 class RateProbe:
-    """Looks at three steps after the warm-up, before and after the update; warns once if the policy hardly moves, or is thrown
-    about. A callback (before) and a monitor (after)."""
+    """Looks at some steps after the warm-up; warns once for each. A callback (before an update) and a monitor (after it)."""
 
     def __init__(self) -> None:
-        self.told = False
+        self.told: set[str] = set()
         self.rows: list[Rollout] = []
         self.before: Tensor | None = None
+        self.seen: list[tuple[float, float]] = []  # reward and -log p of each step since the start
 
     def on_rollouts(self, loop: Any, step: int, groups: list[Group]) -> None:
         """The log-probabilities of some answers, before they are learned from."""
-        due = step - int(loop.config.warmup) in _LOOKS and not loop.method.scores
+        due = step - int(loop.config.warmup) in _LOOKS and not loop.method.scores and exact(loop.policy)
         self.rows = few([r for g in groups for r in g.rollouts]) if due else []
         self.before = logps(loop.policy, self.rows) if self.rows else None
 
     def check(self, step: int, groups: list[Group], metrics: dict[str, float], loop: Any) -> str:
         """Check a step; returns the warning that was printed, or ""."""
         before, self.before = self.before, None
-        if before is None or not metrics.get("grad_norm"):
+        lr, line = loop.learner.lr or 0.0, ""
+        if before is not None and metrics.get("grad_norm"):
+            metrics[METRIC] = moved = float((logps(loop.policy, self.rows) - before).abs().mean())
+            line = too_small(moved, lr)
+        if len(self.seen) == step:  # from the first step on: not after a restart in between
+            self.seen.append((metrics.get("reward", 0.0), metrics.get("nll", 0.0)))
+        if step == int(loop.config.warmup) + _SOON and len(self.seen) > step:
+            line = line or too_large(self.seen, lr)
+        kind = line.partition(":")[0]
+        if not line or kind in self.told:
             return ""
-        metrics[METRIC] = moved = float((logps(loop.policy, self.rows) - before).abs().mean())
-        line = advice(moved, loop.learner.lr or 0.0)
-        if not line or self.told:
-            return ""
-        self.told = True
+        self.told.add(kind)
         loop.run.event(loop.phase, step, "learning rate", line)
         print(f"warning: step {step}: {line}", file=sys.stderr)
         return line
+
+
+def exact(policy: Any) -> bool:
+    """Whether weights are in full precision."""
+    return all(p.dtype in (torch.float32, torch.float64) for p in policy.parameters())
 
 
 def few(rollouts: list[Rollout]) -> list[Rollout]:
@@ -73,16 +89,24 @@ def logps(policy: Any, rows: list[Rollout]) -> Tensor:
     return torch.cat([logp_BT[i, : len(r)][r.mask_T] for i, r in enumerate(rows)])
 
 
-def advice(moved: float, lr: float) -> str:
-    """A sentence where the rate is far off, "" where it is not."""
-    if moved < LOW:
-        return (
-            f"an update moves the policy by {moved:.1e} nats a token, so 100 steps will hardly be seen: the learning rate {lr:.1e} "
-            f"is far too small for this task; try --lr {10 * lr:.0e}"
-        )
-    if moved > HIGH:
-        return (
-            f"an update moves the policy by {moved:.2f} nats a token, more than it can learn from: the learning rate {lr:.1e} is "
-            f"far too large for this task; try --lr {lr / 10:.0e}"
-        )
-    return ""
+def too_small(moved: float, lr: float) -> str:
+    if moved >= LOW:
+        return ""
+    return (
+        f"the learning rate {lr:.1e} looks far too small: an update moves the policy by {moved:.1e} nats a token, so 100 steps "
+        f"will hardly be seen; try --lr {10 * lr:.0e}"
+    )
+
+
+def too_large(seen: list[tuple[float, float]], lr: float) -> str:
+    """The mean of the last steps against that of the first."""
+    (r0, h0), (r1, h1) = (
+        (sum(r for r, _ in some) / len(some), sum(h for _, h in some) / len(some))
+        for some in (seen[:_FIRST], seen[-5:])
+    )
+    if not (h1 > _RANDOM * h0 and r0 > 0 and r1 < _POOR * r0):
+        return ""
+    return (
+        f"the learning rate {lr:.1e} looks far too large: the reward fell from {r0:.2g} to {r1:.2g} while answers became more random "
+        f"({h0:.2g} to {h1:.2g} nats a token); try --lr {lr / 10:.0e}"
+    )
