@@ -74,7 +74,7 @@ def main(args: argparse.Namespace) -> int:
         raise UserError(f"--save {args.save}: it is a folder; name a file, like predictions.jsonl")
     from posttrain.commands.eval_pairs import evaluate_pairs, holds_pairs
 
-    judge = None if args.url else reward_model_folder(args.model or "", args.runs)
+    judge = None if args.url is not None else reward_model_folder(args.model or "", args.runs)
     if judge is not None:
         return evaluate_pairs(args, judge=judge)
     policy, config = load_any(args)
@@ -155,7 +155,7 @@ def answers_of(args: argparse.Namespace, policy: Any, env: Any, prompts: list[An
     from posttrain.evals.accuracy import answers
 
     part = rollout_of(args.rollout)
-    if args.url and (part is not None or env.opens):
+    if args.url is not None and (part is not None or env.opens):
         what = f"--rollout {part.name}" if part is not None else f"{env.name} (a task with turns)"
         raise UserError(f"{what} needs a model that runs here; a model behind --url answers single questions")
     if part is None and env.opens:
@@ -203,7 +203,7 @@ def show(result: dict[str, Any], score: Any, args: argparse.Namespace) -> None:
     answer_tables(console, result, score.name, score.told)
     if args.save:
         print(f"every answer is in {args.save}", file=sys.stderr)
-    if args.url:
+    if args.url is not None:
         return
     where = "" if args.runs == "runs" else f" --runs {shlex.quote(args.runs)}"
     which = f"--model {shlex.quote(result['model'])}{where if args.run else ''}"

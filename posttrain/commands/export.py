@@ -23,7 +23,7 @@ from typing import Any
 from posttrain import __version__
 from posttrain.commands.hub import check_repo, push
 from posttrain.commands.parser import Parser
-from posttrain.commands.policy import is_run, load_run, reward_model_folder, run_folder
+from posttrain.commands.policy import reward_model_folder, run_folder
 from posttrain.core.errors import UserError, unknown
 
 FORMATS = ("hf", "peft", "gguf")
@@ -147,43 +147,52 @@ def export_model(args: argparse.Namespace, to: Path, kind: str) -> list[str]:
 
 def source(args: argparse.Namespace) -> tuple[Any, dict[str, Any], dict[str, Any] | None]:
     """The policy, the settings it was trained with, and the summary of its run."""
-    if not is_run(args.name, args.runs) and (Path(args.name).is_dir() or args.name in ("pocket", "smollm2")):
+    from posttrain.policies.load import NAMED, load_model
+    from posttrain.runs.build import load_policy
+    from posttrain.runs.run import Run
+    from posttrain.runs.saved import load_reward_model, scores
+    from posttrain.runs.trained import find_trained, load_trained
+
+    which = find_trained(args.name, args.runs, args.phase or "")
+    if which is None and (Path(args.name).is_dir() or args.name in NAMED):
         if args.phase:
             raise UserError(f"--phase is of a run; {args.name} is a model")
-        from posttrain.policies.load import load_model
-
         if reward_model_folder(args.name, args.runs):
             raise UserError(f"{args.name} is a reward model's folder already")
         return load_model(args.name, "cpu"), {"model": args.name}, None
-    from posttrain.runs.run import Run
-    from posttrain.runs.saved import load_reward_model, scores
-
-    folder = run_folder(args.name, args.runs)
-    with Run.open(folder) as run:
+    if which is None:
+        run_folder(args.name, args.runs)  # an error with the nearest name
+        raise UserError(f"{args.name} is neither a run nor a model")
+    with Run.open(which.folder) as run:
         settings, summary = run.config, run.read_summary()
-        scoring = args.phase in run.store.phases() and scores(run, args.phase) if args.phase else False
+        scoring = bool(args.phase and args.phase in run.store.phases() and scores(run, args.phase))
     if scoring or (not args.phase and reward_model_folder(args.name, args.runs)):
-        return load_reward_model(folder, "cpu", args.phase or ""), settings, summary
-    return load_run(folder, args.phase, device="cpu")[0], settings, summary
+        if which.at:
+            raise UserError(f"{args.name}: of a reward model the newest checkpoint is exported; leave @{which.at} away")
+        return load_reward_model(which.folder, "cpu", args.phase or ""), settings, summary
+    return load_trained(which, load_policy, "cpu")[0], settings, summary
 
 
 def base_name(settings: dict[str, Any]) -> str:
     """The base of an adapter as peft finds it: a hub id, or the whole path of a folder."""
-    from posttrain.policies.load import find_folder
-    from posttrain.policies.peft_folder import base_of, is_adapter
+    from posttrain.policies.load import NAMED, find_folder
+    from posttrain.policies.peft_folder import base_of
 
     base = str(settings["model"])
-    base = base_of(base) if is_adapter(base) else base
-    if base in ("pocket", "smollm2") or Path(base).is_dir():
-        return str(Path(find_folder(base)).resolve())
-    return base
+    if settings.get("base") not in (None, "", base) or settings.get("merge_adapter"):
+        raise UserError(
+            f"its adapters belong to the weights of {settings.get('adapter') or base} after training, which are no model by "
+            "themselves; export it merged: leave --format peft away"
+        )
+    base = base_of(base)
+    return str(Path(find_folder(base)).resolve()) if base in NAMED or Path(base).is_dir() else base
 
 
 def export_gguf(args: argparse.Namespace, policy: Any, settings: dict[str, Any], to: Path) -> None:
     from posttrain.policies.gguf_file import write_gguf
     from posttrain.runs.card import licence_of
 
-    licence = licence_of(str(settings["model"]))
+    licence = licence_of(str(settings.get("base") or settings["model"]))
     about = {"name": str(settings.get("name") or policy.name)} | ({"license": licence} if licence else {})
     write_gguf(policy, to if to.suffix == ".gguf" else to / "model.gguf", args.gguf_type, about)
 

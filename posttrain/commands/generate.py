@@ -97,17 +97,24 @@ def prompts_of(args: argparse.Namespace, env: Any) -> list[Any]:
 
 def settings(args: argparse.Namespace, config: Any, how: Any) -> dict[str, Any]:
     """What decides an answer: a file that was begun with other settings is not gone on with."""
-    newest = newest_checkpoint(args) if args.run else ""
-    found = {"model": args.run or config.model, "checkpoint": newest, "url": args.url or "", "seed": args.seed}
+    newest = weights(args) if args.run else ""
+    found = {
+        "model": args.run or config.model,
+        "adapter": args.adapter,
+        "checkpoint": newest,
+        "url": args.url or "",
+        "seed": args.seed,
+    }
     found |= {"task": args.task or config.task, "level": args.level, "think": args.think, "reward": args.reward or ""}
     return found | {"tokens": args.tokens, "sampling": dataclasses.asdict(how)}
 
 
-def newest_checkpoint(args: argparse.Namespace) -> str:
-    from posttrain.commands.policy import run_folder
+def weights(args: argparse.Namespace) -> str:
+    """Which weights of a run are meant now."""
+    from posttrain.runs.trained import find_trained, weights_digest
 
-    found = sorted((run_folder(args.run, args.runs) / "checkpoints").glob("*-[0-9]*"))
-    return found[-1].name if found else ""
+    which = find_trained(args.run, args.runs, args.phase or "")
+    return weights_digest(which) if which else ""
 
 
 def same_settings(out: Path, now: dict[str, Any], fresh: bool) -> None:

@@ -17,7 +17,8 @@ def policy_options(parser: Parser) -> None:
     group.add_argument(
         "--model",
         metavar="MODEL",
-        help="pocket, smollm2, a folder (an adapter's too), a hub id, or a run: NAME, runs/NAME, runs/NAME@best [pocket]",
+        help="pocket, smollm2, a folder (an adapter's too), a hub id, or a run: NAME or runs/NAME (its newest checkpoint), "
+        "runs/NAME@best [pocket]",
     )
     group.add_argument("--adapter", default="", metavar="DIR", help="folder of a PEFT adapter of the model")
     group.add_argument(
@@ -46,7 +47,7 @@ def url_options(parser: Parser) -> None:
 
 def load_any(args: argparse.Namespace) -> tuple[Any, Config]:
     """A model here, or with --url one behind an API."""
-    if not args.url:
+    if args.url is None:
         for name in ("api_key_env", "rate"):
             if getattr(args, name):
                 raise UserError(f"--{name.replace('_', '-')} is of a model behind an API; give its address with --url")
@@ -71,7 +72,7 @@ def load(args: argparse.Namespace) -> tuple[Any, Config]:
 
     which = find_trained(args.model, args.runs, args.phase or "") if args.model else None
     args.run = args.model if which else None
-    if args.run and args.adapter:
+    if which and args.adapter:
         raise UserError(f"{args.run} is a run, which has its own adapters; --adapter is of a model")
     if which:
         return load_trained(which, load_policy, args.device, args.dtype)
@@ -95,13 +96,6 @@ def load_run(folder: Path, phase: str | None = None, device: str = "", dtype: st
     from posttrain.runs.trained import Trained, load_trained
 
     return load_trained(Trained(folder, phase=phase or ""), load_policy, device, dtype)
-
-
-def is_run(name: str, runs: str) -> bool:
-    """Whether a name is that of a run: under `runs`, or a path."""
-    from posttrain.runs.trained import find_trained
-
-    return find_trained(name, runs) is not None
 
 
 def reward_model_folder(name: str, runs: str) -> Path | None:

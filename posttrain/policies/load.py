@@ -27,7 +27,7 @@ def load_model(spec: str = "pocket", device: str | None = None, dtype: str = "",
     from posttrain.policies.peft_folder import attach, base_of, is_adapter, read_adapter
 
     adapter = read_adapter(spec) if is_adapter(spec) else None
-    folder = find_folder(base_of(spec) if adapter else spec)
+    folder = find_folder(base_of(spec))
     device = usable(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = dtype or ("bfloat16" if device.startswith("cuda") else "float32")
     if not isinstance(getattr(torch, dtype, None), torch.dtype):

@@ -43,9 +43,11 @@ def is_adapter(folder: str | Path) -> bool:
 
 
 def base_of(folder: str | Path) -> str:
-    """The model that an adapter belongs to, as its config says."""
+    """The model that an adapter belongs to, as its config says; any other model is its own."""
     from posttrain.policies.load import read_json
 
+    if not is_adapter(folder):
+        return str(folder)
     base = read_json(Path(folder) / CONFIG).get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
         raise UserError(f"{folder}/{CONFIG} names no base model; say which: --model BASE --adapter {folder}")

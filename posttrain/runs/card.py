@@ -42,7 +42,7 @@ model = AutoPeftModelForCausalLM.from_pretrained("{here}")
 
 def model_card(config: dict[str, Any], summary: dict[str, Any] | None, kind: str, where: str, notes: list[str]) -> str:
     """README.md of an export: front matter for the hub, then sentences (`notes` among them) and the command."""
-    base = str(config.get("model", "pocket"))
+    base = str(config.get("base") or config.get("model", "pocket"))
     licence = licence_of(base)
     head = {"library_name": "gguf" if kind == "gguf" else "peft" if kind == "peft" else "transformers"}
     head["pipeline_tag"] = "text-classification" if kind == "reward" else "text-generation"
@@ -62,6 +62,10 @@ def model_card(config: dict[str, Any], summary: dict[str, Any] | None, kind: str
 def about(config: dict[str, Any], summary: dict[str, Any] | None, base: str, licence: str) -> list[str]:
     shown = f"{base} (comes with posttrain)" if base in NAMED else base
     lines = [f"- from: {shown}, licence of the base: {licence or 'not known here; see its own page'}"]
+    if config.get("model", base) != base:
+        lines.append(f"- by way of: {config['model']}")
+    if config.get("adapter"):
+        lines.append(f"- with the adapter {config['adapter']}")
     if "method" in config:
         lines.append(
             f"- method: {method_of(config)}; task: {config.get('task')}; reward: {config.get('reward') or 'of the task'}"

@@ -152,6 +152,11 @@ def test_a_run_of_adapters_alone_and_merged(runs: Path, tmp_path: Path) -> None:
     assert on.code == 0, on.err  # and trained further
     assert call("export", "on", *where, "--to", str(tmp_path / "more"), "--format", "peft").code == 0
     assert json.loads((tmp_path / "more" / "adapter_config.json").read_text())["r"] == 2
+    chained = ("--model", str(tmp_path / "on"), *where, "--quiet")  # a run that began with an adapter is a model too
+    assert call("run", "grpo", *small, *hot, *chained, "--name", "third", "--lora", "2").code == 0
+    assert call("eval", "--model", "third", *where, "--problems", "1", "--max-tokens", "2").code == 0
+    refused = call("export", "third", *where, "--to", str(tmp_path / "no"), "--format", "peft")
+    assert refused.code == 2 and "export it merged" in refused.err
     both = call("run", "grpo", *small, "--model", str(adapter), "--lora", "3", *where, "--name", "x")
     assert both.code == 2 and "has rank 2, and --lora is 3" in both.err
 

@@ -62,9 +62,11 @@ def served() -> Iterator[str]:
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=env)
     assert process.stderr is not None
-    lines = iter(process.stderr.readline, "")
-    url = next((found[0] for line in lines if (found := re.search(r"http://[\d.:]+(?:/v1)?", line))), "")
-    yield url
+    lines = []
+    while not (found := re.search(r"http://[\d.:]+(?:/v1)?", "".join(lines))):
+        lines.append(process.stderr.readline())
+        assert lines[-1], f"the server did not start: {''.join(lines)}"
+    yield found[0]
     process.terminate()
     process.communicate(timeout=30)
 
