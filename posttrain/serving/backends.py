@@ -14,6 +14,7 @@ from posttrain.models.decoder import Decoder
 from posttrain.models.sampling import generate
 from posttrain.policies.language import LanguagePolicy
 from posttrain.serving.request import Progress, Request
+from posttrain.serving.watched import Interrupted, Watched
 
 LENGTH_STEP = 1024  # the engine's positions per slot are a multiple of this
 
@@ -39,6 +40,10 @@ class NativeBackend:
             return trained
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return min(trained, max(LENGTH_STEP, memory // 4 // self.slots // Pages.bytes_per_page(self.model, 1)))
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.model.config.vocab_size)
 
     def can_admit(self, request: Request, idle: bool) -> bool:
         """Whether it can start now; slots are made longer only while nothing runs."""
@@ -100,7 +105,7 @@ class NativeBackend:
 
 
 class PlainBackend:
-    """One request after another, each answered when it is complete: for models that run through transformers."""
+    """One request after another, its tokens told as they come: for models that run through transformers."""
 
     name = "transformers"
 
@@ -113,6 +118,10 @@ class PlainBackend:
     def max_model_len(self) -> int:
         config = self.model.config.get_text_config()
         return int(getattr(config, "max_position_embeddings", None) or 1 << 20)
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.model.config.get_text_config().vocab_size)
 
     def can_admit(self, request: Request, idle: bool) -> bool:
         return idle
@@ -129,7 +138,11 @@ class PlainBackend:
         if request is None:
             return
         contexts, keys = [j.context for j in request.jobs], [[j.key] for j in request.jobs]
-        samples = generate(self.model, contexts, keys, request.jobs[0].how, p.stop_ids, p.device)
+        watched = Watched(self.model, request.jobs, p.stop_ids, lambda tokens: self._tell(request, tokens))
+        try:
+            samples = generate(watched, contexts, keys, request.jobs[0].how, p.stop_ids, p.device)
+        except Interrupted:
+            return self.abort(request)
         progress = {}
         for i, (job, (s,)) in enumerate(zip(request.jobs, samples, strict=True)):
             n = job.find_stop(s.tokens) if job.find_stop else 0
@@ -137,6 +150,13 @@ class PlainBackend:
             progress[i] = Progress(s.tokens[cut].tolist(), s.logp_T[cut].tolist(), True, s.stopped or n > 0)
         self.current = None
         request.update(progress)
+
+    def _tell(self, request: Request, tokens: list[list[int]]) -> None:
+        """Progress of a request that streams; the log-probabilities are known once it is done."""
+        if request.cancelled:
+            raise Interrupted
+        if request.stream:
+            request.update({i: Progress(list(ids), []) for i, ids in enumerate(tokens)})
 
     def clear(self) -> None:
         self.current = None

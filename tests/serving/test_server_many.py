@@ -44,8 +44,7 @@ def test_a_longer_request_than_there_is_room_for(policy: Any) -> None:
             assert said(first.result()) == said(second.result())
         assert service.queue.backend.engine.slots.length > 1500
     finally:
-        server.shutdown()
-        server.server_close()
+        server.stop()
         service.close()
 
 
@@ -63,15 +62,15 @@ def test_a_client_that_hangs_up_leaves_room_for_others(server: Server, monkeypat
     queue = server.service.queue
     slow(monkeypatch, server.service)
     for stream in (True, False):
-        link = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+        link = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
         link.request("POST", "/v1/completions", json.dumps(body | {"stream": stream}).encode())
         if stream:
-            assert link.getresponse().fp.readline().startswith(b"data: ")
+            assert link.getresponse().readline().startswith(b"data: ")
         before = time.monotonic()
         while not queue.load and time.monotonic() < before + 10:
             time.sleep(0.01)
         assert queue.load
-        assert link.sock is None or link.sock.shutdown(socket.SHUT_RDWR) is None
+        link.sock.shutdown(socket.SHUT_RDWR)
         link.close()
         before = time.monotonic()
         while queue.load and time.monotonic() < before + 20:
@@ -89,7 +88,7 @@ def test_a_full_queue_is_503_and_an_impossible_request_400(policy: Any, monkeypa
     body = {"prompt": "<|user|>Count", "max_tokens": 900, "temperature": 8.0, "seed": 3, "n": 2}
     try:
         assert call(server, "/v1/completions", body | {"n": 3})[0] == 400
-        link = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+        link = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
         link.request("POST", "/v1/completions", json.dumps(body).encode())
         while not service.queue.load:
             time.sleep(0.01)
@@ -99,8 +98,7 @@ def test_a_full_queue_is_503_and_an_impossible_request_400(policy: Any, monkeypa
         assert link.getresponse().status == 503
         link.close()
     finally:
-        server.shutdown()
-        server.server_close()
+        server.stop()
 
 
 def test_a_fault_of_the_engine_ends_no_server(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,8 +113,7 @@ def test_a_fault_of_the_engine_ends_no_server(policy: Any, monkeypatch: pytest.M
             assert status == 500 and "ZeroDivisionError" in told["error"]["message"]
         assert call(server, "/v1/completions", body)[0] == 200 and call(server, "/health")[1]["answers"] == 0
     finally:
-        server.shutdown()
-        server.server_close()
+        server.stop()
         service.close()
 
 
@@ -140,6 +137,5 @@ def test_other_models_are_served_one_by_one(policy: Any, server: Server) -> None
         )
         assert joined == said(chat(server, temperature=0))[0]
     finally:
-        other.shutdown()
-        other.server_close()
+        other.stop()
         service.close()
