@@ -51,10 +51,10 @@ class Engine:
         self.slots: Slots | None = None
         self.waiting: deque[Job] = deque()
         self.table = SlotTable(0)
-        self.batch_size = 0  # slots that a decode step computes
-        self.sampling_mode = ""  # of the jobs that run now; "" after any was admitted or released
+        self.batch_size, self.sampling_mode = 0, ""  # slots that a decode step computes; "" after a job came or went
         self.pending: Snapshot | None = None  # of decode steps that may still be running
         self.preempted = self.prefill_tokens = 0  # since the engine was made
+        self.finished: Callable[[int, int, Tensor], None] | None = None  # told (context, answer, tokens) as each ends
 
     # ---- a whole call
 
@@ -66,8 +66,8 @@ class Engine:
     ) -> list[list[Sample]]:  # fmt: skip
         """For each context, one answer per key; the same answers as `inference.sampling.generate`.
 
-        `identities` names what was observed besides each context's tokens (images, sound): contexts with equal tokens and
-        different identities share neither pages nor prefill. `limits` are token limits of single answers.
+        `identities` names what was observed besides each context's tokens (images, sound): different ones share neither pages
+        nor prefill. `limits` are token limits of single answers.
         """
         groups, observed = [], [b""] * len(contexts) if identities is None else identities
         for g, (context, row, identity) in enumerate(zip(contexts, keys, observed, strict=True)):
@@ -81,8 +81,11 @@ class Engine:
         self.prepare(len(jobs), max(len(j.context) + j.how.max_tokens for j in jobs), how.max_tokens, stop_ids)
         try:
             self.waiting.extend(jobs)
+            place = {id(job): (g, i) for g, group in enumerate(groups) for i, job in enumerate(group)}
             while self.busy:
-                self.step()
+                for job in self.step():
+                    if self.finished is not None:
+                        self.finished(*place[id(job)], job.tokens)
         except BaseException:
             self._ready().pages.clear_cache()  # some of the cached pages may not have been prefilled
             raise
@@ -134,20 +137,18 @@ class Engine:
         """Admit, allocate pages, launch a few decode steps, collect from the previous ones; returns the jobs that have finished."""
         if self.waiting and not self.table.occupied.all():
             self._admit(2 * self.stride)
-        masked = bool(self.table.constrained())
-        stride = 1 if masked else self.stride  # a mask depends on the token before it
-        behind = stride > 1
-        if self.pending is not None and (masked or self._all_finish() or self._should_compact()):
+        stride = 1 if self.table.constrained() else self.stride  # a mask depends on the token before it
+        if self.pending is not None and (stride < self.stride or self._all_finish() or self._should_compact()):
             last, self.pending = self.pending, None
             return self._collect(last)
-        finished = self._extend_pages((1 + behind) * stride)
+        finished = self._extend_pages((1 + (stride > 1)) * stride)
         self._compact()
         before, self.pending = self.pending, None
         if self.table.occupied.any():
             s = self._ready()
             s.decode(self.batch_size, self.sampling_mode or self._choose_mode(), stride, self.table)
             self.pending = Snapshot(s.state)
-        if not behind:
+        if stride == 1:
             before, self.pending = self.pending, None
         return finished + (self._collect(before) if before is not None else [])
 
@@ -162,8 +163,7 @@ class Engine:
         return not self.waiting and running > 0 and self._bucket(running) <= self.batch_size // 2
 
     def _choose_mode(self) -> str:
-        hows = {self.table.job(i).how for i in self.table.running()}
-        self.sampling_mode = choose_sampling_mode(hows, bool(self.table.constrained()))
+        self.sampling_mode = choose_sampling_mode(self.table.hows(), bool(self.table.constrained()))
         return self.sampling_mode
 
     def clear(self) -> None:

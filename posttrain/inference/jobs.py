@@ -116,6 +116,9 @@ class SlotTable:
     def running(self) -> list[int]:
         return np.flatnonzero(self.occupied).tolist()
 
+    def hows(self) -> set[Sampling]:
+        return {self.job(slot).how for slot in self.running()}
+
     def constrained(self) -> list[int]:
         """Slots whose job may not take every token."""
         return np.flatnonzero(self.occupied & self.has_constraint).tolist()

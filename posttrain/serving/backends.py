@@ -140,7 +140,7 @@ class PlainBackend:
         contexts, keys = [j.context for j in request.jobs], [[j.key] for j in request.jobs]
         watched = Watched(self.model, request.jobs, p.stop_ids, lambda tokens: self._tell(request, tokens))
         try:
-            samples = generate(watched, contexts, keys, request.jobs[0].how, p.stop_ids, p.device)
+            samples = generate(watched, contexts, keys, request.jobs[0].how, p.stop_ids)
         except Interrupted:
             return self.abort(request)
         progress = {}

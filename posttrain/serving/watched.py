@@ -3,12 +3,12 @@ interrupted between two tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from posttrain.inference.jobs import Job
 from posttrain.inference.masks import mask_logits
@@ -41,6 +41,10 @@ class Watched:
         self.model, self.jobs, self.stop_ids, self.tell = model, jobs, stop_ids, tell
         self.tokens: list[list[int]] = [[] for _ in jobs]
         self.cache: WatchedCache | None = None
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        found: Iterator[nn.Parameter] = self.model.parameters()
+        return found
 
     def prefill(
         self, tokens_BT: Tensor, lengths_B: Tensor, slots: int, seen: Mapping[str, Tensor] | None = None
