@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from posttrain.policies.language import LanguagePolicy
 
 INSTALL = 'pip install "posttrain[structured]"'
-WHITESPACE = r"[ \n]{0,24}"  # between the parts of JSON: enough to indent, not enough to never end
+WHITESPACE = (
+    r"( |\n {0,24})?"  # between the parts of JSON: enough to indent, not enough for a poor model to be lost in it
+)
 WORDS = 32  # tokens per word of a mask
 
 
@@ -47,7 +49,10 @@ class Grammars:
     def _compiled(self, grammar: str, param: str) -> Grammar:
         matcher = library(param).LLMatcher(self.tokenizer(param), grammar, log_level=0)
         if matcher.is_error():
-            told = " ".join(str(matcher.get_error()).split())[:200]
+            told = " ".join(str(matcher.get_error()).split()).split(" 1 | start: ")[
+                0
+            ]  # without the text of the grammar,
+            told = told.rpartition("failed to compile JSON schema: ")[2][:200]  # and where in it
             raise ApiError(400, f"no answer can be held to this schema: {told}", param, "unsupported_schema")
         return Grammar(matcher, self.policy.stop_ids)
 
