@@ -29,11 +29,13 @@ from posttrain.core.terminal import printable
 from posttrain.serving.limits import MAX_NAME, ApiError, shown
 from posttrain.serving.openai import parse_json, parse_request
 from posttrain.serving.reply import Reply
+from posttrain.serving.request import QueueFull
 from posttrain.serving.service import Service
 
 T = TypeVar("T")
 POSTS = {"/v1/chat/completions": "chat", "/v1/completions": "text"}
 GETS = ("/health", "/v1/models")
+STOPPED = "the server was stopped"
 WORKERS = 4  # threads that parse and tokenise
 
 
@@ -55,6 +57,8 @@ class App:
         self, service: Service, key: str = "", origins: Sequence[str] = (), log: Callable[[str], None] | None = None
     ) -> None:
         self.service, self.key, self.origins, self.log = service, key, origins, log
+        self.live: set[Reply] = set()
+        self.ending = False  # no new answers are begun
         self.workers = ThreadPoolExecutor(WORKERS, "posttrain-parse")
         routes = [
             Route("/health", self.health),
@@ -107,6 +111,8 @@ class App:
         return reply_json(self.service.models()[0])
 
     async def complete(self, request: Request) -> Response:
+        if self.ending:
+            raise ApiError(503, STOPPED)
         raw, kind = await self.read(request), POSTS[request.scope["path"]]
 
         def submit() -> Reply:
@@ -115,6 +121,11 @@ class App:
 
         reply = await self.in_thread(submit)
         return Generated(self, reply)
+
+    def end(self) -> None:
+        """Answers in progress end with an error that says so."""
+        for reply in self.live:
+            reply.request.update({}, QueueFull(STOPPED))
 
     async def read(self, request: Request) -> bytes:
         """The body, of which no more is read than may be sent."""
@@ -149,6 +160,7 @@ class Generated(Response):
         self.app, self.reply, self.background = app, reply, None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.app.live.add(self.reply)
         work = asyncio.ensure_future(self._send(scope, receive, send))
         hang_up = asyncio.ensure_future(disconnected(receive))
         try:
@@ -156,6 +168,7 @@ class Generated(Response):
             if work.done():
                 work.result()
         finally:
+            self.app.live.discard(self.reply)
             self.reply.cancel()
             for task in (work, hang_up):
                 task.cancel()

@@ -36,7 +36,6 @@ class Queue(threading.Thread):
         self.inbox: deque[Request] = deque()
         self.live: list[Request] = []
         self.broken: Exception | None = None  # an error that the backend did not recover from
-        self.draining = False  # no new requests; those that are there go on
         self._closing = False
         self._changed = threading.Condition()
 
@@ -50,7 +49,7 @@ class Queue(threading.Thread):
     def check(self, answers: int) -> None:
         """Raises where a request of so many answers cannot be taken now."""
         with self._changed:
-            load, ending = self.load, self._closing or self.draining or self.broken is not None
+            load, ending = self.load, self._closing or self.broken is not None
         if ending:
             raise QueueFull(f"the server is ending ({self.broken or 'it was stopped'})")
         if load and load + answers > self.max_queued:

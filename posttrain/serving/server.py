@@ -53,11 +53,19 @@ class Connection(H11Protocol):
             super().data_received(data)
         except h11.LocalProtocolError:  # what follows a reply that was sent early is not HTTP
             self.transport.abort()
-        waits = self.conn.their_state in (h11.IDLE, h11.SEND_BODY) and not self.transport.is_closing()
-        if waits and self._deadline is None:
-            self._deadline = self.loop.call_later(REQUEST_SECONDS, self._too_slow)
-        elif not waits:
+        self._watch(self.conn.their_state in (h11.IDLE, h11.SEND_BODY))
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()  # which may begin with the next request, if some of it has come already
+        state = self.conn.their_state
+        self._watch(state is h11.SEND_BODY or (state is h11.IDLE and bool(self.conn.trailing_data[0])))
+
+    def _watch(self, incomplete: bool) -> None:
+        """Time runs while a request has begun to come and is not complete."""
+        if not incomplete or self.transport.is_closing():
             self._deadline = cancelled(self._deadline)
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(REQUEST_SECONDS, self._too_slow)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline, self._stuck = cancelled(self._deadline), cancelled(self._stuck)
@@ -87,14 +95,13 @@ def cancelled(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
 class Uvicorn(uvicorn.Server):
     """Answers in progress have some seconds to end when the server is stopped; then they end with an error that says so."""
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, front: App) -> None:
         super().__init__(config)
-        self.service = service
+        self.front = front
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        queue = self.service.queue
-        queue.draining = True
-        timer = asyncio.get_running_loop().call_later(GRACE_SECONDS, queue.stop)
+        self.front.ending = True
+        timer = asyncio.get_running_loop().call_later(GRACE_SECONDS, self.front.end)
         await super().shutdown(sockets)
         timer.cancel()
 
@@ -113,13 +120,14 @@ class Server:
         require_key(host, key, origins)
         self.service, self.host, self.socket = service, host, listen(host, port)
         self.port = int(self.socket.getsockname()[1])
+        app = App(service, key, origins, log)
         config = uvicorn.Config(
-            App(service, key, origins, log).asgi, http=Connection, ws="none", lifespan="off", loop="asyncio",
+            app.asgi, http=Connection, ws="none", lifespan="off", loop="asyncio",
             interface="asgi3", log_config=None, log_level="critical", access_log=False, server_header=False,
             proxy_headers=False, timeout_keep_alive=IDLE_SECONDS, timeout_graceful_shutdown=int(2 * GRACE_SECONDS),
             limit_concurrency=MAX_CONNECTIONS, backlog=256, h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         )  # fmt: skip
-        self.uvicorn = Uvicorn(config, service)
+        self.uvicorn = Uvicorn(config, app)
         self._thread: threading.Thread | None = None
 
     @property
