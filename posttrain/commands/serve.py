@@ -41,7 +41,11 @@ def options(parser: Parser) -> None:
     )  # fmt: skip
     parser.add_argument("--name", metavar="TEXT", help="model name in the API [the name of the run or model]")
     parser.add_argument(
-        "--slots", type=whole, default=0, metavar="N", help="answers generated at the same time [64; 8 on a CPU]"
+        "--slots",
+        type=whole,
+        default=0,
+        metavar="N",
+        help="answers generated at the same time [64; on a CPU 8 to 32, as memory allows]",
     )
     parser.add_argument(
         "--queue", type=whole, default=256, metavar="N", help="most requests in progress or waiting [256]"

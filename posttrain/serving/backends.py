@@ -27,7 +27,7 @@ class NativeBackend:
     def __init__(self, policy: LanguagePolicy, slots: int = 0) -> None:
         assert isinstance(policy.model, Decoder)
         self.policy, self.model = policy, policy.model
-        self.slots = slots or (64 if policy.device.type == "cuda" else 8)
+        self.slots = slots or (64 if policy.device.type == "cuda" else self._slots_that_fit())
         self.engine = Engine(self.model, max_slots=self.slots, prefix_cache=True)
         self.owner: dict[Job, tuple[Request, int]] = {}  # the request of each job, and the job's index in it
 
@@ -38,8 +38,17 @@ class NativeBackend:
         trained = self.model.config.max_positions
         if self.policy.device.type == "cuda":
             return trained
+        return min(trained, max(LENGTH_STEP, self._positions // self.slots))
+
+    @property
+    def _positions(self) -> int:
+        """Of the cache, in a quarter of this machine's memory."""
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return min(trained, max(LENGTH_STEP, memory // 4 // self.slots // Pages.bytes_per_page(self.model, 1)))
+        return memory // 4 // Pages.bytes_per_page(self.model, 1)
+
+    def _slots_that_fit(self) -> int:
+        """As many slots of the model's whole length as there is memory for, 8 to 32: more than that does not make a CPU faster."""
+        return min(32, max(8, self._positions // self.model.config.max_positions))
 
     @property
     def vocab_size(self) -> int:

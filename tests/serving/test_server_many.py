@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from posttrain.inference.pages import Pages
 from posttrain.policies.load import load_model
-from posttrain.serving.backends import PlainBackend
+from posttrain.serving.backends import NativeBackend, PlainBackend
 from posttrain.serving.queue import Queue
 from posttrain.serving.server import Server
 from posttrain.serving.service import Service
@@ -49,13 +51,13 @@ def test_a_longer_request_than_there_is_room_for(policy: Any) -> None:
 
 
 def test_a_client_that_hangs_up_leaves_room_for_others(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """12 answers of 900 tokens in 8 slots, at 50 ms per token: over a minute. Once the client disconnects the queue is
+    """40 answers of 900 tokens in 32 slots, at 50 ms per token: over a minute. Once the client disconnects the queue is
     empty within seconds, of running and of waiting jobs."""
     body = {
         "prompt": "<|user|>Count",
         "max_tokens": 900,
         "temperature": 8.0,
-        "n": 12,
+        "n": 40,
         "seed": 3,
         "stop": "\u20ac\u20ac",
     }
@@ -79,6 +81,14 @@ def test_a_client_that_hangs_up_leaves_room_for_others(server: Server, monkeypat
         assert not queue.backend.owner and not queue.backend.engine.busy
     monkeypatch.undo()
     assert said(chat(server, temperature=0)) == said(chat(server, temperature=0))
+
+
+def test_slots_are_as_many_as_memory_allows(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Pages.bytes_per_page(policy.model, 1024)
+    for memory, slots, length in ((4 * 10 * one, 10, 1024), (4 * 3 * one, 8, 1024), (4 * 10**9 * one, 32, 1024)):
+        monkeypatch.setattr(os, "sysconf", lambda name, m=memory: m if name == "SC_PHYS_PAGES" else 1)
+        backend = NativeBackend(policy)
+        assert backend.slots == slots and backend.max_model_len == length
 
 
 def test_a_full_queue_is_503_and_an_impossible_request_400(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
