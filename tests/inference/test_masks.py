@@ -18,6 +18,7 @@ from posttrain.inference.pick import choose_sampling_mode
 from tests.inference.test_engine import small_model
 
 STOP = 1
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # on a GPU masks are read by captured graphs
 
 
 class Alternate:
@@ -62,7 +63,7 @@ def run(engine: Engine, todo: list[Job]) -> list[Job]:
     "engine", [{}, {"stride": 8}, {"max_slots": 3, "stride": 4}, {"num_pages": 8, "prefix_cache": True}]
 )
 def test_masks(how: Sampling, engine: dict[str, int]) -> None:
-    model = small_model("llama")
+    model = small_model("llama").to(DEVICE)
     alone = run(Engine(model), jobs(False, how))
     made = Engine(model, **engine)
     found = run(made, jobs(True, how))
@@ -86,8 +87,8 @@ def of_masked(model: torch.nn.Module, job: Job, how: Sampling) -> torch.Tensor:
     for place, token in enumerate(job.tokens.tolist()):
         allowed, prefix = job.constraint.allowed(place), job.sequence[: len(job.context) + place]
         with torch.no_grad():
-            h_1D, _ = model.prefill(prefix[None], torch.tensor([len(prefix)]), len(prefix))
-            logits_V = model.logits(h_1D)[0].float() / (how.temperature or 1.0)
+            h_1D, _ = model.prefill(prefix[None].to(DEVICE), torch.tensor([len(prefix)], device=DEVICE), len(prefix))
+            logits_V = model.logits(h_1D)[0].float().cpu() / (how.temperature or 1.0)
         out.append(torch.log_softmax(logits_V[allowed], 0)[allowed.index(token)])
     return torch.stack(out)
 
