@@ -88,7 +88,7 @@ class App:
         if request.scope["path"] == "/health":
             return
         sent = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
-        if self.key and not hmac.compare_digest(sent.encode(errors="replace"), self.key.encode()):
+        if self.key and not hmac.compare_digest(sent.encode("latin-1"), self.key.encode()):
             raise ApiError(401, "wrong or no API key; send it as Authorization: Bearer KEY", code="invalid_api_key")
         host = request.headers.get("host", "localhost")
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
@@ -207,7 +207,7 @@ class Front:
         if scope["type"] != "http":
             return
         scope["path"] = scope["path"].rstrip("/") or "/"
-        status, start = 0, time.monotonic()
+        status, start, why = 0, time.monotonic(), ""
 
         async def watched(message: Any) -> None:
             nonlocal status
@@ -218,12 +218,13 @@ class Front:
         try:
             await self.app(scope, receive, watched)
         except Exception as error:
+            why = f" {type(error).__name__}: {error}"
             if not status:
                 await reply_error(ApiError(500, f"{type(error).__name__}: {error}"))(scope, receive, watched)
         finally:
             if self.app_.log:
                 line = f"{scope['method']} {scope['path'][:MAX_NAME]} {status or 'hung up'} {time.monotonic() - start:.2f} s"
-                self.app_.log(printable(line, one_line=True))
+                self.app_.log(printable(line + why, one_line=True))
 
 
 class Guard:

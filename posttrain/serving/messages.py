@@ -11,6 +11,7 @@ from posttrain.serving.limits import MAX_SCHEMA_CHARS, MAX_TOOLS, ApiError, Limi
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
 CHOICES = ("none", "auto", "required")
 
 
@@ -34,6 +35,10 @@ def messages(given: Any, limits: Limits) -> tuple[dict[str, Any], ...]:
         told = f"{len(given):,} messages; this model has room for {limits.max_model_len:,} tokens"
         raise ApiError(400, told, "messages", "context_length_exceeded")
     out = [message(m, f"messages[{i}]") for i, m in enumerate(given)]
+    called = {c.get("id"): c["function"]["name"] for m in out for c in m.get("tool_calls", ())}
+    for m in out:
+        if m.get("tool_call_id") in called:  # some templates write the name of the tool beside its result
+            m.setdefault("name", called[m["tool_call_id"]])
     limits.check_text(sum(len(m["content"]) + json_size(m.get("tool_calls"), "messages") for m in out), "messages")
     return tuple(out)
 
@@ -116,11 +121,13 @@ def tools(given: Any) -> tuple[dict[str, Any], ...]:
             raise ApiError(400, f"{told}, the name of 1 to 64 letters, digits, '_', '-' or '.'", f"tools[{i}]")
         if name in names:
             raise ApiError(400, f"two tools are named {name!r}; give each a name of its own", f"tools[{i}]")
-        if not isinstance(function.get("parameters") or {}, dict):
-            raise ApiError(400, f"tools[{i}].function.parameters must be a JSON schema, an object", f"tools[{i}]")
+        description, parameters = function.get("description"), function.get("parameters")
+        if not isinstance(parameters, dict | None) or not isinstance(description, str | None):
+            told = f"tools[{i}].function has a description, a text, and parameters, a JSON schema (an object)"
+            raise ApiError(400, told, f"tools[{i}]")
         names.add(name)
-        known = {k: function[k] for k in ("name", "description", "parameters", "strict") if function.get(k) is not None}
-        out.append({"type": "function", "function": known})
+        known = {"name": name, "description": description or "", "parameters": parameters or NO_PARAMETERS}
+        out.append({"type": "function", "function": known})  # templates take all three for granted
     check_schema_size(out, "tools")
     return tuple(out)
 

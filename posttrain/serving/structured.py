@@ -47,7 +47,9 @@ class Grammars:
         )
 
     def _compiled(self, grammar: str, param: str) -> Grammar:
-        matcher = library(param).LLMatcher(self.tokenizer(param), grammar, log_level=0)
+        matcher = library(param).LLMatcher(
+            self.tokenizer(param), grammar, log_level=0
+        )  # a wrong grammar raises nothing
         if matcher.is_error():
             told = " ".join(str(matcher.get_error()).split()).split(" 1 | start: ")[
                 0
@@ -90,15 +92,21 @@ class GrammarConstraint:
 
     def accept(self, token: int) -> None:
         self.accepted += 1
-        if not self.error and token not in self.stop_ids and not self.matcher.consume_token(token):
-            self.error = str(self.matcher.get_error())
+        if self.error or token in self.stop_ids:
+            return
+        try:
+            self.error = "" if self.matcher.consume_token(token) else str(self.matcher.get_error())
+        except BaseException as error:  # a panic of the library is no Exception; it must not end the model's thread
+            self.error = f"{type(error).__name__}: {error}"
 
     def fill(self, row: NDArray[np.int32]) -> None:
         if not self.error:
-            bits = np.frombuffer(self.matcher.compute_bitmask(), dtype=np.int32)
-            self.error = str(self.matcher.get_error())
-            if not self.error:
-                row[: len(bits)] = bits[: len(row)]
+            try:
+                bits = np.frombuffer(self.matcher.compute_bitmask(), dtype=np.int32)
+                self.error = str(self.matcher.get_error())
+                row[: len(bits)] = 0 if self.error else bits[: len(row)]
+            except BaseException as error:
+                self.error = f"{type(error).__name__}: {error}"
         if self.error or not row.any():
             self.error = self.error or "no token may come next"
             for token in self.stop_ids:

@@ -57,7 +57,7 @@ def forced_call(tools: Sequence[dict[str, Any]], name: str, form: ToolFormat) ->
     """The JSON schema of a call of one of the tools, or of the one named; definitions that theirs refer to come along."""
     choices, definitions = [], dict[str, dict[str, Any]]()
     for function in (t["function"] for t in tools if name in ("", t["function"]["name"])):
-        schema = dict(function.get("parameters") or {"type": "object", "additionalProperties": False})
+        schema = dict(function["parameters"])
         for word in ("$defs", "definitions"):
             for key, value in (schema.pop(word, None) or {}).items():
                 if definitions.setdefault(word, {}).setdefault(key, value) != value:

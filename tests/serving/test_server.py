@@ -256,12 +256,12 @@ def test_only_loopback_without_a_key(server: Server) -> None:
 
 
 def test_a_key_is_asked_for(server: Server) -> None:
-    keyed = start(server.service, key="s3cret")
+    keyed = start(server.service, key="s3crét")
     try:
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "s3cre"}):
             status, told = call(keyed, "/v1/models", headers=headers)
             assert status == 401 and told["error"]["code"] == "invalid_api_key"
-        good = {"Authorization": "Bearer s3cret"}
+        good = {"Authorization": "Bearer s3crét".encode().decode("latin-1")}  # the bytes of its UTF-8
         assert call(keyed, "/v1/models", headers=good | {"Host": "other.example"})[0] == 200
         assert call(keyed, "/v1/completions", {"prompt": "a", "max_tokens": 1})[0] == 401
         assert call(keyed, "/v1/completions", {"prompt": "a", "max_tokens": 1}, good)[0] == 200

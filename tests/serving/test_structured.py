@@ -138,6 +138,19 @@ def test_an_answer_that_the_library_gives_up_on(server: Server, policy: Any, mon
     row = np.zeros(16, dtype=np.int32)
     made.fill(row)
     assert made.error and [i for i in range(512) if row[i // 32] >> (i % 32) & 1] == policy.stop_ids
+
+    class Panics:
+        """A library that panics: pyo3's exception for that is no Exception."""
+
+        def __getattr__(self, name: str) -> Any:
+            raise SystemExit(name)
+
+    made = GrammarConstraint(Panics(), [3])
+    made.accept(5)
+    assert made.error == "SystemExit: consume_token"
+    made = GrammarConstraint(Panics(), [3])
+    made.fill(row := np.zeros(16, dtype=np.int32))
+    assert made.error == "SystemExit: compute_bitmask" and row.tolist() == [8] + [0] * 15
     whole = GrammarConstraint.accept
 
     def fails(self: GrammarConstraint, token: int) -> None:

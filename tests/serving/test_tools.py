@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from posttrain.serving.limits import ApiError
+from posttrain.serving.messages import tools as given_tools
 from posttrain.serving.openai import parse_request
 from posttrain.serving.server import Server
 from posttrain.serving.service import Service, hidden_ids
@@ -94,6 +95,7 @@ def test_the_form_is_read_from_the_template() -> None:
 def test_definitions_of_a_forced_call_come_along() -> None:
     params = {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": {"type": "integer"}}}
     tools = [{"type": "function", "function": {"name": name, "parameters": params}} for name in ("f", "g")]
+    tools = list(given_tools(tools))
     schema = forced_call(tools, "", HERMES)
     assert schema["$defs"] == params["$defs"] and len(schema["anyOf"]) == 2 and "$defs" in params
     assert forced_call(tools, "g", LLAMA)["anyOf"][0]["required"] == ["name", "parameters"]
@@ -152,7 +154,7 @@ def test_a_call_that_is_required_is_made_whole_and_streamed(taught: Server) -> N
 
 def test_any_of_the_tools_may_be_the_one(taught: Server) -> None:
     tools = [{"type": "function", "function": {"name": name}} for name in "ab"]
-    body = ASK | {"tools": tools, "tool_choice": "required", "temperature": 1, "seed": 1, "max_tokens": 200, "n": 6}
+    body = ASK | {"tools": tools, "tool_choice": "required", "temperature": 3, "seed": 1, "max_tokens": 200, "n": 8}
     choices = call(taught, "/v1/chat/completions", body)[1]["choices"]
     calls = [c["message"]["tool_calls"][0]["function"] for c in choices]
     assert {c["name"] for c in calls} == {"a", "b"} and {c["arguments"] for c in calls} == {"{}"}
@@ -174,6 +176,35 @@ def test_earlier_calls_and_results_are_written_by_the_template(taught: Server) -
     assert "Call with" not in taught.service.decode(quiet["prompt_token_ids"], special=True)
 
 
+HERMES_LIKE = (
+    "{% for t in tools or [] %}{{ t.function.name + ': ' + t.function.description }}"
+    "{% for k, v in t.function.parameters.properties | items %} {{ k }}{% endfor %}{% endfor %}<tool_call>"
+    "{% for m in messages %}{% if m.role == 'tool' %}{% if m.name is not defined %}{{ raise_exception('no name') }}{% endif %}"
+    "<{{ m.name }}>{% endif %}{{ m.content }}{% endfor %}"
+)
+
+
+def test_templates_get_what_they_take_for_granted(policy: Any) -> None:
+    """A description and parameters for every tool, and for a result the name of its tool, which OpenAI's clients do not send."""
+    pupil = copy.copy(policy)
+    pupil.tokenizer = copy.deepcopy(policy.tokenizer)
+    pupil.tokenizer.chat_template = HERMES_LIKE
+    earlier = {"id": "call_1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
+    messages = [
+        {"role": "assistant", "tool_calls": [earlier]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "12:00"},
+    ]
+    service = Service(pupil, "pocket")
+    try:
+        reply = service.submit(
+            parse_request({"messages": messages, "tools": [CLOCK, WEATHER], "max_tokens": 1}, "chat")
+        )
+        text = service.decode(reply.request.jobs[0].context.tolist(), special=True)
+        assert text == "clock: weather: The weather of a city city days<tool_call><clock>12:00"
+    finally:
+        service.close()
+
+
 def test_one_call_at_a_time(taught: Server) -> None:
     """Without parallel calls an answer ends with its first; the tag is not needed to find it."""
     params = parse_request(ASK | {"tools": [CLOCK], "parallel_tool_calls": False}, "chat")
@@ -192,7 +223,9 @@ def test_one_call_at_a_time(taught: Server) -> None:
         ({"tools": [CLOCK] * 129}, "expected a list of at most 128 functions"),
         ({"tools": [{}]}, "tools[0] is {}; expected {type: 'function'"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "the name of 1 to 64 letters"),
-        ({"tools": [{"type": "function", "function": {"name": "a", "parameters": 3}}]}, "must be a JSON schema"),
+        ({"tools": [{"type": "function", "function": {"name": "a", "parameters": 3}}]}, "a JSON schema (an object)"),
+        ({"tools": [{"type": "function", "function": {"name": "a", "parameters": 0}}]}, "a JSON schema (an object)"),
+        ({"tools": [{"type": "function", "function": {"name": "a", "description": []}}]}, "a description, a text"),
         ({"tools": [CLOCK, CLOCK]}, "two tools are named 'clock'"),
         ({"tools": [{"type": "function", "function": {"name": "a", "description": "x" * 65_000}}]}, "at most 64,000"),
         ({"tools": [CLOCK], "tool_choice": "maybe"}, "tool_choice is 'maybe'; expected none, auto, required or"),
