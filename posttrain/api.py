@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,19 @@ from posttrain.core.errors import UserError
 from posttrain.core.identity import identity
 from posttrain.core.loop import Loop
 from posttrain.core.method import Method, find_method
+from posttrain.core.protocols import Environment
 from posttrain.core.registry import find, fold, parse, parts
+from posttrain.environments.contents import contents
+from posttrain.environments.mapped import with_system_message
 from posttrain.environments.task import default_task, of_rows
 from posttrain.evals.accuracy import Score
 from posttrain.rewards.runtime.score import RewardSum
 from posttrain.runs.build import Pieces, build_loop, environment, load_policy, measure, scorer_of
+from posttrain.runs.fit import fit
 from posttrain.runs.plans import run_plan
-from posttrain.runs.refuse import refuse
+from posttrain.runs.refuse import refuse, suits
 from posttrain.runs.run import Run
+from posttrain.runs.told import left_out, understood
 from posttrain.train import train
 
 
@@ -40,18 +46,29 @@ def run_config(
     config = dataclasses.replace(config, task=default_task(config.task, method.rollout.card.data))
     task = config.task.replace("/", "-").replace(" + ", "+")
     config = dataclasses.replace(config, name=config.name or f"{method.name}-{task}")
-    env = given["env"] if "env" in given else environment(config, method)
+    env = of_given(config, given["env"]) if "env" in given else environment(config, method)
     scorer = given["scorer"] if "scorer" in given else scorer_of(config, method, env)
     policy = given["policy"] if "policy" in given else load_policy(config)
     if method.scores:
         policy = policy.as_reward_model()
     refuse(config, method, policy)
+    suits(method, env)
+    env = fit(env, policy, method, config.sampling)
     extra = {k: given[k] for k in ("source", "others") if k in given}
-    settings = to_dict(config) | {"parts": method.describe()} | objects(given)
+    settings = to_dict(config) | {"parts": method.describe()} | objects(given) | files(config, given)
     with Run(Path(runs) / config.name, settings, fresh=fresh) as store:
         loop = build_loop(config, method, policy, Pieces(env, scorer, store, callbacks=callbacks, **extra))
         loop.role = "reward_model" if method.scores else "policy"
+        tell_data(loop)
         return _measured(loop, scorer, given.get("others", {}))
+
+
+def tell_data(loop: Loop) -> None:
+    """What was understood of the data, to whoever shows it; rows that were left out are told in any case."""
+    loop.tell("on_data", understood(loop.env, loop.policy, loop.method.rollout.card.data, loop.config.reward))
+    if left_out(loop.env) and not any(hasattr(c, "on_data") for c in loop.callbacks):
+        gone = "; ".join(f"{n:,} {reason}" for reason, n in loop.env.left_out.items() if n)  # type: ignore[attr-defined]
+        logging.getLogger("posttrain").warning("%s: left out %s", loop.env.name, gone)
 
 
 def objects(given: dict[str, Any]) -> dict[str, Any]:
@@ -59,6 +76,18 @@ def objects(given: dict[str, Any]) -> dict[str, Any]:
     names = {"env": "task", "scorer": "reward"}
     found = {names[k]: identity(given[k]) for k in names if k in given}
     return {"objects": found} if found else {}
+
+
+def of_given(config: Config, env: Environment) -> Environment:
+    """An environment that was given, with the system message of the settings."""
+    return with_system_message(env, config.system) if config.system else env
+
+
+def files(config: Config, given: dict[str, Any]) -> dict[str, Any]:
+    """What the files of the task and the reward hold, as settings: with other contents it is another run."""
+    task = "" if "env" in given else config.task
+    found = contents(task, "" if "scorer" in given else config.reward)
+    return {"contents": found} if found else {}
 
 
 def run(
@@ -69,7 +98,7 @@ def run(
 
     model: a name, folder or hub id, or a Policy. task: a name, a file, or a list of rows ({"question": ..., "answer": ...});
     env: an Environment instead. reward: a function of yours, a name, or a run of a reward model. method: a name (a plan's too)
-    or a Method. callbacks: objects with any of on_begin, on_rollouts, on_step, on_eval, on_checkpoint, on_end.
+    or a Method. callbacks: objects with any of on_data, on_begin, on_rollouts, on_step, on_eval, on_checkpoint, on_end.
     settings: anything else that `Config` has (steps, lr, num_generations, `sampling={...}` ...), runs="runs" for the folder of
     all runs, and fresh=True to start over.
     """
@@ -90,7 +119,8 @@ def run(
     elif isinstance(task, str | Path):
         plain["task"] = str(task)
     elif task is not None:
-        given["env"] = of_rows(task, chosen.rollout.card.data if chosen else "")
+        said = {k: plain[k] for k in ("question", "answer", "chosen", "rejected") if plain.get(k)}
+        given["env"] = of_rows(task, chosen.rollout.card.data if chosen else "", bool(plain.get("think")), **said)
         plain["task"] = "rows"
     if isinstance(reward, str):
         plain["reward"] = reward

@@ -25,6 +25,9 @@ def options(parser: Parser) -> None:
     group.add_argument("--task", metavar="TASK", help="a task as in posttrain run [the run's, or arithmetic]")
     group.add_argument("--level", type=whole, metavar="N", help="difficulty of a school task")
     group.add_argument("--think", action=argparse.BooleanOptionalAction, help="ask for a written chain of thought")
+    group.add_argument("--system", metavar="TEXT", help="a system message for every prompt [the run's]")
+    group.add_argument("--question", metavar="COLUMN", help="column of a data file that holds the question")
+    group.add_argument("--answer", metavar="COLUMN", help="column of a data file that holds the answer")
     group.add_argument("--data", metavar="DIR", help="folder of data sets, for presets")
     group.add_argument("--problems", type=whole, default=200, metavar="N", help="held-out problems [200]")
     group.add_argument(
@@ -62,7 +65,13 @@ def main(args: argparse.Namespace) -> int:
         raise UserError(f"{env.name} has no gold answers, so nothing says which answers are right; use another --task")
     from posttrain.evals.accuracy import answers, graded, held_out
     from posttrain.rewards.scorers.spec import task_scorer
+    from posttrain.runs.fit import fit
 
+    if not args.rollout:
+        env = fit(env, policy, None, how)
+        for reason, n in getattr(env, "left_out", {}).items():
+            if n and not args.json:
+                print(f"left out: {n:,} {reason}")
     made = answers(
         policy, env, held_out(env, args.problems, args.split), how, args.num_generations, rollout_of(args.rollout)
     )
@@ -94,12 +103,16 @@ def rollout_of(spec: str | None) -> Any:
 
 def task_of(args: argparse.Namespace, config: Any) -> Any:
     """The task asked for; options that were not given are the run's, if it is the run's task."""
+    from posttrain.environments.mapped import with_system_message
     from posttrain.environments.task import task
 
     own = args.task is None or args.task == config.task
     level = args.level if args.level is not None else config.level if own else None
-    think = args.think if args.think is not None else config.think
-    return task(args.task or config.task, level=level, think=think, data=args.data or config.data or None)
+    think = args.think if args.think is not None else config.think if own else None
+    said = {k: getattr(args, k) or (getattr(config, k) if own else "") or None for k in ("question", "answer")}
+    env = task(args.task or config.task, level=level, think=think, data=args.data or config.data or None, **said)
+    system = args.system if args.system is not None else config.system
+    return with_system_message(env, system) if system else env
 
 
 def figures(score: Any, n: int) -> dict[str, Any]:

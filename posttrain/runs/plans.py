@@ -14,6 +14,7 @@ from posttrain.core.errors import UserError
 from posttrain.core.loop import Loop
 from posttrain.core.plan import Context, Copy, Do, Phase, Plan, Stopped
 from posttrain.core.protocols import Policy
+from posttrain.environments.contents import contents
 from posttrain.rewards.scorers.spec import build_scorer
 from posttrain.runs.build import Pieces, build_loop, load_policy
 from posttrain.runs.run import Run
@@ -25,7 +26,9 @@ def run_plan(
 ) -> dict[str, Any]:
     """Every phase in order; a phase that had ended before a restart is not done again, its weights are read back."""
     config = dataclasses.replace(config, name=config.name or plan.name)
-    settings = to_dict(config) | {"plan": plan.name, "options": plan.options}
+    _single(config, plan.name)
+    held = contents(config.task, config.reward)
+    settings = to_dict(config) | {"plan": plan.name, "options": plan.options} | ({"contents": held} if held else {})
     with Run(Path(runs) / config.name, settings, fresh=fresh) as store:
         context = Context(store, config, {"policy": load_policy(config)})
         context.notes = store.read_notes()
@@ -38,6 +41,18 @@ def run_plan(
         summary = {"plan": plan.name, "model": config.model, "seed": config.seed, "stopped": ended, **context.notes}
         store.write_summary(summary)
         return summary
+
+
+def _single(config: Config, plan: str) -> None:
+    """Settings that only a single method reads."""
+    for key in ("question", "answer", "chosen", "rejected", "stream", "system"):
+        if getattr(config, key):
+            hint = (
+                ""
+                if key == "system"
+                else f'; write it into the task: --task "my.jsonl({key}={getattr(config, key)!r})"'
+            )
+            raise UserError(f"--{key} is for a single method, and {plan} is a plan{hint}")
 
 
 def _do(part: Phase | Do | Copy, context: Context, callbacks: tuple[Any, ...]) -> None:
