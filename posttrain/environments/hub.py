@@ -34,7 +34,10 @@ def _listed(spec: str) -> tuple[str, list[str]]:
 
     for revision in (_PARQUET, "main"):
         try:
-            files = HfApi().list_repo_files(spec, repo_type="dataset", revision=revision)
+            about = HfApi().dataset_info(
+                spec, revision=revision, timeout=20
+            )  # one request: listing a tree tries for half a minute
+            files = [file.rfilename for file in about.siblings or ()]
         except RevisionNotFoundError:
             continue
         except Exception as error:  # all network and hub failures mean the same to the user

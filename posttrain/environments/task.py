@@ -16,6 +16,7 @@ A bare name is looked for in that order, so `countdown` is the school's and `dat
 from __future__ import annotations
 
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def task(spec: str, **options: Any) -> Environment:
         raise UserError(
             f"{spec} holds preference pairs, which dpo and reward-model learn from; name a task with questions"
         )
-    if is_hub_id(spec) and nearest(folder, ("school", "data", *_GYM)) is None:
+    if is_hub_id(spec) and not get_close_matches(folder, ("school", "data", *_GYM[:2]), cutoff=0.85):
         return _file(spec, options)
     raise unknown("task", spec, names())
 
