@@ -26,6 +26,7 @@ from posttrain.runs.fit import fit
 from posttrain.runs.plans import run_plan
 from posttrain.runs.refuse import refuse, suits
 from posttrain.runs.run import Run
+from posttrain.runs.threads import settle
 from posttrain.runs.told import left_out, understood
 from posttrain.train import train
 
@@ -57,6 +58,7 @@ def run_config(
     extra = {k: given[k] for k in ("source", "others") if k in given}
     settings = to_dict(config) | {"parts": method.describe()} | objects(given) | files(config, given)
     with Run(Path(runs) / config.name, settings, fresh=fresh) as store:
+        settle(store.folder, config.threads)
         loop = build_loop(config, method, policy, Pieces(env, scorer, store, callbacks=callbacks, **extra))
         loop.role = "reward_model" if method.scores else "policy"
         tell_data(loop)

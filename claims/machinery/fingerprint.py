@@ -36,6 +36,7 @@ _WORDS = (
     "says",
     "experiment",
     "tried",
+    "departures",
     "doc",
     "paper",
     "laws",

@@ -2,6 +2,7 @@
   posttrain doctor
   posttrain doctor --model smollm2 --prompts 32 --num-generations 8 --max-tokens 256
   posttrain doctor --model path/to/model --lora 16 --data path/to/data
+  posttrain doctor --model Qwen/Qwen2.5-7B-Instruct --lora 16 --hardware rtx4090     a card that is not here
 Exit code 1 if something that every run needs is missing.
 """
 
@@ -21,6 +22,7 @@ from typing import Any
 from posttrain.commands.forecast import GB, forecast
 from posttrain.commands.forecast import options as forecast_options
 from posttrain.commands.parser import Parser
+from posttrain.core import machine
 from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
 
@@ -58,6 +60,10 @@ def options(parser: Parser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
+    if args.hardware:
+        from posttrain.runs.cards import card
+
+        card(args.hardware)  # a card that nobody knows is an error, not a finding
     found = list(look(args))
     if args.json:
         print(json.dumps([asdict(f) for f in found], indent=1))
@@ -136,38 +142,35 @@ def device(wanted: str = "") -> Finding:
 def cores() -> Finding:
     import torch
 
-    have = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    from posttrain.runs.threads import choose
+
+    have = machine.cores()
     threads = torch.get_num_threads()
     if threads > have:
         return Finding("cores", f"{have}, but torch uses {threads} threads", "note", f"export OMP_NUM_THREADS={have}")
     if threads < have:
         fix = f"export OMP_NUM_THREADS={have} if nothing else needs the others"
         return Finding("cores", f"{have}, of which torch uses {threads}", "note", fix)
+    suits = choose()
+    if suits != threads:
+        told = f"{have}, torch uses {threads} threads; one is faster now: something else keeps the cores busy"
+        return Finding(
+            "cores",
+            told,
+            "note",
+            f"posttrain run chooses {suits} by itself at a run's first start (--threads N to say)",
+        )
     return Finding("cores", f"{have}, torch uses {threads} threads")
 
 
 def memory() -> Finding:
-    free = free_memory()
+    free = machine.free_memory()
     if free is None:
         return Finding("memory", "cannot be read on this system", "note", "")
     low = free < 2 * GB
     return Finding(
         "memory", f"{free / GB:.1f} GB free", "problem" if low else "ok", "close other programs" if low else ""
     )
-
-
-def free_memory() -> float | None:
-    """Free memory in bytes: of the system, or of the container where that is less."""
-    info = Path("/proc/meminfo")
-    if not info.exists():
-        return None
-    lines = dict(line.split(":") for line in info.read_text().splitlines() if ":" in line)
-    free = int(lines["MemAvailable"].split()[0]) * 1024
-    group = Path("/sys/fs/cgroup")
-    limit, used = (group / name for name in ("memory.max", "memory.current"))
-    if limit.exists() and used.exists() and limit.read_text().strip().isdigit():
-        free = min(free, int(limit.read_text()) - int(used.read_text()))
-    return float(free)
 
 
 def embedded() -> Finding:
@@ -197,7 +200,7 @@ def available(device: str) -> float | None:
     """Free memory of a device, in bytes."""
     import torch
 
-    return float(torch.cuda.mem_get_info(device)[0]) if device.startswith("cuda") else free_memory()
+    return float(torch.cuda.mem_get_info(device)[0]) if device.startswith("cuda") else machine.free_memory()
 
 
 def disk(runs: Path) -> Finding:

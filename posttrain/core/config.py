@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +62,8 @@ class Config:
     the gradient"""
     device: str = ""
     """cuda, cuda:N or cpu; if empty, cuda where there is a GPU, else cpu"""
+    threads: int = 0
+    """threads of torch on a CPU; 0: measured at the first start and kept in the run's folder. Sums depend on it in their last bits"""
     dtype: str = ""
     """bfloat16 or float32; if empty, bfloat16 with float32 master weights on a GPU, else float32"""
     lora: int = 0
@@ -88,8 +91,8 @@ class Config:
     """how answers are sampled"""
 
     def __post_init__(self) -> None:
-        for key in ("steps", "prompts", "micro_tokens", "save_every", "eval_problems", "keep_checkpoints"):
-            if getattr(self, key) < (0 if key in ("steps", "eval_problems") else 1):
+        for key in ("steps", "prompts", "micro_tokens", "save_every", "eval_problems", "keep_checkpoints", "threads"):
+            if getattr(self, key) < (0 if key in ("steps", "eval_problems", "threads") else 1):
                 raise UserError(f"{key} is {getattr(self, key)}; it must be at least 1")
         if self.num_generations is not None and self.num_generations < 1:
             raise UserError(f"num_generations is {self.num_generations}; a prompt needs at least 1 answer")
@@ -131,3 +134,21 @@ def from_dict(kind: type, values: dict[str, Any], where: str = "") -> Any:
 def count_keys(kind: type = Config) -> int:
     """How many settings there are in all: a budget of the project (under 100)."""
     return sum(count_keys(Sampling) if f.name == "sampling" else 1 for f in dataclasses.fields(kind))
+
+
+def differences(old: Any, new: Any, where: str = "") -> list[tuple[str, str, str]]:
+    """(dotted key, old value, new value) for every setting that is not the same."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = list(dict.fromkeys([*old, *new]))
+        missing = object()
+        pairs = [(k, old.get(k, missing), new.get(k, missing)) for k in keys]
+        return [
+            d for k, a, b in pairs
+            for d in differences("not set" if a is missing else a, "not set" if b is missing else b, f"{where}{k}.")
+        ]  # fmt: skip
+    return [] if old == new else [(where.rstrip("."), _shown(old), _shown(new))]
+
+
+def _shown(value: Any) -> str:
+    text = value if value == "not set" else json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from posttrain.core.acting import Actor
 from posttrain.core.errors import UserError, unknown
+from posttrain.core.protocols import Finished
 from posttrain.core.sampling import Sampling
 from posttrain.core.turn import Observation, Turn, join
 from posttrain.core.types import Message, Origin, Prompt, Rollout
@@ -38,6 +40,7 @@ class LanguagePolicy(Actor, nn.Module):
         super().__init__()
         self.model, self.tokenizer, self.name, self.stops = model, tokenizer, name, tuple(stops)
         self._native: Any = None
+        self._finished: Callable[[int, int, Tensor], None] | None = None  # of a context and an answer
         self.critic: Critic | None = None
         self.score: ScalarHead | None = None
         self.temperature = 1.0  # of the distribution that is sampled and trained: one place, so they cannot differ
@@ -111,6 +114,21 @@ class LanguagePolicy(Actor, nn.Module):
         """Positions of the model: a prompt and its answer together have at most so many tokens; 0: it does not say."""
         return positions(self.model)
 
+    tells_finished = True  # `sample` can tell of each answer as it ends
+
+    def sample(
+        self, prompts: Sequence[Prompt], n: int, how: Sampling, seed: int = 0, step: int = 0,
+        finished: Finished | None = None,
+    ) -> list[list[Rollout]]:  # fmt: skip
+        """n answers of one turn to each prompt; `finished` is called with each as it ends."""
+        self._finished = (
+            (lambda g, i, tokens: finished(prompts[g], i, lambda: self.decode(tokens))) if finished else None
+        )
+        try:
+            return super().sample(prompts, n, how, seed, step)
+        finally:
+            self._finished = None
+
     def observe(self, prompt: Prompt) -> Observation:
         """The prompt as the policy perceives it."""
         return Observation(self.encode(prompt))
@@ -139,7 +157,10 @@ class LanguagePolicy(Actor, nn.Module):
         per_call = max(1, len(rows) if engine else chunk // max(max(map(len, keys), default=1), 1))
         for start in range(0, len(rows), per_call):
             part = slice(start, start + per_call)
-            made = self._generate(engine, rows[part], keys[part], how)
+            heard = self._finished
+            if heard is not None and start:
+                heard = partial(_later, heard, start)
+            made = self._generate(engine, rows[part], keys[part], how, heard)
             begun = [turns[-1] for turns in pending[part]]
             whole = [
                 torch.cat([t.actions, s.tokens]) if len(t) else s.tokens
@@ -152,35 +173,32 @@ class LanguagePolicy(Actor, nn.Module):
         return out
 
     def _within(
-        self,
-        pending: Sequence[Sequence[Turn]],
-        keys: Sequence[Sequence[int]],
-        how: Sampling,
-        room: list[int],
+        self, pending: Sequence[Sequence[Turn]], keys: Sequence[Sequence[int]], how: Sampling, room: list[int],
         version: int,
-    ) -> list[list[Turn]]:
+    ) -> list[list[Turn]]:  # fmt: skip
         """The same where some contexts have less room than an answer may take: those are sampled apart, each up to the window.
         Draws belong to keys, so nothing else changes."""
         if min(room) < 1:
             raise no_room(self.window - min(room), self.window)
-        made: dict[int, list[Turn]] = {}
+        made, heard = dict[int, list[Turn]](), self._finished
         for left in sorted({min(x, how.max_tokens) for x in room}):
             mine = [i for i, x in enumerate(room) if min(x, how.max_tokens) == left]
-            capped = replace(how, max_tokens=left)
-            made |= zip(
-                mine, self.act([pending[i] for i in mine], [keys[i] for i in mine], capped, version), strict=True
-            )
+            self._finished = partial(_among, heard, mine) if heard else None
+            some = self.act([pending[i] for i in mine], [keys[i] for i in mine], replace(how, max_tokens=left), version)
+            made |= zip(mine, some, strict=True)
+        self._finished = heard
         return [made[i] for i in range(len(pending))]
 
     def _generate(
-        self, engine: Any, rows: Sequence[Turn], keys: Sequence[Sequence[int]], how: Sampling
+        self, engine: Any, rows: Sequence[Turn], keys: Sequence[Sequence[int]], how: Sampling, finished: Any = None
     ) -> list[list[Sample]]:
         contexts = [torch.cat([r.observation.tokens, r.actions]) if len(r) else r.observation.tokens for r in rows]
         if engine is not None:
+            engine.finished = finished
             found: list[list[Sample]] = engine.generate(contexts, keys, how, self.stop_ids)
             return found
         seen = stacked([r.observation for r in rows], self.device)
-        return generate(self.model, contexts, keys, how, self.stop_ids, self.device, seen)  # type: ignore[arg-type]
+        return generate(self.model, contexts, keys, how, self.stop_ids, seen, finished)  # type: ignore[arg-type]
 
     def _engine(self) -> Any:
         """The native engine where it pays: our decoder on a GPU, or with packed weights, which it unpacks once a call and not
@@ -257,6 +275,18 @@ class LanguagePolicy(Actor, nn.Module):
         other.score = copy.deepcopy(self.score)
         other.temperature, other.layout = self.temperature, self.layout
         return other
+
+
+def _later(heard: Callable[[int, int, Tensor], None], start: int, group: int, index: int, tokens: Tensor) -> None:
+    """The same for a part of the contexts that begins at `start`."""
+    heard(start + group, index, tokens)
+
+
+def _among(
+    heard: Callable[[int, int, Tensor], None], places: list[int], group: int, index: int, tokens: Tensor
+) -> None:
+    """The same for contexts that stand at these places."""
+    heard(places[group], index, tokens)
 
 
 def _grown(begun: Turn, s: Sample, actions: Tensor, text: str, version: int) -> Turn:

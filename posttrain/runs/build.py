@@ -23,6 +23,7 @@ from posttrain.rollouts.sources import LocalSource
 from posttrain.runs import saved as saved  # so that a reward may name a run
 from posttrain.runs.guard import Guard
 from posttrain.runs.silence import Silence
+from posttrain.runs.threads import Busy
 from posttrain.weights.learner import Learner
 
 
@@ -136,7 +137,7 @@ def build_loop(config: Config, method: Method, policy: Policy, pieces: Pieces) -
         evaluator=(lambda p: held_out(measure(p, config, method, env, scorer, pieces.others)))
         if pieces.evaluated
         else None,
-        monitors=[Guard(), Silence()],
+        monitors=[Guard(), Silence(), Busy()],
     )
 
 

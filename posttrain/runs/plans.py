@@ -18,6 +18,7 @@ from posttrain.environments.contents import contents
 from posttrain.rewards.scorers.spec import build_scorer
 from posttrain.runs.build import Pieces, build_loop, load_policy
 from posttrain.runs.run import Run
+from posttrain.runs.threads import settle
 from posttrain.train import train
 
 
@@ -30,6 +31,7 @@ def run_plan(
     held = contents(config.task, config.reward)
     settings = to_dict(config) | {"plan": plan.name, "options": plan.options} | ({"contents": held} if held else {})
     with Run(Path(runs) / config.name, settings, fresh=fresh) as store:
+        settle(store.folder, config.threads)
         context = Context(store, config, {"policy": load_policy(config)})
         context.notes = store.read_notes()
         ended = ""

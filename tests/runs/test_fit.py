@@ -139,3 +139,13 @@ def test_an_episode_that_outgrows_the_window_ends_truncated():
         assert r.end is End.TRUNCATED and r.stop == "max_context"
         assert len(r.context) + len(r.actions) <= 64 and len(r.turns) > 1
     assert made.forward(group.rollouts)["logp_BT"].isfinite().all()
+
+
+def test_answers_are_heard_under_their_own_prompt_also_where_one_is_cut_off():
+    made, heard = policy(), []
+    some = [Prompt.text("tight", "a" * 60), Prompt.text("short", "a"), Prompt.text("tight too", "b" * 60)]
+    found = made.sample(some, 24, HOW, finished=lambda p, i, text: heard.append((p.id, i, text())))
+    want = {(p.id, i, r.text) for p, rs in zip(some, found, strict=True) for i, r in enumerate(rs)}
+    assert set(heard) <= want and {h[0] for h in heard} == {
+        p.id for p in some
+    }  # those that end by themselves are heard

@@ -33,6 +33,7 @@ class Answers:
     prompts: Sequence[Prompt]
     texts: Sequence[str]
     ids: Callable[[], list[list[int]]] = list
+    index: Sequence[int] = ()  # of each among its prompt's answers; empty for texts that were not sampled
 
 
 @dataclass

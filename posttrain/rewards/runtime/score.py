@@ -10,6 +10,7 @@ from typing import Any
 from posttrain.core.errors import UserError
 from posttrain.core.selfcheck import check_ready
 from posttrain.core.types import Group, Prompt
+from posttrain.rewards.runtime.ahead import Ahead
 from posttrain.rewards.runtime.conventions import Answers, Call, adapt, call_many, call_many_async
 from posttrain.rewards.runtime.scorer import (
     NAN,
@@ -50,14 +51,35 @@ class RewardSum(BaseScorer):
         self.weights = {name: float(weight) for name, _, weight in rewards}
         self.rewards = {name: fn if is_scorer(fn) else _checked(fn) for name, fn, _ in rewards}
         self.loop = EventLoop()
+        self.begun = Ahead(timeout, workers)
+
+    @property
+    def ahead(self) -> list[str]:
+        """Rewards that can be begun when an answer ends: those of one answer, not asynchronous."""
+        return [n for n, c in self.rewards.items() if isinstance(c, Call) and c.kind == "one" and not c.asynchronous]
+
+    def begin(self, prompt: Prompt, index: int, text: Callable[[], str]) -> None:
+        """An answer has ended: its rewards are begun while others are sampled. `text` decodes it, in the thread that grades."""
+        for name in self.ahead:
+            fn = self.rewards[name].fn
+
+            def call(fn: Callable[..., Any] = fn) -> tuple[str, Any]:
+                decoded = text()
+                return decoded, fn(prompt, decoded)
+
+            self.begun.begin((name, prompt.id, index), call)
 
     def score(self, groups: list[Group]) -> ScoreReport:
         """Set reward (the weighted sum) and rewards (by name) of every rollout; NaN where a reward failed."""
         began, rollouts = time.perf_counter(), answers_of(groups)
         answers = Answers(
-            [r.prompt for r in rollouts], [r.text for r in rollouts], lambda: [r.actions.tolist() for r in rollouts]
+            [r.prompt for r in rollouts],
+            [r.text for r in rollouts],
+            lambda: [r.actions.tolist() for r in rollouts],
+            [r.index for r in rollouts],
         )
         rows, reports = self._rows(answers, lambda scorer: aside(scorer, groups))
+        self.begun.forget()
         return self.written(groups, [Verdict(total(row, self.weights), row) for row in rows], reports, began)
 
     def texts(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> tuple[list[float], ScoreReport]:
@@ -82,17 +104,37 @@ class RewardSum(BaseScorer):
         for name, reward in self.rewards.items():
             began = time.perf_counter()
             if isinstance(reward, Call):
-                found[name] = _outcomes(reward, pending[name]() if name in pending else self._sync(reward, answers), n)
+                found[name] = _outcomes(
+                    reward, pending[name]() if name in pending else self._sync(name, reward, answers), n
+                )
             else:
                 found[name] = ask(reward)
             reports.append(report_of(name, found[name], time.perf_counter() - began))
         return [{name: outcomes[i] for name, outcomes in found.items()} for i in range(n)], reports
 
-    def _sync(self, call: Call, answers: Answers) -> list[Any]:
+    def _sync(self, name: str, call: Call, answers: Answers) -> list[Any]:
         n = len(answers.texts)
         if call.kind != "one":
             return run_items(lambda _: call_many(call, answers), min(n, 1), self.timeout, 1)
-        return run_items(lambda i: call.fn(answers.prompts[i], answers.texts[i]), n, self.timeout, self.workers)
+        out = self._graded_ahead(name, answers)
+        left = [i for i in range(n) if i not in out]
+        fresh = run_items(
+            lambda k: call.fn(answers.prompts[left[k]], answers.texts[left[k]]), len(left), self.timeout, self.workers
+        )
+        out |= dict(zip(left, fresh, strict=True))
+        return [out[i] for i in range(n)]
+
+    def _graded_ahead(self, name: str, answers: Answers) -> dict[int, Any]:
+        """What was begun as answers ended, by answer; one whose text has changed since is graded again."""
+        out: dict[int, Any] = {}
+        begun = [self.begun.take((name, p.id, k)) for p, k in zip(answers.prompts, answers.index, strict=False)]
+        for i, item in enumerate(begun):
+            got = self.begun.result(item) if item is not None else ("", None)
+            if isinstance(got, Failure):
+                out[i] = got
+            elif item is not None and got[0] == answers.texts[i]:
+                out[i] = got[1]
+        return out
 
     def _begin(self, call: Call, answers: Answers) -> Callable[[], list[Any]]:
         n = len(answers.texts)
