@@ -43,7 +43,9 @@ def run_config(
     method = method or find_method(config.method)
     if config.num_generations is not None and "n" in method.rollout.defaults():
         method = method.but(rollout=method.rollout.but(n=config.num_generations))
-    refuse(config, method, given.get("policy"))  # before anything is loaded
+    refuse(
+        config, method, None if method.scores else given.get("policy")
+    )  # before anything is loaded; a score head comes later
     config = dataclasses.replace(config, task=default_task(config.task, method.rollout.card.data))
     task = config.task.replace("/", "-").replace(" + ", "+")
     config = dataclasses.replace(config, name=config.name or f"{method.name}-{task}")
