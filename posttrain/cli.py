@@ -15,6 +15,7 @@ from posttrain.core.errors import UserError, unknown
 
 COMMANDS = {
     "run": "train a model on a task with a method or plan",
+    "data": "show what a run would understand of a data set: columns, rows, lengths, duplicates",
     "eval": "measure the accuracy and pass@k of a base model or a trained run on a task",
     "chat": "chat with a base model or a trained run",
     "serve": "serve a model or a trained run through an OpenAI-compatible API on localhost",
