@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from posttrain.core.errors import UserError
-from posttrain.core.types import Prompt
+from posttrain.core.types import Message, Prompt
 
 _TAG = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL | re.IGNORECASE)
 _FRAC = re.compile(
@@ -116,6 +116,12 @@ def demonstration(prompt: Prompt) -> str | None:
     if isinstance(told, (list, tuple)) and told:
         told = told[0]
     return str(told) if isinstance(told, (str, bool, int, float)) else None
+
+
+def conversation(prompt: Prompt) -> tuple[Message, ...] | None:
+    """The messages of which every turn of the assistant is imitated; None where only the answer is."""
+    last = prompt.info.get("imitated")
+    return (*prompt.content, last) if isinstance(last, dict) else None
 
 
 def offered(question: str) -> str:

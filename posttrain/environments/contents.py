@@ -18,7 +18,7 @@ _LARGE = 1 << 31  # bytes: of a larger file its length, beginning and end are co
 
 def contents(task: str, reward: str = "") -> dict[str, str]:
     """file -> hash of what is in it, for every file that a task and a reward name; comments in Python do not count."""
-    files = [f for piece in split_sum(task) for f in _files(piece)] if "(" not in task else _files(task)
+    files = [f for piece in split_sum(task) for f in _files(piece)]
     files += [Path(hit) for text in (task, reward) for hit in _PYTHON.findall(text)]
     return {str(f): file_hash(f) for f in dict.fromkeys(files) if f.is_file()}
 

@@ -176,7 +176,7 @@ def load(source: Any, layout: Layout, skip_bad: bool, build: Callable[..., Any] 
         (bad.append((where, item)) if isinstance(item, Bad) else made.append(item))
     first = f"{bad[0][0]}: {bad[0][1].reason}" if bad else ""
     if bad and not (skip_bad and made):
-        hint = "" if skip_bad else "; skip_bad=True leaves them out"
+        hint = f"; {called}(skip_bad=True) leaves them out" if made and not skip_bad else ""
         raise UserError(f"{called}: {len(bad)} of {len(rows)} rows are bad; the first, {first}{hint}")
     return Loaded(made, len(bad), replace(understood, bad=first))
 

@@ -72,7 +72,7 @@ def _answered(
     if answer is not None:
         return before, answer, info
     several = turns == "all" and any(m["role"] == "assistant" for m in before)
-    return before, said, {"imitated": content} if several else {}
+    return before, said, {"imitated": content[-1]} if several else {}
 
 
 def _cell(row: Raw, columns: Mapping[str, str], field: str) -> Any:

@@ -34,6 +34,7 @@ class Stream(Environment):
         self.name, self._shelf, self._make, self.seed, self.skip_bad = name, shelf, make, seed, skip_bad
         self.digest, self.rows = shelf.digest, shelf.count
         self.reward: Part | None = None
+        self.chosen = False  # the reward was named, so it may need no gold answers
         self.test: tuple[Prompt, ...] = ()
         self.understood = Understood()
         self._changes: tuple[Callable[[Prompt, str], Prompt | None], ...] = ()
@@ -42,12 +43,17 @@ class Stream(Environment):
     @property
     def graded(self) -> bool:
         """Whether there are gold answers, as far as the held-out rows say, or a reward that was chosen."""
-        return self.reward is not None and any(p.answer is not None for p in self.test)
+        return self.reward is not None and (self.chosen or any(p.answer is not None for p in self.test))
 
     def but(self, change: Callable[[Prompt, str], Prompt | None]) -> Stream:
         """The same rows with prompts changed, or stepped over."""
         other = Stream(self.name, self._shelf, self._make, self.seed, self.skip_bad)
-        other.reward, other.understood, other._asked = self.reward, self.understood, self._asked
+        other.reward, other.chosen, other.understood, other._asked = (
+            self.reward,
+            self.chosen,
+            self.understood,
+            self._asked,
+        )
         other._changes = (*self._changes, change)
         other.test = tuple(q for p in self.test if (q := change(p, "test")) is not None)
         return other
@@ -93,7 +99,7 @@ class Stream(Environment):
         if isinstance(item, Bad):
             if self.skip_bad:
                 return None
-            raise UserError(f"{self.name}, {where}: {item.reason}; skip_bad=True steps over such rows")
+            raise UserError(f"{self.name}, {where}: {item.reason}; with (skip_bad=True) after the file such rows are stepped over")
         item = numbered(item, self.name, "", number)
         if isinstance(item, Pair):
             return None if item.chosen == item.rejected else as_prompt(item)
@@ -129,7 +135,7 @@ def stream(
     env.understood = replace(understood, split=_said(env, sources, shelf))
     if not pairs:
         part = layout.reward or guess_reward({"test": list(env.test)})
-        env.reward = find(part, "reward") if isinstance(part, str) else part
+        env.reward, env.chosen = find(part, "reward") if isinstance(part, str) else part, bool(layout.reward)
     return env
 
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from posttrain.core import rng as draws
-from posttrain.core.answers import demonstration
+from posttrain.core.answers import conversation, demonstration
 from posttrain.core.types import Prompt
 
 QUANTILES = (0, 25, 50, 75, 95, 99, 100)
@@ -34,8 +33,8 @@ def asked(prompt: Prompt) -> str:
 
 def answered(prompt: Prompt) -> list[str]:
     """The answers that come with a prompt: both of a pair, all turns of a conversation, else the one to imitate."""
-    if "imitated" in prompt.info:
-        return ["\n".join(str(m["content"]) for m in prompt.info["imitated"] if m["role"] == "assistant")]
+    if (whole := conversation(prompt)) is not None:
+        return ["\n".join(str(m["content"]) for m in whole if m["role"] == "assistant")]
     if isinstance(prompt.info.get("chosen"), str):
         return [prompt.info["chosen"], str(prompt.info.get("rejected", ""))]
     said = demonstration(prompt)
@@ -64,7 +63,7 @@ def repeated(prompts: Iterable[Prompt]) -> tuple[int, str]:
     count, first = 0, ""
     for p in prompts:
         text = asked(p)
-        key = draws.key(" ".join(words(text)) or text)
+        key = hash(" ".join(words(text)) or text)
         if key in seen:
             count, first = count + 1, first or text
         seen.add(key)
@@ -100,11 +99,11 @@ def overlap(train: Iterable[Prompt], test: Sequence[Prompt]) -> list[Near]:
 
 
 def grams(text: str) -> set[int]:
-    """Keys of all sequences of 8 words; of a text with fewer, of all of it."""
+    """Hashes of all sequences of 8 words; of a text with fewer, of all of it."""
     said = words(text)
     if not said:
         return set()
-    return {draws.key(*said[i : i + GRAM]) for i in range(max(1, len(said) - GRAM + 1))}
+    return {hash(tuple(said[i : i + GRAM])) for i in range(max(1, len(said) - GRAM + 1))}
 
 
 def bins(values: Sequence[int], most: int = 16) -> list[tuple[int, int, int]]:

@@ -32,7 +32,7 @@ class Understood:
 
 def used(columns: Mapping[str, str], seen: list[str], fields: tuple[str, ...]) -> Understood:
     """The columns that prompts are made of, and the rest; a column that stands for two fields is told once."""
-    mine = {f: c for f, c in columns.items() if f in fields}
+    mine = {f: columns[f] for f in USES if f in columns and f in fields}
     if "messages" in mine and "question" in mine:
         mine.pop("messages" if "answer" in mine or "chosen" in mine else "question")
     return Understood(mine, tuple(c for c in seen if c not in mine.values()))

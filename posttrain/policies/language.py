@@ -222,8 +222,9 @@ class LanguagePolicy(Actor, nn.Module):
         needs = set(needs)
         for name in sorted(needs - STREAMS):
             raise unknown("stream of a language model", name, STREAMS)
-        check_rows(rows, self.window)
-        laid = Rows.of([r.row for r in rows], self.device)
+        turns = [r.row for r in rows]
+        check_rows(turns, self.window)
+        laid = Rows.of(turns, self.device)
         out: dict[str, Tensor] = {}
         if needs & {"logp_BT", "entropy_BT", "score_B"}:
             h_BTD, last_BD = hidden_states(self.model, laid, self.layout)

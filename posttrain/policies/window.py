@@ -7,7 +7,7 @@ from typing import Any
 
 from posttrain.core.errors import UserError
 from posttrain.core.turn import Observation, Turn
-from posttrain.core.types import Prompt, Rollout
+from posttrain.core.types import Prompt
 
 
 def positions(model: Any) -> int:
@@ -43,10 +43,10 @@ def check_ids(seen: Sequence[Observation], size: int) -> None:
             )
 
 
-def check_rows(rows: Sequence[Turn | Rollout], window: int) -> None:
+def check_rows(rows: Sequence[Turn], window: int) -> None:
     """Refuse to train on rows that are longer than the model has positions."""
-    longest = max((len(r.row.observation.tokens) + len(r.row) for r in rows), default=0) if window else 0
-    if longest > window:
+    longest = max((len(r.observation.tokens) + len(r) for r in rows), default=0)
+    if longest > window > 0:
         raise UserError(
             f"a row of {longest:,} tokens is longer than this model's window of {window:,} positions; leave such rows out, or "
             "use a model with a longer window"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from posttrain.core.answers import demonstration
+from posttrain.core.answers import conversation, demonstration
 from posttrain.core.errors import UserError
 from posttrain.core.protocols import RolloutRequest
 from posttrain.core.registry import rollout
@@ -12,11 +12,12 @@ from posttrain.core.types import Group, Rollout
 @rollout(data="demonstrations")
 def demonstrations(ask: RolloutRequest) -> list[Group]:
     """Demonstrations: the answer that comes with the prompt (`info["demonstration"]`, or its gold answer); of a conversation
-    (`info["imitated"]`) every turn of the assistant."""
+    (`info["imitated"]`, its last message) every turn of the assistant."""
     groups = []
     for p in ask.prompts:
-        if "imitated" in p.info and hasattr(ask.policy, "imitated"):
-            whole: Rollout = ask.policy.imitated(p, p.info["imitated"])
+        said = conversation(p)
+        if said is not None and hasattr(ask.policy, "imitated"):
+            whole: Rollout = ask.policy.imitated(p, said)
             whole.reward = 1.0
             groups.append(Group(p, [whole]))
             continue

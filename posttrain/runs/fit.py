@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from posttrain.core.answers import demonstration
+from posttrain.core.answers import conversation, demonstration
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
 from posttrain.core.protocols import Environment, Policy
@@ -40,6 +41,8 @@ def fit(env: Environment, policy: Policy, method: Method | None, how: Sampling) 
             f"use {window // 2} or fewer"
         )
     long: Counter[str] = Counter()
+    if kind == "demonstrations" and isinstance(env, DataEnvironment):
+        _can_be_learned(policy, env.splits.get("train", ()))
 
     def kept(p: Prompt, split: str) -> Prompt | None:
         if needed(policy, p, kind if split == "train" or kind == "pairs" else "", how, window) <= window:
@@ -51,12 +54,20 @@ def fit(env: Environment, policy: Policy, method: Method | None, how: Sampling) 
     return _told(env, fitted, long, limit(kind, window, how))
 
 
+def _can_be_learned(policy: Any, prompts: Sequence[Prompt]) -> None:
+    """A template that rewrites earlier turns is told before anything is loaded or trained."""
+    first = next((p for p in prompts if conversation(p) is not None), None)
+    if first is not None and hasattr(policy, "imitated"):
+        policy.imitated(first, conversation(first))
+
+
 def needed(policy: Any, p: Prompt, kind: str, how: Sampling, window: int) -> int:
     """Positions that a prompt takes with what is written after it; never too few, exact where it matters."""
     if not kind:
         return token_count(policy, p, limit=window - how.max_tokens) + how.max_tokens
-    if kind == "demonstrations" and "imitated" in p.info:
-        return token_count(policy, replace(p, content=tuple(p.info["imitated"])), limit=window)
+    said = conversation(p)
+    if kind == "demonstrations" and said is not None:
+        return token_count(policy, replace(p, content=said), limit=window)
     if kind == "demonstrations":
         texts = [demonstration(p)]
     elif kind == "pairs":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from posttrain.core.answers import demonstration
+from posttrain.core.answers import conversation, demonstration
 from posttrain.core.printable import printable
 from posttrain.core.protocols import Environment
 from posttrain.core.types import Prompt
@@ -77,8 +77,8 @@ def first_answer(first: Prompt, kind: str) -> str:
         chosen, rejected = (printable(str(first.info.get(k)), 80) for k in ("chosen", "rejected"))
         return f"first pair: {chosen} > {rejected}"
     if kind == "demonstrations":
-        if "imitated" in first.info:
-            return f"first demonstration: {sum(m['role'] == 'assistant' for m in first.info['imitated'])} turns of the assistant"
+        if (whole := conversation(first)) is not None:
+            return f"first demonstration: {sum(m['role'] == 'assistant' for m in whole)} turns of the assistant"
         said = demonstration(first)
         return "" if said is None else f"first demonstration: {printable(said, 120)}"
     return "" if first.answer is None else f"its gold answer: {printable(str(first.answer), 120)}"

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from posttrain.core.answers import demonstration, offered
+from posttrain.core.answers import conversation, demonstration, offered
 from posttrain.core.errors import UserError
 from posttrain.environments.data import data
 from posttrain.environments.preferences import preferences
@@ -56,7 +56,7 @@ def test_a_conversation_is_imitated_in_all_turns_of_the_assistant():
     row = {"conversations": [{"from": who, "value": text} for who, text in said]}
     prompt = only(row)
     assert prompt.answer == "B" and [m["content"] for m in prompt.content] == ["a?", "A", "b?"]
-    assert [m["content"] for m in prompt.info["imitated"]] == ["a?", "A", "b?", "B"]
+    assert [m["content"] for m in conversation(prompt)] == ["a?", "A", "b?", "B"]
     assert "imitated" not in only(row, turns="last").info
     one = {"messages": [{"role": "user", "content": "a?"}, {"role": "assistant", "content": "A"}]}
     assert "imitated" not in only(one).info  # a single answer is one anyway

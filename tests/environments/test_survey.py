@@ -22,7 +22,12 @@ def test_lengths_of_prompts_pairs_and_conversations():
     assert lengths(prompts("abc", "de")) == {"prompt": [3, 2], "answer": [2, 2]}
     pair = prompts("q", chosen="long one", rejected="x")
     assert lengths(pair)["answer"] == [8, 1]
-    chat = prompts("q", imitated=[{"role": "user", "content": "u"}, *[{"role": "assistant", "content": "four"}] * 2])
+    turns = (
+        {"role": "user", "content": "u"},
+        {"role": "assistant", "content": "four"},
+        {"role": "user", "content": "v"},
+    )
+    chat = [Prompt("x", turns, "four", {"imitated": turns[1]})]
     assert lengths(chat)["answer"] == [9]  # two turns, line by line
     assert lengths([Prompt.text("x", "abc")]) == {"prompt": [3]}
 

@@ -93,7 +93,7 @@ def test_without_a_template_turns_are_read_as_an_episode_reads_them():
 
 def test_demonstrations_learn_all_turns_in_one_row_with_the_mask_on_the_answers():
     policy = calm_policy()
-    prompt = Prompt("x", tuple(CHAT[1:4]), "seven", {"imitated": tuple(CHAT[1:])})
+    prompt = Prompt("x", tuple(CHAT[1:4]), "seven", {"imitated": CHAT[4]})
     (group,) = demonstrations(RolloutRequest({"policy": policy}, [prompt]))
     (made,) = group.rollouts
     assert made.origin is Origin.WRITTEN and made.reward == 1.0

@@ -6,12 +6,14 @@ import pytest
 import torch
 
 from posttrain.core import rng
+from posttrain.core.answers import conversation
 from posttrain.core.errors import UserError
 from posttrain.core.protocols import Environment, Episode, RolloutRequest, Step
 from posttrain.core.sampling import Sampling
 from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import End, Prompt, Rollout
 from posttrain.environments.data import data
+from posttrain.environments.mapped import with_system_message
 from posttrain.environments.task import of_rows
 from posttrain.methods.dpo import dpo
 from posttrain.methods.grpo import grpo
@@ -147,3 +149,19 @@ def test_answers_are_heard_under_their_own_prompt_also_where_one_is_cut_off():
     found = made.sample(some, 24, HOW, finished=lambda p, i, text: heard.append((p.id, i, text())))
     want = {(p.id, i, r.text) for p, rs in zip(some, found, strict=True) for i, r in enumerate(rs)}
     assert set(heard) <= want and {"short", "tight too"} <= {h[0] for h in heard}  # those that end by themselves
+
+
+def test_a_conversation_is_learned_with_its_system_message_and_a_template_that_rewrites_is_refused_at_once():
+    chat = [
+        {"role": r, "content": c} for r, c in (("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d"))
+    ]
+    env = with_system_message(data({"train": [{"messages": chat}], "test": asked(5)}), "brief")
+    (prompt,) = env.splits["train"]
+    assert [m["content"] for m in conversation(prompt)] == ["brief", "a", "b", "c", "d"]
+    made = policy()
+    assert fit(env, made, sft, HOW).splits["train"] == (prompt,)
+    made.tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.content if loop.last else 'x' }}{{ eos_token }}{% endfor %}"
+    )
+    with pytest.raises(UserError, match="rewrites earlier turns"):
+        fit(env, made, sft, HOW)

@@ -89,6 +89,7 @@ def test_contents_of_every_file_that_a_task_and_a_reward_name(tmp_path):
     found = contents(f"{one}(test='{two}')", f"numeric + 0.5*{code}:f")
     assert set(found) == {str(one), str(two), str(code)}
     assert set(contents(f"{one} + arithmetic")) == {str(one)} and contents("arithmetic", "numeric") == {}
+    assert set(contents(f"{one}(question='question') + {two}")) == {str(one), str(two)}
     assert set(contents(str(tmp_path))) == {str(one), str(two)}
     before = file_hash(code)
     code.write_text("# a comment\ndef f(prompt, text):\n\n    return 1.0\n")
