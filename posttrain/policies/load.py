@@ -26,7 +26,7 @@ def load_model(spec: str = "pocket", device: str | None = None, dtype: str = "",
     folder = find_folder(spec)
     device = usable(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = dtype or ("bfloat16" if device.startswith("cuda") else "float32")
-    if not isinstance(getattr(torch, dtype, None), torch.dtype):
+    if dtype not in ("float32", "bfloat16", "float16", "float64"):
         raise UserError(f"dtype is {dtype!r}; use float32 or bfloat16")
     model = load_decoder(folder, getattr(torch, dtype))
     if bits and not quantize(model, TARGETS, device):

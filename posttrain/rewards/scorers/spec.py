@@ -19,12 +19,13 @@ from posttrain.core.errors import UserError, nearest, unknown
 from posttrain.core.protocols import Environment
 from posttrain.core.python_file import import_file
 from posttrain.core.registry import Part, find, parse, split_sum
+from posttrain.core.typed import checked, parameter_hints, shown
 from posttrain.rewards.rules.task import task
 from posttrain.rewards.runtime.score import RewardSum, is_scorer
 from posttrain.rewards.runtime.scorer import BaseScorer, texts_of
 
 _NAME = r"[A-Za-z][\w.-]*(?:\(.*\))?|[^*]+\.py:\w+|'[^']+'|[^*()]+/[^*()]*"
-_SUMMAND = re.compile(rf"^(?:(?P<weight>[-+]?[0-9.]+(?:[eE][-+]?\d+)?)\s*\*\s*)?(?P<name>{_NAME})$")
+_SUMMAND = re.compile(rf"^(?:(?P<weight>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*\*\s*)?(?P<name>{_NAME})$")
 _LITERAL = (str, int, float, bool)
 
 
@@ -60,8 +61,9 @@ def summands(spec: str) -> list[tuple[float, str]]:
         match = _SUMMAND.match(piece)
         if not match:
             told = "write it like 'numeric + 0.2*format', 'mine.py:function' or 'runs/NAME'"
-            raise UserError(f"cannot read {piece!r} in the reward {spec!r}; {told}")
-        out.append((float(match["weight"] or 1.0), match["name"]))
+            raise UserError(f"cannot read {shown(piece)} in the reward {shown(spec)}; {told}")
+        weight = float(match["weight"] or 1.0)
+        out.append((checked(f"the weight of {match['name'][:60]}", weight, float), match["name"]))
     return out
 
 
@@ -114,7 +116,9 @@ def scorer_from(part: Part, params: dict[str, Any], how: Build) -> BaseScorer:
     if missing := [n for n in kinds if n not in params]:
         like = ", ".join(f"{n}={_EXAMPLE[kinds[n]]!r}" for n in missing)
         raise UserError(f"the scorer {part.name} needs {' and '.join(missing)}; write {part.name}({like})")
-    made: BaseScorer = part.fn(**{n: _READ[kinds[n]](x, how) if n in kinds else x for n, x in params.items()})
+    hints = parameter_hints(part.fn)
+    plain = {n: checked(f"{n} of {part.name}", x, hints.get(n, Any)) for n, x in params.items() if n not in kinds}
+    made: BaseScorer = part.fn(**{n: _READ[kinds[n]](x, how) if n in kinds else plain[n] for n, x in params.items()})
     return made
 
 
