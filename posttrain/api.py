@@ -13,10 +13,10 @@ from posttrain.core.errors import UserError
 from posttrain.core.identity import identity
 from posttrain.core.loop import Loop
 from posttrain.core.method import Method, find_method
-from posttrain.core.registry import find, fold, parse, parts
+from posttrain.core.registry import Part, find, fold, parse, parts
 from posttrain.environments.task import default_task, of_rows
 from posttrain.evals.accuracy import Score
-from posttrain.rewards.runtime.score import RewardSum
+from posttrain.rewards.runtime.score import RewardSum, best_effort, say_once
 from posttrain.runs.build import Pieces, build_loop, environment, load_policy, measure, scorer_of
 from posttrain.runs.plans import run_plan
 from posttrain.runs.refuse import refuse
@@ -97,6 +97,8 @@ def run(
     elif reward is not None:
         name = getattr(reward, "__name__", "reward")
         given["scorer"] = reward if hasattr(reward, "score") else RewardSum([(name, reward, 1.0)])
+        if not hasattr(reward, "score") and not isinstance(reward, Part):
+            say_once(best_effort(name))
         plain["reward"] = ""
     if isinstance(method, str):
         plain["method"] = method

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from posttrain.core.errors import UserError, nearest, unknown
+from posttrain.core.errors import UserError, nearest
 from posttrain.core.protocols import Environment
-from posttrain.core.python_file import import_file
 from posttrain.core.registry import Part, find, parse, split_sum
 from posttrain.core.typed import checked, parameter_hints, shown
 from posttrain.rewards.rules.task import task
+from posttrain.rewards.runtime.file_reward import FileReward, member, try_import
 from posttrain.rewards.runtime.score import RewardSum, is_scorer
 from posttrain.rewards.runtime.scorer import BaseScorer, texts_of
 
@@ -75,7 +75,7 @@ def named(name: str, env: Environment) -> tuple[str, Any]:
 def _named(name: str, how: Build) -> tuple[str, Any]:
     file, _, function = name.rpartition(":")
     if file.endswith(".py") and not name.endswith(")"):
-        return function, function_of(file, function)
+        return function, file_reward(file, function)
     if name == "task":
         return name, task.but(environment=how.env)
     if is_folder(name):
@@ -152,9 +152,15 @@ _EXAMPLE = {"judge": "mine.py:prefer", "scorer": "numeric", "texts": "numeric", 
 
 
 def function_of(file: str, name: str) -> Any:
-    """A function of the user's, in any of the ways of rewards/runtime/conventions.py."""
-    module = import_file(file, f"--reward {file}:{name}")
-    made = {k for k, x in vars(module).items() if callable(x) and getattr(x, "__module__", "") == module.__name__}
-    if name not in vars(module):
-        raise unknown(f"function in {file}", name, made)
-    return getattr(module, name)
+    """A function of the user's in this process: a judge, a critic."""
+    try_import(file, name)
+    return member(file, name)
+
+
+def file_reward(file: str, name: str) -> Any:
+    """A reward of the user's, in a process of its own; a scorer sees rollouts, which stay in this one."""
+    made = FileReward(file, name)
+    if not made.process.is_scorer:
+        return made
+    made.process.kill()
+    return member(file, name)
