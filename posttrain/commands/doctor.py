@@ -21,6 +21,7 @@ from typing import Any
 from posttrain.commands.forecast import GB, forecast
 from posttrain.commands.forecast import options as forecast_options
 from posttrain.commands.parser import Parser
+from posttrain.core import machine
 from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
 
@@ -136,7 +137,7 @@ def device(wanted: str = "") -> Finding:
 def cores() -> Finding:
     import torch
 
-    have = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    have = machine.cores()
     threads = torch.get_num_threads()
     if threads > have:
         return Finding("cores", f"{have}, but torch uses {threads} threads", "note", f"export OMP_NUM_THREADS={have}")
@@ -147,27 +148,13 @@ def cores() -> Finding:
 
 
 def memory() -> Finding:
-    free = free_memory()
+    free = machine.free_memory()
     if free is None:
         return Finding("memory", "cannot be read on this system", "note", "")
     low = free < 2 * GB
     return Finding(
         "memory", f"{free / GB:.1f} GB free", "problem" if low else "ok", "close other programs" if low else ""
     )
-
-
-def free_memory() -> float | None:
-    """Free memory in bytes: of the system, or of the container where that is less."""
-    info = Path("/proc/meminfo")
-    if not info.exists():
-        return None
-    lines = dict(line.split(":") for line in info.read_text().splitlines() if ":" in line)
-    free = int(lines["MemAvailable"].split()[0]) * 1024
-    group = Path("/sys/fs/cgroup")
-    limit, used = (group / name for name in ("memory.max", "memory.current"))
-    if limit.exists() and used.exists() and limit.read_text().strip().isdigit():
-        free = min(free, int(limit.read_text()) - int(used.read_text()))
-    return float(free)
 
 
 def embedded() -> Finding:
@@ -197,7 +184,7 @@ def available(device: str) -> float | None:
     """Free memory of a device, in bytes."""
     import torch
 
-    return float(torch.cuda.mem_get_info(device)[0]) if device.startswith("cuda") else free_memory()
+    return float(torch.cuda.mem_get_info(device)[0]) if device.startswith("cuda") else machine.free_memory()
 
 
 def disk(runs: Path) -> Finding:

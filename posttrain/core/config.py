@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -151,3 +152,21 @@ def from_dict(kind: type, values: dict[str, Any], where: str = "") -> Any:
 def count_keys(kind: type = Config) -> int:
     """How many settings there are in all: a budget of the project (under 100)."""
     return sum(count_keys(Sampling) if f.name == "sampling" else 1 for f in dataclasses.fields(kind))
+
+
+def differences(old: Any, new: Any, where: str = "") -> list[tuple[str, str, str]]:
+    """(dotted key, old value, new value) for every setting that is not the same."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = list(dict.fromkeys([*old, *new]))
+        missing = object()
+        pairs = [(k, old.get(k, missing), new.get(k, missing)) for k in keys]
+        return [
+            d for k, a, b in pairs
+            for d in differences("not set" if a is missing else a, "not set" if b is missing else b, f"{where}{k}.")
+        ]  # fmt: skip
+    return [] if old == new else [(where.rstrip("."), _shown(old), _shown(new))]
+
+
+def _shown(value: Any) -> str:
+    text = value if value == "not set" else json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."

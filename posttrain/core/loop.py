@@ -113,8 +113,9 @@ class Loop:
         self.tell("on_step", step, metrics | {"seconds": seconds})
         last = step + 1 == self.config.steps or bool(self.stopping)
         if last or (step + 1) % self.config.save_every == 0:
-            self.run.save(self, step)
-            self.tell("on_checkpoint", step)
+            self.run.save(self, step, last)
+        for done in self.run.written():  # a checkpoint is written while the next steps run
+            self.tell("on_checkpoint", done)
 
 
 def describe(groups: list[Group], kept: list[Group]) -> Metrics:

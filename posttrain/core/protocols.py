@@ -7,7 +7,7 @@ Curriculum.propose -> prompts -> rollout part (Policy.act, Environment.open -> E
 from __future__ import annotations
 
 import copy
-from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
@@ -151,6 +151,9 @@ class Scorer(Protocol):
     def score(self, groups: list[Group]) -> Any: ...
 
 
+Finished = Callable[[Prompt, int, Callable[[], str]], None]  # prompt, index of the answer, its text when asked for
+
+
 @dataclass(frozen=True)
 class RolloutRequest:
     """The argument of a rollout part: answer these prompts in this environment, as a function of (seed, step)."""
@@ -162,6 +165,7 @@ class RolloutRequest:
     step: int = 0
     env: Environment = field(default_factory=Environment)
     version: int | None = None  # of the weights; the step unless they are older
+    finished: Finished | None = None  # told of each answer as it ends, while others are still sampled
 
     @property
     def policy(self) -> Policy:

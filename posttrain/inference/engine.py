@@ -51,10 +51,10 @@ class Engine:
         self.slots: Slots | None = None
         self.waiting: deque[Job] = deque()
         self.table = SlotTable(0)
-        self.batch_size = 0  # slots that a decode step computes
-        self.sampling_mode = ""  # of the jobs that run now; "" after any was admitted or released
+        self.batch_size, self.sampling_mode = 0, ""  # slots that a decode step computes; "" after a job came or went
         self.pending: Snapshot | None = None  # of decode steps that may still be running
         self.preempted = self.prefill_tokens = 0  # since the engine was made
+        self.finished: Callable[[int, int, Tensor], None] | None = None  # told (context, answer, tokens) as each ends
 
     # ---- a whole call
 
@@ -66,8 +66,8 @@ class Engine:
     ) -> list[list[Sample]]:  # fmt: skip
         """For each context, one answer per key; the same answers as `inference.sampling.generate`.
 
-        `identities` names what was observed besides each context's tokens (images, sound): contexts with equal tokens and
-        different identities share neither pages nor prefill. `limits` are token limits of single answers.
+        `identities` names what was observed besides each context's tokens (images, sound): different ones share neither pages
+        nor prefill. `limits` are token limits of single answers.
         """
         groups, observed = [], [b""] * len(contexts) if identities is None else identities
         for g, (context, row, identity) in enumerate(zip(contexts, keys, observed, strict=True)):
@@ -81,8 +81,11 @@ class Engine:
         self.prepare(len(jobs), max(len(j.context) + j.how.max_tokens for j in jobs), how.max_tokens, stop_ids)
         try:
             self.waiting.extend(jobs)
+            place = {id(job): (g, i) for g, group in enumerate(groups) for i, job in enumerate(group)}
             while self.busy:
-                self.step()
+                for job in self.step():
+                    if self.finished is not None:
+                        self.finished(*place[id(job)], job.tokens)
         except BaseException:
             self._ready().pages.clear_cache()  # some of the cached pages may not have been prefilled
             raise

@@ -7,12 +7,12 @@ through the inverse CDF, so an answer does not depend on the batch it was sample
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from posttrain.core import rng
 from posttrain.core.sampling import Sampling as Sampling
@@ -35,6 +35,7 @@ class Model(Protocol[C]):
     ) -> tuple[Tensor, C]: ...
     def step(self, tokens_B: Tensor, cache: C) -> Tensor: ...
     def logits(self, h: Tensor) -> Tensor: ...
+    def parameters(self) -> Iterator[nn.Parameter]: ...
 
 
 @dataclass
@@ -49,13 +50,15 @@ class Sample:
 @torch.no_grad()
 def generate(
     model: Model[C], contexts: Sequence[Tensor], keys: Sequence[Sequence[int]], how: Sampling,
-    stop_ids: Sequence[int], device: torch.device | str = "cpu", seen: Mapping[str, Tensor] | None = None,
+    stop_ids: Sequence[int], seen: Mapping[str, Tensor] | None = None,
+    finished: Callable[[int, int, Tensor], None] | None = None,
 ) -> list[list[Sample]]:  # fmt: skip
     """For each context, one answer per key (its random identity). Contexts are prefilled one by one: none shares with
-    another. seen: what else the contexts hold (pictures), stacked."""
+    another. seen: what else the contexts hold (pictures), stacked. finished: told (context, answer, tokens) of each answer that
+    ends before the last one does."""
     if not contexts:
         return []
-    counts = torch.tensor([len(k) for k in keys])
+    device, counts = next(model.parameters()).device, torch.tensor([len(k) for k in keys])
     lengths = torch.tensor([len(c) for c in contexts])
     padded = torch.zeros(len(contexts), int(lengths.max()), dtype=torch.long)
     for row, context in enumerate(contexts):
@@ -65,13 +68,18 @@ def generate(
     rows = torch.repeat_interleave(torch.arange(len(contexts)), counts).to(device)
     cache.select(rows)
     key_B = torch.tensor([k for group in keys for k in group], dtype=torch.int64, device=device)
-    flat = _decode(model, h_PD[rows], cache, key_B, how, torch.tensor(list(stop_ids), device=device))
+    told = None
+    if finished is not None:
+        places = [(g, i) for g, group in enumerate(keys) for i in range(len(group))]
+        told = lambda b, tokens: finished(*places[b], tokens)  # noqa: E731
+    flat = _decode(model, h_PD[rows], cache, key_B, how, torch.tensor(list(stop_ids), device=device), told)
     ends = counts.cumsum(0).tolist()
     return [flat[end - n : end] for end, n in zip(ends, counts.tolist(), strict=True)]
 
 
 def _decode(
-    model: Model[C], h_BD: Tensor, cache: C, key_B: Tensor, how: Sampling, stop_ids: Tensor
+    model: Model[C], h_BD: Tensor, cache: C, key_B: Tensor, how: Sampling, stop_ids: Tensor,
+    told: Callable[[int, Tensor], None] | None = None,
 ) -> list[Sample]:  # fmt: skip
     B = key_B.numel()
     tokens = torch.zeros(B, how.max_tokens, dtype=torch.long, device=key_B.device)
@@ -84,6 +92,9 @@ def _decode(
         tokens[alive, t], logp[alive, t] = token, chosen
         done = torch.isin(token, stop_ids)
         ended[alive[done & running]] = t
+        if told is not None:
+            for b in alive[done & running].tolist():
+                told(b, tokens[b, : t + 1].cpu().clone())
         running &= ~done
         left = int(running.sum())
         if left == 0 or t + 1 == how.max_tokens:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from posttrain.core.acting import Actor
 from posttrain.core.errors import UserError, unknown
+from posttrain.core.protocols import Finished
 from posttrain.core.sampling import Sampling
 from posttrain.core.turn import Observation, Turn, join
 from posttrain.core.types import Message, Origin, Prompt, Rollout
@@ -35,6 +37,7 @@ class LanguagePolicy(Actor, nn.Module):
         super().__init__()
         self.model, self.tokenizer, self.name, self.stops = model, tokenizer, name, tuple(stops)
         self._native: Any = None
+        self._finished: Callable[[int, int, Tensor], None] | None = None  # of a context and an answer
         self.critic: Critic | None = None
         self.score: ScalarHead | None = None
         self.temperature = 1.0  # of the distribution that is sampled and trained: one place, so they cannot differ
@@ -97,6 +100,21 @@ class LanguagePolicy(Actor, nn.Module):
 
     # ---- sampling
 
+    tells_finished = True  # `sample` can tell of each answer as it ends
+
+    def sample(
+        self, prompts: Sequence[Prompt], n: int, how: Sampling, seed: int = 0, step: int = 0,
+        finished: Finished | None = None,
+    ) -> list[list[Rollout]]:  # fmt: skip
+        """n answers of one turn to each prompt; `finished` is called with each as it ends."""
+        self._finished = (
+            (lambda g, i, tokens: finished(prompts[g], i, lambda: self.decode(tokens))) if finished else None
+        )
+        try:
+            return super().sample(prompts, n, how, seed, step)
+        finally:
+            self._finished = None
+
     def observe(self, prompt: Prompt) -> Observation:
         """The prompt as the policy perceives it."""
         return Observation(self.encode(prompt))
@@ -120,7 +138,10 @@ class LanguagePolicy(Actor, nn.Module):
         per_call = max(1, len(rows) if engine else chunk // max(max(map(len, keys), default=1), 1))
         for start in range(0, len(rows), per_call):
             part = slice(start, start + per_call)
-            made = self._generate(engine, rows[part], keys[part], how)
+            heard = self._finished
+            if heard is not None and start:
+                heard = partial(_later, heard, start)
+            made = self._generate(engine, rows[part], keys[part], how, heard)
             begun = [turns[-1] for turns in pending[part]]
             whole = [
                 torch.cat([t.actions, s.tokens]) if len(t) else s.tokens
@@ -133,14 +154,15 @@ class LanguagePolicy(Actor, nn.Module):
         return out
 
     def _generate(
-        self, engine: Any, rows: Sequence[Turn], keys: Sequence[Sequence[int]], how: Sampling
+        self, engine: Any, rows: Sequence[Turn], keys: Sequence[Sequence[int]], how: Sampling, finished: Any = None
     ) -> list[list[Sample]]:
         contexts = [torch.cat([r.observation.tokens, r.actions]) if len(r) else r.observation.tokens for r in rows]
         if engine is not None:
+            engine.finished = finished
             found: list[list[Sample]] = engine.generate(contexts, keys, how, self.stop_ids)
             return found
         seen = stacked([r.observation for r in rows], self.device)
-        return generate(self.model, contexts, keys, how, self.stop_ids, self.device, seen)  # type: ignore[arg-type]
+        return generate(self.model, contexts, keys, how, self.stop_ids, seen, finished)  # type: ignore[arg-type]
 
     def _engine(self) -> Any:
         """The native engine where it pays: our decoder on a GPU, or with packed weights, which it unpacks once a call and not
@@ -216,6 +238,11 @@ class LanguagePolicy(Actor, nn.Module):
         other.score = copy.deepcopy(self.score)
         other.temperature, other.layout = self.temperature, self.layout
         return other
+
+
+def _later(heard: Callable[[int, int, Tensor], None], start: int, group: int, index: int, tokens: Tensor) -> None:
+    """The same for a part of the contexts that begins at `start`."""
+    heard(start + group, index, tokens)
 
 
 def only_text(messages: Sequence[Message]) -> list[Message]:

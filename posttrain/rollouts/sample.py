@@ -11,5 +11,6 @@ def sample(ask: RolloutRequest, n: int = 8) -> list[Group]:
     """Sample: n independent answers to each prompt from the policy as it is; where the environment has turns, n episodes."""
     if ask.env.opens:
         return episodes(ask, n)
-    made = ask.policy.sample(ask.prompts, n, ask.sampling, ask.seed, ask.step)
+    hears = {"finished": ask.finished} if ask.finished and getattr(ask.policy, "tells_finished", False) else {}
+    made = ask.policy.sample(ask.prompts, n, ask.sampling, ask.seed, ask.step, **hears)
     return [Group(prompt, rollouts) for prompt, rollouts in zip(ask.prompts, made, strict=True)]

@@ -27,7 +27,8 @@ class LocalSource:
         """prompts -> rollouts -> rewards; a failed reward is masked and counted, never taken as 0."""
         policy = next(iter(self.policies.values()))
         prompts = self.curriculum.propose(self.prompts, step, policy)
-        asked = RolloutRequest(self.policies, prompts, self.sampling, self.seed, step, self.env)
+        begin = getattr(self.scorer, "begin", None)  # grades an answer while others are sampled
+        asked = RolloutRequest(self.policies, prompts, self.sampling, self.seed, step, self.env, finished=begin)
         self._last = self.rollout(asked)
         return self._last, self.scorer.score(self._last)
 

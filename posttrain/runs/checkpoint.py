@@ -16,19 +16,19 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from posttrain.core.errors import UserError
+from posttrain.runs.tables import Tables, file_digest, read_table, size_of, write_table
 
-FORMAT = 1
+FORMAT = 2
 FULL = (errno.ENOSPC, errno.EDQUOT)
-Tables = dict[str, dict[str, Tensor]]
 
 
 class Damaged(Exception):
@@ -43,6 +43,7 @@ class Checkpoint:
     step: int  # the last one that is included
     tables: Tables  # tensors by name, one safetensors file per table
     state: dict[str, Any]  # everything else, as JSON (tensors in it are moved to a table)
+    rounded: dict[str, str] = field(default_factory=dict)  # weights not written: name -> dtype of its rounded master
 
 
 def name_of(phase: str, step: int) -> str:
@@ -63,13 +64,14 @@ def write(folder: Path, ck: Checkpoint) -> Path:
     """Write to a temporary folder, flush, rename; an earlier (damaged) checkpoint of the same name is replaced."""
     target = folder / name_of(ck.phase, ck.step)
     temporary = folder / f".tmp-{target.name}"
-    needed = sum(x.numel() * x.element_size() for table in ck.tables.values() for x in table.values())
+    needed = size_of(ck.tables)
     with disk_errors(folder, needed, temporary):
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         state, tables = detach(ck.state, ck.tables)
-        files = {f"{name}.safetensors": _save_table(temporary, name, table) for name, table in tables.items()}
-        body = {"format": FORMAT, "phase": ck.phase, "step": ck.step, "files": files, "state": state}
+        files = {f"{t}.safetensors": write_table(temporary / f"{t}.safetensors", table) for t, table in tables.items()}
+        facts = {"format": FORMAT, "phase": ck.phase, "step": ck.step, "rounded": ck.rounded}
+        body = facts | {"files": files, "state": state}
         _write_flushed(temporary / "state.json", json.dumps({"sha256": _digest(body), "body": body}))
         flush_folder(temporary)
         if target.exists():
@@ -91,8 +93,10 @@ def read(path: Path) -> Checkpoint:
     if body["format"] > FORMAT:
         raise UserError(f"{path} has format {body['format']}, this version reads up to {FORMAT}; upgrade posttrain")
     tables = {file.removesuffix(".safetensors"): _load_table(path / file, want) for file, want in body["files"].items()}
-    state = attach(body["state"], tables.pop("state", {}))
-    return Checkpoint(body["phase"], body["step"], tables, state)
+    state, rounded = attach(body["state"], tables.pop("state", {})), body.get("rounded", {})
+    for name, dtype in rounded.items():
+        tables["weights"][name] = tables["masters"][name].to(getattr(torch, dtype))
+    return Checkpoint(body["phase"], body["step"], tables, state, rounded)
 
 
 def newest(folder: Path, phase: str, warn: Callable[[str], None] | None = None) -> Checkpoint | None:
@@ -136,22 +140,14 @@ def sweep(folder: Path) -> None:
 # ---- tables and state
 
 
-def _save_table(folder: Path, name: str, table: dict[str, Tensor]) -> dict[str, Any]:
-    path = folder / f"{name}.safetensors"
-    save_file({k: x.detach().cpu().contiguous() for k, x in table.items()}, path)
-    with open(path, "rb+") as file:
-        os.fsync(file.fileno())
-    return {"bytes": path.stat().st_size, "sha256": _file_digest(path)}
-
-
 def _load_table(path: Path, want: dict[str, Any]) -> dict[str, Tensor]:
     try:
         size = path.stat().st_size
         if size != want["bytes"]:
             raise Damaged(f"{path.name} has {size} bytes, {want['bytes']} were written")
-        if _file_digest(path) != want["sha256"]:
+        if file_digest(path) != want["sha256"]:
             raise Damaged(f"{path.name} is not what was written")
-        return load_file(path)
+        return read_table(path)
     except (OSError, SafetensorError) as error:
         raise Damaged(f"{path.name} cannot be read ({type(error).__name__})") from None
 
@@ -265,11 +261,6 @@ def _write_flushed(path: Path, text: str) -> None:
 
 def _digest(body: Any) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-
-
-def _file_digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _stderr(line: str) -> None:

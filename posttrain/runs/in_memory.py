@@ -45,8 +45,11 @@ class InMemoryRun:
     def log(self, phase: str, step: int, metrics: dict[str, float], groups: list[Group], seconds: float) -> None:
         self.rows.append(metrics)
 
-    def save(self, loop: Any, step: int) -> None:
+    def save(self, loop: Any, step: int, last: bool = False) -> None:
         pass
+
+    def written(self) -> list[int]:
+        return []
 
     def event(self, phase: str, step: int, kind: str, message: str) -> None:
         pass

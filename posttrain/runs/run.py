@@ -16,13 +16,19 @@ import weakref
 from pathlib import Path
 from typing import Any, Self
 
+from posttrain.core.config import differences
 from posttrain.core.errors import UserError
+from posttrain.core.machine import free_memory
 from posttrain.core.protocols import Policy
 from posttrain.core.types import Group
-from posttrain.runs.checkpoint import Checkpoint, Tables, disk_errors, newest, prune, sweep, write, write_atomic
+from posttrain.runs.background import Background
+from posttrain.runs.checkpoint import Checkpoint, detach, disk_errors, newest, prune, sweep, write, write_atomic
+from posttrain.runs.learner_tables import learner_tables, load_learners
 from posttrain.runs.store import Store
+from posttrain.runs.tables import HostCopy, size_of
 
 _OWN = ("run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "notes.json", "summary.json", "config.json")
+_SHARE = 0.4  # of the free memory that a copy of the state may take; a larger state is written before training goes on
 _held: set[str] = set()  # folders this process writes: a POSIX lock does not keep a process from itself
 
 
@@ -30,10 +36,13 @@ class Run:
     """The folder of a run, held by one writing process at a time; `Run.open` reads without holding it."""
 
     store: Store
+    writer: Background
+    _written: list[int]
 
     def __init__(self, folder: Path | str, config: dict[str, Any], resume: bool = True, fresh: bool = False) -> None:
         self.folder, self.config = Path(folder), json.loads(json.dumps(config))
         self.log_rollouts = int(self.config.get("log_rollouts", -1))
+        self.writer, self.copy, self._written = Background(), HostCopy(), []
         with disk_errors(self.folder, 0):
             self.folder.mkdir(parents=True, exist_ok=True)
             self._release = weakref.finalize(self, _unlock, *_lock(self.folder))
@@ -64,6 +73,7 @@ class Run:
         run.folder, run.config = Path(folder), read_config(Path(folder))
         run.store = Store(run.folder / "run.sqlite", readonly=True)
         run._release = lambda: None  # type: ignore[assignment]
+        run.writer, run._written = Background(), []
         return run
 
     @property
@@ -71,9 +81,13 @@ class Run:
         return self.folder / "checkpoints"
 
     def close(self) -> None:
-        if hasattr(self, "store"):
-            self.store.close()
-        self._release()
+        """Whatever happened, a checkpoint that is being written gets written."""
+        try:
+            self.writer.wait()
+        finally:
+            if hasattr(self, "store"):
+                self.store.close()
+            self._release()
 
     def __enter__(self) -> Self:
         return self
@@ -109,14 +123,32 @@ class Run:
         """Metrics and rollouts of a step, in one transaction."""
         self.store.log(phase, step, metrics, groups, seconds, self.log_rollouts)
 
-    def save(self, loop: Any, step: int) -> None:
-        """A checkpoint after `step`; older ones go only once it is complete."""
+    def save(self, loop: Any, step: int, last: bool = False) -> None:
+        """A checkpoint after `step`: copied now, written while training goes on (the last one at once); older ones go only
+        once it is complete. One is written at a time, so memory holds one copy."""
+        self.writer.wait()
         self.store.sync()
         parts = {name: part.state_dict() for name, part in loop.stateful().items()}
         learners = {role: learner.state() for role, learner in loop.learners.items()}
         state = {"learners": learners, "parts": parts, "config": self.fingerprint}
-        write(self.checkpoints, Checkpoint(loop.phase, step, learner_tables(loop.learners), state))
-        prune(self.checkpoints, loop.phase, step, loop.config.keep_checkpoints)
+        tables, rounded = learner_tables(loop.learners)
+        state, tables = detach(state, tables)  # new lists and dicts: what the parts hold goes on changing
+        beside = not last and size_of(tables) < _SHARE * (free_memory() or 0)
+        ck = Checkpoint(loop.phase, step, self.copy(tables) if beside else tables, state, rounded)
+        keep = loop.config.keep_checkpoints
+
+        def work() -> None:
+            write(self.checkpoints, ck)
+            prune(self.checkpoints, ck.phase, ck.step, keep)
+            self._written.append(step)
+
+        self.writer.start(work) if beside else work()
+
+    def written(self) -> list[int]:
+        """Steps whose checkpoints became complete since the last time this was asked; an error of writing comes out here."""
+        self.writer.check()
+        done, self._written = self._written, []
+        return done
 
     def event(self, phase: str, step: int, kind: str, message: str) -> None:
         self.store.event(phase, step, kind, message)
@@ -128,10 +160,12 @@ class Run:
 
     def finish(self, phase: str) -> None:
         """The phase and all it leaves behind are complete; a restart will not do it again."""
+        self.writer.wait()
         self.store.finish(check_name(phase))
 
     def load_weights(self, phase: str, policy: Policy) -> None:
         """The weights a phase ended with, into a policy; a critic that has been dropped since is left out."""
+        self.writer.wait()
         ck = newest(self.checkpoints, phase)
         if ck is None:
             raise UserError(f"{self.folder} has no checkpoint of phase {phase!r}; start over with --fresh")
@@ -200,27 +234,6 @@ class Run:
             (self.folder / name).unlink(missing_ok=True)
 
 
-def learner_tables(learners: dict[str, Any]) -> Tables:
-    """Tables of all learners: the first one's by their own names, the others' under their role; shared weights once."""
-    out: Tables = {}
-    known: set[int] = set()
-    for i, (role, learner) in enumerate(learners.items()):
-        tables = learner.tensors()
-        if id(learner.policy) in known:
-            tables.pop("weights")
-        known.add(id(learner.policy))
-        out |= tables if i == 0 else {f"{role}.{name}": table for name, table in tables.items()}
-    return out
-
-
-def load_learners(learners: dict[str, Any], tables: Tables, states: dict[str, Any]) -> None:
-    """The reverse."""
-    for i, (role, learner) in enumerate(learners.items()):
-        head = "" if i == 0 else f"{role}."
-        mine = {name.removeprefix(head): table for name, table in tables.items() if name.startswith(head)}
-        learner.load(mine, states[role])
-
-
 def read_config(folder: Path) -> dict[str, Any]:
     """The settings a run was started with."""
     try:
@@ -234,29 +247,11 @@ def read_config(folder: Path) -> dict[str, Any]:
         ) from None
 
 
-def differences(old: Any, new: Any, where: str = "") -> list[tuple[str, str, str]]:
-    """(dotted key, old value, new value) for every setting that is not the same."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        keys = list(dict.fromkeys([*old, *new]))
-        missing = object()
-        pairs = [(k, old.get(k, missing), new.get(k, missing)) for k in keys]
-        return [
-            d for k, a, b in pairs
-            for d in differences("not set" if a is missing else a, "not set" if b is missing else b, f"{where}{k}.")
-        ]  # fmt: skip
-    return [] if old == new else [(where.rstrip("."), _shown(old), _shown(new))]
-
-
 def check_name(name: str) -> str:
     """Names of phases and artifacts become file names."""
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", name):
         raise UserError(f"{name!r} cannot be a file name here; use letters, digits, and . _ + -")
     return name
-
-
-def _shown(value: Any) -> str:
-    text = value if value == "not set" else json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _strict(x: Any) -> Any:

@@ -129,7 +129,7 @@ class PlainBackend:
         if request is None:
             return
         contexts, keys = [j.context for j in request.jobs], [[j.key] for j in request.jobs]
-        samples = generate(self.model, contexts, keys, request.jobs[0].how, p.stop_ids, p.device)
+        samples = generate(self.model, contexts, keys, request.jobs[0].how, p.stop_ids)
         progress = {}
         for i, (job, (s,)) in enumerate(zip(request.jobs, samples, strict=True)):
             n = job.find_stop(s.tokens) if job.find_stop else 0

@@ -171,7 +171,7 @@ class Learner:
     # ---- what a checkpoint holds
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """Weights, optimiser moments and reference, each a flat name -> tensor table."""
+        """Weights, optimiser moments and reference, each a flat name -> tensor table; the live tensors, not copies."""
         out = {"weights": _unshared(self.policy.state_dict()), "optimiser": {}}
         names = {id(p): n for n, p in self.named_parameters()}
         for p, state in self.optimiser.state.items():
@@ -264,5 +264,5 @@ def _unshared(state: dict[str, Tensor]) -> dict[str, Tensor]:
     for name, x in state.items():
         if x.data_ptr() not in seen or x.numel() == 0:
             seen.add(x.data_ptr())
-            out[name] = x.detach().cpu().contiguous()
+            out[name] = x.detach()
     return out

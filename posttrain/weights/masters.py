@@ -37,7 +37,12 @@ class Masters:
     def tensors(self) -> dict[str, Tensor]:
         """The float32 copies by name: what a checkpoint must hold besides the model's own weights."""
         mine = {id(master) for _, master in self.copies}
-        return {name: p.detach().cpu() for name, p in self.named if id(p) in mine}
+        return {name: p.detach() for name, p in self.named if id(p) in mine}
+
+    def rounded(self) -> dict[str, str]:
+        """name -> dtype of the weights that are their masters rounded: a checkpoint with the masters need not hold them."""
+        kinds = {id(master): str(p.dtype).removeprefix("torch.") for p, master in self.copies}
+        return {name: kinds[id(p)] for name, p in self.named if id(p) in kinds}
 
     @torch.no_grad()
     def load(self, tensors: dict[str, Tensor]) -> None:

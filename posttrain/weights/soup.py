@@ -18,7 +18,7 @@ class soup(Frozen):
         self.alpha = alpha
 
     def start(self, policy: Policy) -> None:
-        if self.policy is None:
+        if self._policy is None:
             super().start(policy)
             return
         blend(self.policy, policy, self.alpha)

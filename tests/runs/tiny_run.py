@@ -169,7 +169,7 @@ def dangerous(kill_at: int) -> None:
         return call
 
     targets: list[tuple[Any, str]] = [
-        (os, "fsync"), (os, "rename"), (os, "replace"), (shutil, "rmtree"), (checkpoint, "save_file"), (Store, "log"),
+        (os, "fsync"), (os, "rename"), (os, "replace"), (shutil, "rmtree"), (checkpoint, "write_table"), (Store, "log"),
         (Store, "forget"), (Store, "sync"), (Store, "finish"), (torch.optim.AdamW, "step"), (LanguagePolicy, "sample"),
     ]  # fmt: skip
     for owner, name in targets:

@@ -33,10 +33,23 @@ class Answers:
     prompts: Sequence[Prompt]
     texts: Sequence[str]
     ids: Callable[[], list[list[int]]] = list
+    index: Sequence[int] = ()  # of each among its prompt's answers; empty for texts that were not sampled
 
     def one(self, call: Call, i: int) -> tuple[Prompt, str]:
         """The arguments for one answer; a rule of the package changes none, so it needs no copy."""
         return (self.prompts[i] if isinstance(call.fn, Part) else own(self.prompts[i])), self.texts[i]
+
+
+def part(answers: Answers, places: list[int]) -> Answers:
+    """The answers at these places."""
+    if len(places) == len(answers.texts):
+        return answers
+    texts, prompts = answers.texts, answers.prompts
+    return Answers([prompts[i] for i in places], [texts[i] for i in places], lambda: _at(answers.ids(), places))
+
+
+def _at(rows: list[list[int]], places: list[int]) -> list[list[int]]:
+    return [rows[i] for i in places]
 
 
 def own(prompt: Prompt) -> Prompt:

@@ -21,7 +21,7 @@ from typing import Any
 from posttrain.core.errors import UserError, unknown
 from posttrain.core.prompt import Prompt
 from posttrain.core.python_file import import_file
-from posttrain.rewards.runtime.conventions import Answers
+from posttrain.rewards.runtime.conventions import Answers, part
 from posttrain.rewards.runtime.messages import packed
 from posttrain.rewards.runtime.outcome import Failure, Outcome, late
 
@@ -85,16 +85,6 @@ class FileReward:
                 workers = 1  # the next one to hang is alone
             left = [i for i in left if i not in done]
         return [done[i] for i in range(len(answers.texts))]
-
-
-def part(answers: Answers, places: list[int]) -> Answers:
-    """The answers at these places."""
-    if len(places) == len(answers.texts):
-        return answers
-    return Answers(
-        [answers.prompts[i] for i in places], [answers.texts[i] for i in places],
-        lambda: [row for i, row in enumerate(answers.ids()) if i in set(places)],
-    )  # fmt: skip
 
 
 class Told:
@@ -163,7 +153,9 @@ class Process:
             if (self.popen is None or self.popen.poll() is not None) and (failed := self.restart()):
                 return Told({i: failed for i in range(len(answers.texts))})
             data = packed(answers, self.ids, timeout, workers)
-            threading.Thread(target=self.write, args=(data,), daemon=True).start()  # one that hangs does not read either
+            threading.Thread(
+                target=self.write, args=(data,), daemon=True
+            ).start()  # one that hangs does not read either
             return self.listen(answers, timeout, workers)
 
     def listen(self, answers: Answers, timeout: float, workers: int) -> Told:

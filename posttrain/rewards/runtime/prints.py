@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 _lock = threading.Lock()
-_graders: set[int] = set()  # threads in which rewards run
-_inside = 0
+_graders: Counter[int] = Counter()  # thread -> rewards that run in it: an event loop has several
 
 
 class ByThread:
@@ -34,22 +34,19 @@ class ByThread:
 
 
 @contextmanager
-def prints_apart() -> Iterator[None]:
-    """While any scoring is under way, stdout tells threads apart."""
-    global _inside
+def grading() -> Iterator[None]:
+    """This thread runs a reward: while any does, stdout tells threads apart."""
+    me = threading.get_ident()
     with _lock:
-        _inside += 1
+        _graders[me] += 1
         if not isinstance(sys.stdout, ByThread):
             sys.stdout = ByThread(sys.stdout)
     try:
         yield
     finally:
         with _lock:
-            _inside -= 1
-            if not _inside and isinstance(sys.stdout, ByThread):
+            _graders[me] -= 1
+            if not _graders[me]:
+                del _graders[me]
+            if not _graders and isinstance(sys.stdout, ByThread):
                 sys.stdout = sys.stdout.real
-
-
-def this_thread_grades(on: bool = True) -> None:
-    """Said by a grader's thread as it begins and ends: identifiers are used again."""
-    (_graders.add if on else _graders.discard)(threading.get_ident())

@@ -10,11 +10,13 @@ from functools import partial
 from typing import Any
 
 from posttrain.core.errors import UserError
+from posttrain.core.registry import Part
 from posttrain.core.selfcheck import check_ready
 from posttrain.core.typed import checked
 from posttrain.core.types import Group, Prompt
+from posttrain.rewards.runtime.ahead import Ahead
 from posttrain.rewards.runtime.calls import begin_async, sync_outcomes
-from posttrain.rewards.runtime.conventions import Answers, Call, adapt
+from posttrain.rewards.runtime.conventions import Answers, Call, adapt, own, part
 from posttrain.rewards.runtime.file_reward import FileReward, member
 from posttrain.rewards.runtime.messages import Unreadable
 from posttrain.rewards.runtime.outcome import MOST, Failure, finite
@@ -60,14 +62,35 @@ class RewardSum(BaseScorer):
             name: fn if is_scorer(fn) or isinstance(fn, FileReward) else _checked(fn) for name, fn, _ in rewards
         }
         self.loop = EventLoop()
+        self.begun = Ahead(timeout, workers)
+
+    @property
+    def ahead(self) -> list[str]:
+        """Rewards that can be begun when an answer ends: those of one answer, not asynchronous."""
+        return [n for n, c in self.rewards.items() if isinstance(c, Call) and c.kind == "one" and not c.asynchronous]
+
+    def begin(self, prompt: Prompt, index: int, text: Callable[[], str]) -> None:
+        """An answer has ended: its rewards are begun while others are sampled. `text` decodes it, in the thread that grades."""
+        for name in self.ahead:
+            fn = self.rewards[name].fn
+
+            def call(fn: Callable[..., Any] = fn) -> tuple[str, Any]:
+                decoded = text()
+                return decoded, fn(prompt if isinstance(fn, Part) else own(prompt), decoded)
+
+            self.begun.begin((name, prompt.id, index), call)
 
     def score(self, groups: list[Group]) -> ScoreReport:
         """Set reward (the weighted sum) and rewards (by name) of every rollout; NaN where a reward failed."""
         began, rollouts = time.perf_counter(), answers_of(groups)
         answers = Answers(
-            [r.prompt for r in rollouts], [r.text for r in rollouts], lambda: [r.actions.tolist() for r in rollouts]
+            [r.prompt for r in rollouts],
+            [r.text for r in rollouts],
+            lambda: [r.actions.tolist() for r in rollouts],
+            [r.index for r in rollouts],
         )
         rows, reports = self._rows(answers, lambda scorer: aside(scorer, groups))
+        self.begun.forget()
         totals = [total(row, self.weights) for row in rows]
         verdicts = [Verdict(x, row) for x, row in zip(totals, rows, strict=True)]
         return self.written(groups, verdicts, [*reports, *sum_report(totals)], began)
@@ -94,7 +117,7 @@ class RewardSum(BaseScorer):
             if wait is not None:
                 found[name] = wait()
             elif isinstance(reward, Call):
-                found[name] = sync_outcomes(reward, answers, self.timeout, self.workers)
+                found[name] = self._sync(name, reward, answers)
             else:
                 found[name] = ask(reward)
             reports.append(report_of(name, found[name], time.perf_counter() - began))
@@ -107,6 +130,27 @@ class RewardSum(BaseScorer):
         if isinstance(reward, Call) and reward.asynchronous:
             return begin_async(self.loop, reward, answers, self.timeout, self.workers)
         return None
+
+    def _sync(self, name: str, call: Call, answers: Answers) -> list[Outcome]:
+        """What was not graded ahead is graded now."""
+        n = len(answers.texts)
+        out = self._graded_ahead(name, answers) if call.kind == "one" else {}
+        left = [i for i in range(n) if i not in out]
+        fresh = sync_outcomes(call, part(answers, left), self.timeout, self.workers)
+        out |= dict(zip(left, fresh, strict=True))
+        return [out[i] for i in range(n)]
+
+    def _graded_ahead(self, name: str, answers: Answers) -> dict[int, Outcome]:
+        """What was begun as answers ended, by answer; one whose text has changed since is graded again."""
+        out: dict[int, Outcome] = {}
+        begun = [self.begun.take((name, p.id, k)) for p, k in zip(answers.prompts, answers.index, strict=False)]
+        for i, item in enumerate(begun):
+            got = self.begun.result(item) if item is not None else ("", None)
+            if isinstance(got, Failure):
+                out[i] = got
+            elif item is not None and got[0] == answers.texts[i]:
+                out[i] = as_number(got[1])
+        return out
 
     def _waited(self, name: str, wait: Callable[[], list[Outcome]], answers: Answers) -> list[Outcome]:
         """What a worker process said; where it cannot read the prompts the reward moves into this process, and is said to."""

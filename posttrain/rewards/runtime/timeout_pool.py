@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from posttrain.rewards.runtime.outcome import Failure as Failure
 from posttrain.rewards.runtime.outcome import caught as caught
 from posttrain.rewards.runtime.outcome import late
-from posttrain.rewards.runtime.prints import prints_apart, this_thread_grades
+from posttrain.rewards.runtime.prints import grading
 
 AsyncCall = Callable[[int], Awaitable[Any]]
 _ALONE = 0.005  # seconds the first worker runs by itself
@@ -40,11 +40,8 @@ class Worker(threading.Thread):
         self.results, self.item, self.since, self.given_up = results, -1, 0.0, False
 
     def run(self) -> None:
-        this_thread_grades()
-        try:
+        with grading():
             self.work()
-        finally:
-            this_thread_grades(False)
 
     def work(self) -> None:
         while self.results.take(self):
@@ -113,7 +110,7 @@ def run_items(
         pool[-1].start()
 
     try:
-        with prints_apart(), results.changed:
+        with results.changed:
             if n:
                 start()
                 results.changed.wait(min(_ALONE, timeout))
@@ -165,8 +162,7 @@ class EventLoop:
     def wait(self, future: Future[None], due: float, results: list[Any]) -> list[Any]:
         """The results; a loop that some call blocks is left behind, and what it had not done is late."""
         try:
-            with prints_apart():
-                future.result(max(due - time.monotonic(), 0))
+            future.result(max(due - time.monotonic(), 0))
         except Late:
             self.loop = None
         return list(results)
@@ -174,13 +170,8 @@ class EventLoop:
     def running(self) -> asyncio.AbstractEventLoop:
         if self.loop is None:
             self.loop = asyncio.new_event_loop()
-            threading.Thread(target=_run_for_ever, args=(self.loop,), daemon=True).start()
+            threading.Thread(target=self.loop.run_forever, daemon=True).start()
         return self.loop
-
-
-def _run_for_ever(loop: asyncio.AbstractEventLoop) -> None:
-    this_thread_grades()
-    loop.run_forever()
 
 
 async def _gather(call: AsyncCall, n: int, timeout: float, limit: int, results: list[Any], watch: Watch | None) -> None:
@@ -199,4 +190,5 @@ async def _gather(call: AsyncCall, n: int, timeout: float, limit: int, results: 
             if watch is not None:
                 watch.ended(i, results[i])
 
-    await asyncio.gather(*(one(i) for i in range(n)))
+    with grading():
+        await asyncio.gather(*(one(i) for i in range(n)))

@@ -1,0 +1,103 @@
+"""Tables of tensors as safetensors files: written and hashed in one pass that leaves the interpreter free for other threads.
+
+The library's own writer copies every tensor into bytes and holds the interpreter while it writes; the format is a header of JSON
+and the tensors one after another. The library's reader reads what is written here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+Table = dict[str, Tensor]
+Tables = dict[str, Table]
+_NAMES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
+_CHUNK = 1 << 24  # bytes written and hashed at a time
+
+
+def size_of(tables: Tables) -> int:
+    """Bytes of all tensors."""
+    return sum(x.numel() * x.element_size() for table in tables.values() for x in table.values())
+
+
+def write_table(path: Path, table: Table) -> dict[str, Any]:
+    """Write the file and flush it to the disk; its size and SHA-256, of what was meant to be written."""
+    digest, size = hashlib.sha256(), 0
+    order = sorted(table, key=lambda name: (-table[name].element_size(), name))  # so that every tensor is aligned
+    with open(path, "wb", buffering=0) as file:
+        for piece in (memoryview(_header(table, order)), *(_bytes(table[name]) for name in order)):
+            for start in range(0, len(piece), _CHUNK):
+                chunk = piece[start : start + _CHUNK]
+                digest.update(chunk)
+                size += len(chunk)
+                while len(chunk):  # one call may write less than it was given
+                    chunk = chunk[file.write(chunk) :]
+        os.fsync(file.fileno())
+    return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def read_table(path: Path) -> Table:
+    return load_file(path)
+
+
+def file_digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _header(table: Table, order: list[str]) -> bytes:
+    at, entries = 0, {}
+    for name in order:
+        x = table[name]
+        if x.dtype not in _NAMES:
+            raise TypeError(f"{name} is a tensor of {x.dtype}; a checkpoint holds {', '.join(_NAMES.values())}")
+        end = at + x.numel() * x.element_size()
+        entries[name] = {"dtype": _NAMES[x.dtype], "shape": list(x.shape), "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _bytes(x: Tensor) -> memoryview:
+    flat = x.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
+
+
+class HostCopy:
+    """Copies of tables in host memory that later updates do not touch; the buffers are kept and used again."""
+
+    def __init__(self) -> None:
+        self.buffers: dict[tuple[str, str], Tensor] = {}
+
+    @torch.no_grad()
+    def __call__(self, tables: Tables) -> Tables:
+        """The tables as they are now. The copy before is overwritten: its writer must be done."""
+        out: Tables = {}
+        wait = False
+        for t, table in tables.items():
+            out[t] = {}
+            for name, x in table.items():
+                wait |= x.is_cuda
+                out[t][name] = self._buffer((t, name), x).copy_(x, non_blocking=x.is_cuda)
+        if wait:
+            torch.cuda.synchronize()
+        self.buffers = {key: b for key, b in self.buffers.items() if key[1] in out.get(key[0], {})}
+        return out
+
+    def _buffer(self, key: tuple[str, str], x: Tensor) -> Tensor:
+        """Pinned for a GPU, from which it is then filled at the speed of the bus."""
+        had = self.buffers.get(key)
+        if had is None or had.shape != x.shape or had.dtype != x.dtype:
+            self.buffers[key] = torch.empty(x.shape, dtype=x.dtype, pin_memory=x.is_cuda)
+        return self.buffers[key]
