@@ -75,10 +75,10 @@ class Loop:
         self.stopping = why
 
     def tell(self, event: str, *args: Any) -> None:
-        """Call this event on every callback that has it."""
-        for callback in self.callbacks:
+        """Call this event on every callback and monitor that has it."""
+        for callback in (*self.callbacks, *self.monitors):
             react = getattr(callback, event, None)
-            if react is not None:
+            if callable(react):
                 react(self, *args)
 
     def stateful(self) -> dict[str, Any]:

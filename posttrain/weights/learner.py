@@ -43,6 +43,9 @@ class Learner:
     reference: Any = field(init=False, default=None)
     updates: int = 0
     skipped: int = 0
+    first_gap: tuple[Turn, int, float] | None = field(
+        init=False, default=None
+    )  # row, action, gap: the largest of a step
 
     def __post_init__(self) -> None:
         o = self.goal = self.objective or self.method.objectives[0]
@@ -86,6 +89,7 @@ class Learner:
     def update(self, rows: list[Turn], batch: Batch, step: int) -> dict[str, float]:
         """Every pass and minibatch of a step; returns the metrics, averaged."""
         seen: list[dict[str, float]] = []
+        self.first_gap = None
         for epoch in range(self.method.epochs):
             for chosen in self._minibatches(batch, step, epoch):
                 seen.append(self._one(rows, batch, chosen, self._rate(step)))
@@ -96,13 +100,14 @@ class Learner:
         keys = seen[0].keys() if seen else ()
         out = {k: _mean([s[k] for s in seen]) for k in keys}
         out["skipped"] = float(self.skipped)
-        if seen and "logp_gap" in seen[0]:
-            out["logp_gap"] = seen[0]["logp_gap"]  # before any update: later ones differ because the policy moved
+        if seen and "logp_gap" in seen[0]:  # before any update: later ones differ because the policy moved
+            out |= {k: seen[0][k] for k in ("logp_gap", "logp_gap_max")}
         return out
 
     def _one(self, rows: list[Turn], batch: Batch, chosen: Tensor, rate: float) -> dict[str, float]:
         totals = Totals.of(batch.rows(chosen)).summed(self.parallel)
         tally = Tally()
+        at: tuple[Turn, int, float] | None = None
         self.optimiser.zero_grad(set_to_none=True)
         self.policy.train()
         for index in self._micro(batch, chosen):
@@ -112,7 +117,10 @@ class Learner:
             loss, _ = objective(part, totals, self.goal.loss, self.goal.aggregate, self.goal.terms)
             if loss.requires_grad:
                 loss.backward()
-            tally.add(float(loss.detach()), part)
+            place = tally.add(float(loss.detach()), part)
+            if place is not None:
+                at = (rows[int(index[place[0]])], place[1], tally.worst)
+        self.first_gap = self.first_gap or at
         return self._step(rate) | tally.report()
 
     def _step(self, rate: float) -> dict[str, float]:
@@ -213,12 +221,15 @@ class Tally:
     loss: float = 0.0
     count: float = 0.0
     gap: float = 0.0
+    worst: float = 0.0  # the largest gap of a single action, with its sign
     kl: float = 0.0
     clipped: float = 0.0
     extra: dict[str, float] = field(default_factory=dict)
 
     @torch.no_grad()
-    def add(self, loss: float, b: Batch) -> None:
+    def add(self, loss: float, b: Batch) -> tuple[int, int] | None:
+        """Add a piece; the place of the largest gap so far, where it is in this one."""
+        place = None
         self.loss += loss
         n = float(b.mask_BT.sum())
         self.count += n
@@ -226,6 +237,9 @@ class Tally:
             sampled_BT = b.mask_BT * (~b["written_B"]).unsqueeze(-1) if "written_B" in b else b.mask_BT
             delta_BT = (b.logp_BT - b["old_logp_BT"]) * sampled_BT  # what others wrote has no sampler to differ from
             self.gap += float(delta_BT.abs().sum())
+            at = int(delta_BT.abs().argmax()) if delta_BT.numel() else 0
+            if delta_BT.numel() and float(delta_BT.flatten()[at].abs()) > abs(self.worst):
+                self.worst, place = float(delta_BT.flatten()[at]), divmod(at, delta_BT.shape[1])
             self.clipped += float(((delta_BT.exp() - 1).abs() > 0.2).float().mul(b.mask_BT).sum())
         if "ref_logp_BT" in b:
             delta_BT = (b["ref_logp_BT"] - b.logp_BT) * b.mask_BT
@@ -236,11 +250,13 @@ class Tally:
         if "value_BT" in b and "return_BT" in b:
             square = ((b["value_BT"] - b["return_BT"]) ** 2 * b.mask_BT).sum()
             self.extra["value_error"] = self.extra.get("value_error", 0.0) + float(square)
+        return place
 
     def report(self) -> dict[str, float]:
         n = max(self.count, 1.0)
         means = {k: v / n for k, v in self.extra.items()}
-        return {"loss": self.loss, "logp_gap": self.gap / n, "clip_fraction": self.clipped / n} | means
+        gaps = {"logp_gap": self.gap / n, "logp_gap_max": abs(self.worst)}
+        return {"loss": self.loss, **gaps, "clip_fraction": self.clipped / n} | means
 
 
 def _mean(xs: list[float]) -> float:
