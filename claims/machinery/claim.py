@@ -53,6 +53,7 @@ class Claim:
     seeds: tuple[int, ...] = tuple(range(8))
     family: str = ""
     tried: str = ""
+    departures: str = ""  # of a paper that is tested here and not built: what it does and this does not
     budget_seconds: float = 120.0
     level: str = "table"  # what is trained: a key of LEVELS
 

@@ -40,6 +40,7 @@ def told(c: Claim) -> dict[str, Any]:
     return {
         "id": c.id, "title": c.title, "paper": c.paper, "family": c.family, "level": c.level, "file": file_of(c),
         "says": c.says, "experiment": c.experiment, "stale": is_stale(c), "attempts": made,
+        "departures": c.departures,
     }  # fmt: skip
 
 

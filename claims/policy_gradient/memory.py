@@ -137,6 +137,9 @@ claim(
             Check("far better than at the start", "accuracy", "shared", "start", margin=0.2),
             Check("also at four times the length", "long", "shared", "last two parts", margin=0.2),
         ),
+        departures="It is a rollout, not a method of its own: `--rollout memory --task documents` with any method that samples, "
+        "or the plan `qwenlong-stages`. The paper reads up to 4 million tokens in chunks and keeps notes and a plan in free text; here one fact per "
+        "part and one letter of notes, and documents that are drawn.",
         seeds=tuple(range(5)),
         tried="Learning rates 0.03 to 0.3 and 40 to 80 steps on seeds 100-102 (80 steps: 0.94 to 0.97 with 0.1, 0.99 with 0.2). With a row "
         "of its own for every key and fact, so that turns that look alike teach each other nothing, 60 steps reach 0.47 to 0.52.",

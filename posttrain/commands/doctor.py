@@ -2,6 +2,7 @@
   posttrain doctor
   posttrain doctor --model smollm2 --prompts 32 --num-generations 8 --max-tokens 256
   posttrain doctor --model path/to/model --lora 16 --data path/to/data
+  posttrain doctor --model Qwen/Qwen2.5-7B-Instruct --lora 16 --hardware rtx4090     a card that is not here
 Exit code 1 if something that every run needs is missing.
 """
 
@@ -59,6 +60,10 @@ def options(parser: Parser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
+    if args.hardware:
+        from posttrain.runs.cards import card
+
+        card(args.hardware)  # a card that nobody knows is an error, not a finding
     found = list(look(args))
     if args.json:
         print(json.dumps([asdict(f) for f in found], indent=1))
@@ -137,6 +142,8 @@ def device(wanted: str = "") -> Finding:
 def cores() -> Finding:
     import torch
 
+    from posttrain.runs.threads import choose
+
     have = machine.cores()
     threads = torch.get_num_threads()
     if threads > have:
@@ -144,6 +151,15 @@ def cores() -> Finding:
     if threads < have:
         fix = f"export OMP_NUM_THREADS={have} if nothing else needs the others"
         return Finding("cores", f"{have}, of which torch uses {threads}", "note", fix)
+    suits = choose()
+    if suits != threads:
+        told = f"{have}, torch uses {threads} threads; one is faster now: something else keeps the cores busy"
+        return Finding(
+            "cores",
+            told,
+            "note",
+            f"posttrain run chooses {suits} by itself at a run's first start (--threads N to say)",
+        )
     return Finding("cores", f"{have}, torch uses {threads} threads")
 
 

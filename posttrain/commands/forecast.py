@@ -42,6 +42,9 @@ def options(parser: Parser) -> None:
     group.add_argument(
         "--bits", type=whole, default=0, metavar="N", help="4: frozen weights in 4 bits beside the adapters [0]"
     )
+    group.add_argument(
+        "--hardware", default="", metavar="CARD", help="answer for a card that is not here: h100-80gb, rtx4090, l4 ..."
+    )
     for name, (default, told) in SIZES.items():
         group.add_argument(f"--{name}", type=whole, default=default, metavar="N", help=f"{told} [{default}]")
 
@@ -52,9 +55,9 @@ def read_shape(model: str) -> tuple[Any, bool]:
     from posttrain.policies.load import POCKET, find_folder, read_json
 
     if model not in ("pocket", "smollm2") and not Path(model).is_dir():
-        raise UserError(f"{model} is not on this disk, so nothing is known of it; pass a folder")
-    folder = POCKET if model == "pocket" else Path(find_folder(model))
-    config = read_json(folder / "config.json")
+        config = read_json(from_hub(model))
+    else:
+        config = read_json((POCKET if model == "pocket" else Path(find_folder(model))) / "config.json")
     shape = DecoderConfig.of(config)
     if shape is not None:
         return shape, True
@@ -65,6 +68,19 @@ def read_shape(model: str) -> tuple[Any, bool]:
         raise UserError(
             f"the config.json of {model} has no {error}, so its size is not known; try a small run"
         ) from None
+
+
+def from_hub(model: str) -> Path:
+    """The config.json of a hub id, and nothing else of it."""
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(model, "config.json"))
+    except Exception as error:
+        told = (
+            f"{model} is not on this disk, and its config.json could not be had from the hub ({type(error).__name__})"
+        )
+        raise UserError(f"{told}; pass a folder") from None
 
 
 def read_work(args: argparse.Namespace, gpu: bool) -> Any:
@@ -97,18 +113,28 @@ def forecast(args: argparse.Namespace, available: Callable[[str], float | None])
 
     from posttrain.policies.load import usable
     from posttrain.runs.calibrate import calibrate
+    from posttrain.runs.cards import card, machine_of
     from posttrain.runs.estimate import estimate
 
     shape, ours = read_shape(args.model)
-    device = usable(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    yield engine(device, ours)
-    work, free = read_work(args, device.startswith("cuda")), available(device)
-    machine = calibrate(device, free if free is not None else math.inf)
+    if args.hardware:
+        device, chosen = card(args.hardware)
+        yield engine("cuda", ours)
+        if not chosen.half and not args.dtype:
+            raise UserError(f"{device} has no bfloat16; add --dtype float32")
+        work, machine = read_work(args, True), machine_of(chosen)
+        free: float | None = machine.free
+    else:
+        device = usable(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        yield engine(device, ours)
+        work, free = read_work(args, device.startswith("cuda")), available(device)
+        machine = calibrate(device, free if free is not None else math.inf)
     found = estimate(shape, work, machine)
     figures = asdict(found) | {"free": free, "total": found.total, "step_s": found.step_s, "work": asdict(work)}
     yield "memory of a run", *memory(args.model, work, found), figures
     told = f"about {found.rollout_tokens_s:,.0f} tokens/s of rollouts; a step samples for {brief(found.rollout_s)}"
     told += f" and trains for {brief(found.train_s)}, {args.steps} steps take {brief(found.step_s * args.steps)}"
+    told += f", on {device} by its data sheet" if args.hardware else ""
     measured = {"flops": machine.flops, "bytes_s": machine.bytes_s}
     yield "speed of a run", f"{told} if every answer reaches the length limit", "ok", "", measured
 

@@ -21,7 +21,7 @@ class Config:
     task: str = "arithmetic"
     """a school task, reasoning-gym/<name>, a preset from the data folder, or a file"""
     model: str = "pocket"
-    """pocket, smollm2, a model folder, or a Hugging Face hub id"""
+    """pocket, smollm2, a model folder, a Hugging Face hub id, or a run (runs/NAME, runs/NAME@best): a new run from its weights"""
     name: str = ""
     """name of the run's folder under runs/; if empty, made from the method and the task"""
     seed: int = 0
@@ -41,7 +41,9 @@ class Config:
     warmup: int = 5
     """updates over which the learning rate rises from 0 to its peak"""
     schedule: str = "linear"
-    """learning rate over the run: "linear" (falls to 0 at the last step) or "constant\""""
+    """learning rate over the run: "linear", "cosine" or "wsd" (stable, and a fall in the last fifth) to min_lr, or "constant\""""
+    min_lr: float = 0.0
+    """learning rate that a schedule falls to"""
     max_norm: float = 1.0
     """gradients are clipped to this global norm"""
     micro_tokens: int = 16384
@@ -51,6 +53,8 @@ class Config:
     the gradient"""
     device: str = ""
     """cuda, cuda:N or cpu; if empty, cuda where there is a GPU, else cpu"""
+    threads: int = 0
+    """threads of torch on a CPU; 0: measured at the first start and kept in the run's folder. Sums depend on it in their last bits"""
     dtype: str = ""
     """bfloat16 or float32; if empty, bfloat16 with float32 master weights on a GPU, else float32"""
     lora: int = 0
@@ -70,8 +74,13 @@ class Config:
     """steps between checkpoints"""
     keep_checkpoints: int = 2
     """newest checkpoints that are kept; older ones are deleted"""
-    log_rollouts: int = 8
-    """rollouts per step written to the run's database; -1: all"""
+    keep_best: bool = True
+    """keep the weights with the best held-out score too, where --eval-every measures it: NAME@best"""
+    log_rollouts: int = -1
+    """rollouts per step whose text and tokens are written to the run's database; -1: all"""
+    store_gb: float = 2.0
+    """gigabytes of texts and tokens that the database keeps; beyond it those of the oldest steps go first, the best and the
+    worst answer of each step last; figures always stay"""
     data: str = ""
     """folder of data sets, for presets; if empty, $POSTTRAIN_DATA"""
     sampling: Sampling = field(default_factory=Sampling)
@@ -93,6 +102,14 @@ class Config:
                 raise UserError(f"{key} is {value}; {what} is more than 0")
         if self.lr is not None and self.lr > 1e3:
             raise UserError(f"lr is {self.lr}; a learning rate is far below 1, such as 1e-5")
+        if not 0 <= self.store_gb <= 1e9:
+            raise UserError(f"store_gb is {self.store_gb}; it must be 0 (no texts are kept) or more gigabytes")
+        if not self.min_lr >= 0:
+            raise UserError(f"min_lr is {self.min_lr}; it must be 0 or more, and less than the learning rate")
+        if self.min_lr and self.schedule == "constant":
+            raise UserError(
+                "min_lr is where a schedule falls to, and a constant one does not fall; add --schedule cosine"
+            )
         if self.bits and not self.lora:
             raise UserError("4-bit weights cannot be trained; add --lora 16 to train adapters")
         if len(self.name.encode()) > _LONGEST_NAME:
@@ -115,12 +132,13 @@ _RANGES: dict[str, tuple[int, int]] = {
     "save_every": (1, 10**9),
     "keep_checkpoints": (1, 10**9),
     "log_rollouts": (-1, 10**9),
+    "threads": (0, 4096),
 }
 _SUBJECT = {"num_generations": "a prompt needs", "lora": "a rank is"}
 _AFTER = {"num_generations": " answer", "lora": ", and 0 trains the weights themselves"}
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "bits": (4, 0),
-    "schedule": ("constant", "linear"),
+    "schedule": ("linear", "cosine", "wsd", "constant"),
     "layout": ("shared", "packed", "padded"),
     "dtype": ("", "float32", "bfloat16"),
 }

@@ -1,4 +1,11 @@
-"""GRPO: sample a group, rank each answer among its siblings, follow the clipped ratio. The base of most RL methods."""
+"""GRPO: sample a group, rank each answer among its siblings, follow the clipped ratio. The base of most RL methods.
+
+Departures: the paper samples 64 answers per question, 8 are sampled here (`--num-generations 64`). Its reward is a
+learned model, which its iterative form retrains as the policy moves; here it is the task's own grade unless
+`--reward` names another (`runs/NAME` is a reward model that a run trained), and nothing is retrained. Its process
+supervision, a reward per step, is not here. KL 0.04 in the k3 form, the mean over each answer and one update per
+batch are the paper's; it prints no clip, which is 0.2 here.
+"""
 
 from posttrain.advantages.grpo import grpo as group_relative
 from posttrain.core.method import Method, method

@@ -1,4 +1,7 @@
-"""Supervised fine-tuning: imitate the demonstration that comes with each prompt. The base of learning from data."""
+"""Supervised fine-tuning: imitate the demonstration that comes with each prompt. The base of learning from data.
+
+A row without a demonstration is imitated by its gold answer alone, which teaches no reasoning.
+"""
 
 from posttrain.advantages.ones import ones
 from posttrain.core.method import method

@@ -134,9 +134,9 @@ def claim_page(id: str) -> str | None:
         return None
     facts = [f"- claim in `{claim['file']}`, attempts in `{attempts_file(claim)}`"]
     facts.append(f"- paper: {claim['paper']}{link(claim['paper'])}")
-    return "\n".join(
-        [f"# {claim['title']}", "", claim["says"], "", claim["experiment"], "", *facts, "", *tried(claim), ""]
-    )
+    told = [claim["says"], claim["experiment"], f"Departures: {claim['departures']}" if claim["departures"] else ""]
+    words = [line for text in told if text for line in (text, "")]
+    return "\n".join([f"# {claim['title']}", "", *words, *facts, "", *tried(claim), ""])
 
 
 def tried(claim: index.Row) -> list[str]:

@@ -56,9 +56,10 @@ def systems() -> list[Row]:
 
 def study(claim: Row) -> Row:
     """A claim about no part of its own, as a row."""
+    departures = f"\n\nDepartures: {claim['departures']}" if claim["departures"] else ""
     return {
         "name": claim["id"], "id": claim["id"], "stage": "claim", "title": claim["title"], "paper": claim["paper"],
-        "family": claim["family"], "file": claim["file"], "idea": f"{claim['title']}: {claim['says']}", "doc": claim["says"],
+        "family": claim["family"], "file": claim["file"], "idea": f"{claim['title']}: {claim['says']}", "doc": claim["says"] + departures,
         "parts": [], "derived": [], "learns": [],
     }  # fmt: skip
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from posttrain.core.config import Config
 from posttrain.core.evidence import attempts_file, evidence, in_words
 from posttrain.core.index import Row, index, row
 from posttrain.view.algorithm_page import tried
@@ -31,7 +32,7 @@ def system_page(r: Row) -> str:
         ("Run it", commands(r)),
         ("What you should see", expected(r)),
         ("Evidence", proof(r)),
-        ("Departures from the paper", [departures] if departures else []),
+        ("Departures from the paper", differences(r, departures)),
         ("Phases", r.get("outline", [])),
         ("Parts", part_links(r)),
     ):
@@ -44,6 +45,20 @@ def sections(doc: str) -> tuple[str, str]:
     some = [p for p in doc.strip().split("\n\n")[1:] if p.strip()]
     at = next((i for i, p in enumerate(some) if _DEPARTURES.match(p)), len(some))
     return "\n\n".join(some[:at]), _DEPARTURES.sub("", "\n\n".join(some[at:])).strip()
+
+
+def differences(r: Row, departures: str) -> list[str]:
+    """What its docstring says, and the settings of a run, which are the same for all systems and no paper's."""
+    if not departures:
+        return []
+    told = [departures[0].upper() + departures[1:]]
+    if r["stage"] == "claim":
+        return told
+    c = Config()
+    steps = f"{c.steps} steps of {c.prompts} prompts" if r["stage"] == "method" else f"{c.prompts} prompts per step"
+    shared = f"{steps}, answers of at most {c.sampling.max_tokens} tokens at temperature {c.sampling.temperature:g}"
+    learned = "a learning rate by the size of the model that falls to 0"
+    return [*told, "", f"Settings that all runs share are no paper's: {shared}, {learned} (`posttrain run --help`)."]
 
 
 def facts(r: Row) -> list[str]:

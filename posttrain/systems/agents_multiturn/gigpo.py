@@ -1,4 +1,10 @@
-"""GiGPO: GRPO for agents, with a second comparison inside the first: each step against those from the same state."""
+"""GiGPO: GRPO for agents, with a second comparison inside the first: each step against those from the same state.
+
+Departures: the paper's anchor states are those of an environment (a page, a room); of a plain text here, the last
+whole phrase stands for the state. It discounts steps by 0.95, has a KL of 0.01 and punishes invalid actions; here
+gamma is 1, the KL is GRPO's 0.04 and nothing is punished. Steps are divided by F = 1, one of its two choices
+(`--advantage "gigpo(std=True)"`). omega 1 and 8 answers per prompt are the paper's.
+"""
 
 from __future__ import annotations
 

@@ -117,8 +117,14 @@ def adacot(
 
     R = right - miss [needed, not thought] - over [thought, not needed] - [tags broken]
     warmup, skewed, mixed: steps of the three phases. easy: the level of the questions that need no thought; those of the
-    run's level do (the paper asks a language model which do). at: the answer's token that decides, counted from 0: the
+    run's level do. at: the answer's token that decides, counted from 0: the
     one after <think>.
+
+    Departures: the paper asks a language model which questions need a thought; here the level of a school task says
+    so, so that a file of questions is refused. The base reward is the task's own grade: `--reward` is ignored. Its
+    sweep over the penalties, which finds the frontier, is left to several runs (`--plan.miss`, `--plan.over`); it
+    names no single values. `at` counts one token for `<think>`: with a tokenizer that writes the tag in several, set
+    it.
     """
     if min(warmup, skewed, mixed) < 0 or not warmup + skewed + mixed:
         raise UserError(

@@ -105,8 +105,14 @@ def autothink(balance: int = 20, both: int = 60, prune: int = 20) -> Plan:
 
     balance: AutoThink's rewards, less for the mode that the batch chose too often;  both: the rewards alone;
     prune: plus a bonus for shorter right and longer wrong answers
-    The start policy must show both modes: the paper's prompt ends in "<think>\\n...\\n", at which a model that was
-    distilled to think closes the tag at once about every other time. An answer thought if `thinks` says so.
+    An answer thought if `thinks` says so.
+
+    Departures: the start policy must show both modes: the paper's prompt ends in `<think>`, a line of dots and a new
+    line, at which a model that was distilled to think closes the tag at once about every other time; here nothing is
+    written for the model, and a run on one that always thinks teaches nothing about when. A thought is one only
+    between tags in the answer itself: under a chat template that opens the tag, every answer counts as not thinking.
+    `--reward` is ignored: the task's own grade says what is right. The rewards are the authors'; 20, 60 and 20 steps
+    are this package's.
     """
     steps = {"balance": balance, "both": both, "prune": prune}
     if min(steps.values()) < 0 or not sum(steps.values()):

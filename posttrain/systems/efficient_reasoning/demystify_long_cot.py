@@ -1,5 +1,14 @@
 """Demystifying long CoT: PPO whose reward is a cosine of the length (short if right, long if wrong) with repetition paid
-token by token, so that thoughts grow in step with the window instead of running over it or in circles."""
+token by token, so that thoughts grow in step with the window instead of running over it or in circles.
+
+Departures: the paper starts from SFT on long chains and samples 16 answers to each of 512 prompts within 14,336
+tokens, the critic at 9e-6 against the policy's 5e-7, rewards normalised; here 8 answers, one rate and rewards as they
+are. The window of the cosine is 64 tokens and does not follow `--sampling.max-tokens`: with longer answers every one
+past 64, right ones too, earns -10, so use
+`--shaping "cosine_length(longest=14336) + repeats + kl_in_reward(coef=0.01)"`. The paper punishes answers within 16
+tokens of the limit, here those that reach it. The values of the cosine, 40-grams at -0.05, KL 0.01 and lambda 1 are
+the paper's.
+"""
 
 from __future__ import annotations
 

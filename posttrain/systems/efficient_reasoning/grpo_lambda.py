@@ -1,5 +1,9 @@
 """GRPO-lambda: GRPO in which only the groups that are solved best, a fixed share, are paid for being short; the others
-learn from right and wrong alone, so that accuracy does not collapse."""
+learn from right and wrong alone, so that accuracy does not collapse.
+
+Departures: none known in the reward (the best fifth of the groups, alpha 0.2). GRPO's KL of 0.04 is kept. 8 answers
+per prompt and 16 prompts, of which a fifth is 4 groups, are this package's.
+"""
 
 from __future__ import annotations
 

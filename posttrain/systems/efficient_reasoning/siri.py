@@ -1,5 +1,10 @@
 """SIRI: DAPO whose length limit falls and rises in cycles: tight limits squeeze out what is redundant, wide ones let
-answers grow again from there. What is cut off counts as wrong; there is no length term in the reward."""
+answers grow again from there. What is cut off counts as wrong; there is no length term in the reward.
+
+Departures: none known in the schedule. The paper's cycles take several hundred steps between 16,000 and 8,000 tokens;
+here 100 between `--sampling.max-tokens` and half of it, so that a default run of 40 steps only falls. It takes DAPO's
+numbers, here 8 answers and 4 updates per batch, and groups of equals are dropped, not refilled.
+"""
 
 from __future__ import annotations
 

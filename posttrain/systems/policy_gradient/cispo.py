@@ -1,4 +1,10 @@
-"""CISPO: DAPO's batch with the importance weight clipped instead of the gradient, so that no token falls silent."""
+"""CISPO: DAPO's batch with the importance weight clipped instead of the gradient, so that no token falls silent.
+
+Departures: the paper names no number for the limit; high = 5 is that of ScaleRL (arXiv:2510.13786). DAPO's batch is
+inherited: answers that were cut off are masked, where the paper has DAPO's length penalty, and groups of equals are
+dropped and not replaced. 8 answers per prompt and 4 updates per batch are this package's; the paper speaks of 16
+updates.
+"""
 
 from __future__ import annotations
 

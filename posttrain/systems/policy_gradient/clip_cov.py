@@ -101,7 +101,12 @@ def penalised_marks(batch: Batch, coef: float = 1.0) -> Tensor:
 clip_cov = method(
     grpo.but(
         name="clip-cov", title="Clip-Cov", paper="arXiv:2505.22617",
-        doc="Clip-Cov: GRPO without the gradient of the few tokens that cost the most entropy.",
+        doc="""Clip-Cov: GRPO without the gradient of the few tokens that cost the most entropy.
+
+Departures: the paper draws the tokens at random within the bounds, from the live policy at every update; here those
+of largest covariance are taken, once a step, from the sampler's log-probabilities. The share 2e-4, the bounds 1 and 5
+and no KL are the paper's; 8 answers per prompt and 4 updates per batch are this package's.
+""",
         advantage=without_high_covariance, aggregate=token_mean, terms=(), minibatches=4,
     )
 )  # fmt: skip
@@ -109,7 +114,12 @@ clip_cov = method(
 kl_cov = method(
     grpo.but(
         name="kl-cov", title="KL-Cov", paper="arXiv:2505.22617",
-        doc="KL-Cov: GRPO without a clip, and a KL penalty on the few tokens that cost the most entropy.",
+        doc="""KL-Cov: GRPO without a clip, and a KL penalty on the few tokens that cost the most entropy.
+
+Departures: the paper marks tokens anew at every update, here once a step. The share 2e-3 and the coefficient 1 are
+the paper's for its 7B model; for 32B it marks 2e-4: use `--advantage "kl_cov(ratio=2e-4)"`. 8 answers per prompt and
+4 updates per batch are this package's.
+""",
         advantage=mark_high_covariance, loss=penalised_marks, aggregate=token_mean, terms=(), minibatches=4,
     )
 )  # fmt: skip

@@ -1,6 +1,10 @@
 """CoPG: two answers per prompt, fitted so that their log-ratios to the reference differ as their rewards do; old ones too.
 
-Fully offline with `--rollout "logged(n=2, logp=False)" --task log.jsonl`: nobody needs to know how likely the logged answers were.
+Departures: the paper learns offline, from two answers of anybody's with their scores; by default two fresh answers
+per prompt are sampled here at each step and used twice, in 4 updates. It is fully offline with
+`--rollout "logged(n=2, logp=False)" --task log.jsonl`: nobody needs to know how likely the logged answers were. The
+paper's scores come from a reward model, which must be given (`--reward runs/NAME`, or scores in the log); without one
+the task's own grade is the score. beta 0.1 is this package's and to be tuned.
 """
 
 from __future__ import annotations

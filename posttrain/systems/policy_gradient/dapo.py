@@ -1,4 +1,11 @@
-"""DAPO: GRPO with a higher upper clip, tokens weighed alike, equal groups and unfinished answers left out, no KL."""
+"""DAPO: GRPO with a higher upper clip, tokens weighed alike, equal groups and unfinished answers left out, no KL.
+
+Departures: the paper samples 16 answers to each of 512 prompts and takes 16 updates per batch; here 8 answers
+(`--num-generations 16`) and 4 updates. Its dynamic sampling draws new prompts until the batch is full again; here
+groups of equals are dropped and not replaced, so that a step may learn from few. Its soft penalty for nearly overlong
+answers (16,384 to 20,480 tokens) is not here, only the masking of those cut off. Clip 0.2 and 0.28, the token mean
+and no KL are the paper's.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Decoupled PPO: for stale answers: clipped against the weights as the step begins, weighted for who sampled them."""
+"""Decoupled PPO: for stale answers: clipped against the weights as the step begins, weighted for who sampled them.
+
+Departures: the paper's proximal policy is a moving average of the weights (PPO-EWMA), with a critic and GAE, on
+games; here it is the weights as the step begins, with GRPO's credit and no critic. Where one process samples and
+learns in turn, the sampler is that policy: the correction is 1 up to rounding and this is GRPO's clip without a KL.
+It differs for answers that are stale, logged or replayed. The correction is not truncated (`tis` is).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,11 @@
 """DR-PO: PPO whose answers begin, half of the time, in the middle of a demonstration: states worth seeing need not be found.
 
-The reward is whatever the run names; the paper's is a reward model of preferences over the same data."""
+Departures: the paper first fine-tunes on its demonstrations and trains a reward model of preferences over the same
+data; here neither is done, and both must be given (`--model`, `--reward runs/NAME`), else the task's own grade pays.
+A prompt without a demonstration or a preferred answer starts from a prefix of its gold answer, which is trivial where
+that is a bare number. Half of the prompts are reset (beta 0.5); the authors' code resets all of them (1). 8 answers
+per prompt and the critic are `ppo`'s.
+"""
 
 from __future__ import annotations
 

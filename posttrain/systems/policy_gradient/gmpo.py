@@ -1,4 +1,8 @@
-"""GMPO: GRPO on the geometric mean of an answer's ratios, each token clipped by itself; several updates per step."""
+"""GMPO: GRPO on the geometric mean of an answer's ratios, each token clipped by itself; several updates per step.
+
+Departures: none known in the loss; its limits e^-0.4 and e^0.4 and no KL are the paper's. 8 answers per prompt and 4
+updates per batch are this package's.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""GPG: plain policy gradient, no clip, no KL: centred rewards, larger where many groups taught nothing, tokens alike."""
+"""GPG: plain policy gradient, no clip, no KL: centred rewards, larger where many groups taught nothing, tokens alike.
+
+Departures: where too few groups of a batch differ in reward the authors sample again until a threshold is reached;
+here the step is taken as it is, with the larger alpha, and never refilled. F_norm = 1 is one of the paper's two
+choices; for the other use `--advantage grpo`. 8 answers per prompt and one update per batch are this package's.
+"""
 
 from __future__ import annotations
 

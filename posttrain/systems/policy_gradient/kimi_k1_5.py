@@ -1,4 +1,9 @@
-"""Kimi k1.5: policy mirror descent: centred rewards, and the squared log-ratio of the answer to where the step began."""
+"""Kimi k1.5: policy mirror descent: centred rewards, and the squared log-ratio of the answer to where the step began.
+
+Departures: of the paper's recipe the update alone is here: no length reward, no curriculum and prioritised sampling,
+no partial rollouts, no fresh optimiser at each iteration. The paper names no tau (0.1 here); 8 answers per prompt and
+4 updates per batch (2 passes in 2) are this package's.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,10 @@
 """MIS: GRPO without the answers on which sampler and trainer disagree too much, the others corrected.
 
 Liu et al. 2025, "When speed kills stability: demystifying RL collapse from the training-inference mismatch".
+
+Departures: the authors correct for an inference engine that is not the trainer. Here both share the weights and agree
+up to rounding, so that by default no answer is left out and this is GRPO's clip without a KL; it differs for answers
+that are stale, logged or replayed. The cap 2 is theirs.
 """
 
 from __future__ import annotations

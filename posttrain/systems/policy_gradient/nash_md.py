@@ -75,7 +75,13 @@ def nash_md(
     """Nash-MD: towards the equilibrium of P(pi > pi') - tau KL(pi || ref) + tau KL(pi' || ref); the last policy, not an average.
 
     R = 1/m sum_j P(y > y'_j) - tau log(pi(y) / ref(y));  A = R - 1/2;  y'_j from pi^(1 - beta) ref^beta / Z (`Opponent`)
-    beta: 0 is self-play, 1 the best answer to the reference; the paper's best are 0.125 to 0.375, its tau is 0.008.
+    beta: 0 is self-play, 1 the best answer to the reference.
+
+    Departures: the opponent is sampled from interpolated weights, (1 - beta) theta + beta theta_ref, where the paper
+    mixes the two policies' logits at each token: the same to first order only. tau is 0.05, the paper's 0.008; its
+    best beta are 0.125 to 0.375. Its judge is a learned model of pairs, which must be given:
+    `--reward FILE.py:FUNCTION` of (prompt, a, b), or a reward r (`runs/NAME`), which judges by sigmoid(k (r_a -
+    r_b)); without one the task's own grade is that r.
     """
     if steps < 1 or n < 1 or m < 1:
         raise UserError(f"got steps={steps}, n={n}, m={m}; it takes 1 of each at least")

@@ -2,8 +2,14 @@
 model that learned from outcomes which tokens matter; held by a light KL.
 
 The token-level reward model is the critic's network here. Of 16 answers per prompt it keeps one right and one wrong: were
-there more of one kind, every token would speak for it. The paper also asks hard prompts more often and lets the reward
-model warm up for ten steps; those are left to the run.
+there more of one kind, every token would speak for it.
+
+Departures: the paper gives the token-level reward model a learning rate of its own, freezes the policy for the first
+10 of its 90 steps while that model warms up, and repeats hard prompts up to six times; none of this is here. The
+model starts at 0, where the weight of every token but the last is 0, so that at first the last token alone is
+trained. Its loss is averaged over tokens, so that long answers count more than in the paper. Rewards must be 0 and 1,
+or set `bar`. 16 answers, one right and one wrong kept, KL 0.01 and the factor 0.5 for wrong ones are the released
+settings.
 """
 
 from __future__ import annotations

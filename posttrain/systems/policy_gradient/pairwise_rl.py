@@ -120,6 +120,12 @@ def pairwise_rl(
     P(a wins) = (pi(A | a, b) + pi(B | b, a)) / 2;  R = 1/m sum_j P(y > anchor_j) - beta KL;  1/2: as good as the anchor
     pairs: of the start policy's answers, labelled by the settings' reward (or judge). Anchors: the prompt's own, or m answers
     of the start policy.
+
+    Departures: the paper's judge learns from human preferences, and its anchor is the ground-truth answer. Here the
+    judge learns from 400 pairs of the start policy's own answers, labelled by `--reward` (or by the task's grade)
+    through sigmoid(k (r_a - r_b)), so that no real preference enters and a file of pairs cannot be named; anchors are
+    answers of the start policy unless a row has one of its own (`anchor`). The judge is shown the last message of a
+    prompt alone. beta 0.02, 60 steps and the critic are `ppo`'s and this package's.
     """
     if pairs < 1 or steps < 1 or m < 1:
         raise UserError(f"got pairs={pairs}, steps={steps}, m={m}; it takes 1 of each at least")

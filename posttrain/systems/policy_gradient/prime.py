@@ -87,9 +87,13 @@ def prime(rounds: int = 10, steps: int = 4, beta: float = 0.05) -> Plan:
     """PRIME: in turns, the reward model learns from outcomes of fresh answers, and the policy from its token rewards.
 
     r_t = beta log(pi_prm / pi_ref);  prm: BCE(sigma(sum_t r_t), outcome);  A_t = sum_{s >= t} (r_s - b) + RLOO(outcome)
-    In the paper both learn from the same answers at each step; here the model learns from answers of its own in its turn:
-    those of its own distribution, which starts as the policy's, and `steps` of each make a round.
-    b: what a token of the other answers earns on average; the authors average by answer first, and whiten A over the batch.
+    b: what a token of the other answers earns on average.
+
+    Departures: in the paper policy and reward model learn from the same answers at each step; here the model learns
+    in its turn from answers that it samples itself, which drift from the policy's, `steps` of each making a round. b
+    is what a token of the other answers earns on average; the authors average by answer first, and whiten A over the
+    batch. They give the reward model a rate of its own (1e-6 against 5e-7), sample 4 answers per prompt, 8 here, and
+    keep prompts of middling accuracy only, which is not done here. beta 0.05 is the paper's.
     """
     if rounds < 1 or steps < 1:
         raise UserError(f"got rounds={rounds}, steps={steps}; each is at least 1")

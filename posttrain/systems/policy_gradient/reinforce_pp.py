@@ -1,4 +1,10 @@
-"""REINFORCE++: PPO's clipped loss without a critic; credit is the KL-shaped return, whitened over the whole batch."""
+"""REINFORCE++: PPO's clipped loss without a critic; credit is the KL-shaped return, whitened over the whole batch.
+
+Departures: the paper needs one answer per prompt, here 8 are sampled as in GRPO though no group is formed; its
+variant with a group baseline is not here. It takes several updates per batch, here one (`--minibatches 4`). The
+reward model of its RLHF runs must be given (`--reward runs/NAME`); without one the task's own grade pays. The KL
+price 0.01 is this package's.
+"""
 
 from __future__ import annotations
 

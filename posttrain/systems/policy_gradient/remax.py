@@ -1,6 +1,8 @@
 """ReMax: REINFORCE whose baseline is what the likeliest answer earned: one more answer instead of a critic.
 
-The KL is part of the reward, at RLOO's price; the baseline has none.
+Departures: the KL is part of the reward at RLOO's price, 0.03, and the greedy answer pays none; the paper tunes its
+own. Its reward model must be given (`--reward runs/NAME`); without one the task's own grade pays. One answer per
+prompt and its greedy baseline are the paper's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""SAPO: GRPO with a soft gate in the place of the clip; several updates per step, without which the gate is open."""
+"""SAPO: GRPO with a soft gate in the place of the clip; several updates per step, without which the gate is open.
+
+Departures: none known in the loss; temperatures 1 and 1.05 and no KL are the paper's. 8 answers per prompt and 4
+updates per batch are this package's.
+"""
 
 from __future__ import annotations
 

@@ -25,8 +25,13 @@ def spo_minimaximalist(steps: int = 60, n: int = 8, k: float = 1.0, orders: str 
     """SPO: self-play preference optimisation; one learner against itself, on average the minimax winner.
 
     R_i = 1/(n - 1) sum_{j != i} P(y_i > y_j);  y_1..y_n from the policy as it is, so the reward moves with it
-    The judge: --reward FILE.py:FUNCTION of (prompt, a, b), or any reward r by sigmoid(k (r_a - r_b)). orders: see
-    rewards/scorers/pairwise.py. The paper's guarantee is for the average of the policies over time, not for the last.
+    orders: see rewards/scorers/pairwise.py.
+
+    Departures: the paper's guarantee is for the average of the policies over time; none is kept, the last one is the
+    result, and with no KL or entropy term it may circle around it. Rewards are compared among 8 fresh answers; the
+    paper also keeps a queue of older ones. Its judge must be given: `--reward FILE.py:FUNCTION` of (prompt, a, b), or
+    any reward r, which judges by sigmoid(k (r_a - r_b)); without one the task's own grade is that r. The optimiser is
+    free in the paper; here it is PPO's clip without a std.
     """
     if steps < 1 or n < 2:
         raise UserError(f"got steps={steps}, n={n}; it takes 1 step, and 2 answers to compare")

@@ -121,7 +121,12 @@ def text2grad(steps: int = 60, critic: str = "task", beta: float = 0.02) -> Plan
 
     r_t = delta_t - beta log(pi / pi_ref);  delta_t = +1 in good spans, -1 in poor ones, 0 elsewhere;  GAE, PPO's clip
     critic: mine.py:function, a function of (prompt, answer) that returns words with {"good": [...], "poor": [...]} in them.
-    The paper trains a language model to write these; "task" praises or blames the whole answer.
+    "task" praises or blames the whole answer.
+
+    Departures: the paper trains a language model to write critiques with quoted spans, from a stronger model's; here
+    that model is not built and `critic` must be a function of yours. By default the task's own grade praises or
+    blames the whole answer, which is PPO with a reward of +1 or -1 on every token. `--reward` is ignored. KL price
+    0.02 and the critic network are `ppo`'s.
     """
     file, _, name = critic.rpartition(":")
     if critic != "task" and not file.endswith(".py"):

@@ -1,6 +1,10 @@
 """TIS: GRPO corrected for a sampler that is not quite the trainer (another engine or precision), weights truncated at 2.
 
 Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training".
+
+Departures: the authors correct for an inference engine that is not the trainer. Here both share the weights and agree
+up to rounding, so that by default the weights are 1 and this is GRPO's clip without a KL; it differs for answers that
+are stale, logged or replayed. The cap 2 is theirs.
 """
 
 from __future__ import annotations

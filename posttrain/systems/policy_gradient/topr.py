@@ -1,6 +1,10 @@
 """TOPR: many passes over old answers without a leash: the right ones are imitated, the wrong ones pushed down until rare.
 
-Here the answers are sampled each step and used four times; learn from a log with `--rollout logged --task log.jsonl`.
+Departures: the paper learns offline from a set of answers, resampled in rounds, and chooses right and wrong ones so
+that about 10 to 20% of the weight is on the right; here answers are sampled at each step and used four times in 8
+updates, so that they are nearly on policy and the taper hardly binds, and none are chosen. Learn from a log with
+`--rollout logged --task log.jsonl`. The limits of the weights are the paper's; the bar c = 0.5 is its baseline 0 for
+rewards of 0 and 1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,11 @@
-"""TreePO: answers grow as a tree that shares prefixes, and each is compared with the leaves under each of its ancestors."""
+"""TreePO: answers grow as a tree that shares prefixes, and each is compared with the leaves under each of its ancestors.
+
+Departures: the paper's segments have 512 tokens and its trees 16 leaves; here 16 and 8: use
+`--rollout "tree(n=16, fork=(512, 2))"`. It forks the root into 2 to 8 at random, stops paths that repeat themselves
+and shares the cache of prefixes; here the root forks as other nodes do, nothing is stopped and each segment reads its
+prefix again. DAPO's masking of answers that were cut off is inherited (`--select zero_variance` takes it off), and
+groups of equals are not refilled.
+"""
 
 from __future__ import annotations
 

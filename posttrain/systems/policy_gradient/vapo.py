@@ -1,6 +1,9 @@
 """VAPO: PPO with a critic for long answers: length-adaptive GAE, a higher upper clip, tokens alike, right answers imitated.
 
-The paper trains the critic alone before the first step; here it starts with the policy.
+Departures: the paper trains the critic alone before the first step and gives it twice the policy's learning rate;
+here both start together at one rate. Its loss on right answers is divided by their tokens, here by all. It takes one
+pass over a batch of 512 prompts, here 2 passes in 2 minibatches over 16. 16 answers per prompt, alpha 0.05, clip 0.2
+and 0.28 and the weight 0.1 are the paper's.
 """
 
 from __future__ import annotations

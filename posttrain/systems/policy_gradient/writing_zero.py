@@ -87,8 +87,11 @@ def writing_zero(steps: int = 60, n: int = 8, limit: float = 0.6, k: float = 1.0
     """Writing-Zero (BRPO): bootstrapped relative policy optimisation, for tasks where answers can only be compared.
 
     A_i = R_i = 1 if y_i beats y_ref, else -1;  y_ref: one of the n, at random;  groups with |mean R| > limit go
-    The judge: --reward FILE.py:FUNCTION of (prompt, a, b), or any reward r by sigmoid(k (r_a - r_b)). The paper's judge is a
-    model that writes a critique first, trained by RL; here it is given. The paper has n = 16.
+
+    Departures: the paper's judge is a model that states principles, writes a critique and scores two texts, trained
+    by RL; it is not built and must be given: `--reward FILE.py:FUNCTION` of (prompt, a, b), or any reward r, which
+    judges by sigmoid(k (r_a - r_b)); without one the task's own grade is that r. The paper has 16 answers per prompt,
+    here 8 (`--plan.n 16`). A tie earns 0 here, and groups that go are not replaced; the limit 0.6 is this package's.
     """
     if steps < 1 or n < 3:
         raise UserError(f"got steps={steps}, n={n}; it takes 1 step, and a reference with 2 others")

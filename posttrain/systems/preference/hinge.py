@@ -1,4 +1,10 @@
-"""Hinge (SLiC): DPO that leaves a pair alone once its margin is safe."""
+"""Hinge (SLiC): DPO that leaves a pair alone once its margin is safe.
+
+Departures: this is the hinge of RSO (arXiv:2309.06657, "hinge-norm"), with a margin against the reference; SLiC's own
+is of the log-likelihoods themselves, without a reference, plus a cross-entropy term that keeps the policy near its
+fine-tuned start, which is not here. The paper's pairs are its policy's samples ranked by a model; here they must be
+given (`--task pairs.jsonl`). beta 0.1 is this package's. Steps and rate are `dpo`'s: 640 pairs, not a pass.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Process reward model: from steps labelled by finishing them many times (Math-Shepherd), how likely an answer so far ends right."""
+"""Process reward model: from steps labelled by finishing them many times (Math-Shepherd), how likely an answer so far ends right.
+
+Departures: the paper labels a step right if any of its continuations ends right (hard estimation); here the label is
+the share that does. Its steps are lines, finished 8 times by another model; here sentences, finished 4 times by the
+policy itself. Labelled steps must come with the rows (`steps`, as `posttrain run "pure(prm_steps=20)"` writes them),
+so that a plain task is refused.
+"""
 
 from __future__ import annotations
 

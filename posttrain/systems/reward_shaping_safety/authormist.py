@@ -2,6 +2,10 @@
 
 The neutral mechanism of AuthorMist, for any scoring service (readability, style, toxicity) that you may call:
 posttrain run authormist --reward "http-scorer(url='http://localhost:8000/score')"
+
+Departures: only the neutral mechanism is here, with a scorer of yours; the paper's service, its texts and its check
+of the meaning are not. A scorer must be named: without `--reward` the task's own grade pays, and no warning is given.
+KL 0.001 is in the paper's range.
 """
 
 from __future__ import annotations

@@ -2,6 +2,11 @@
 
 aux: what a debate said, a function around `Debate`
 posttrain run debate-reward --reward "task + 0*mine.py:aux" --shaping "blend(phi=(0, 0.5, 0.5)) + kl_in_reward"
+
+Departures: the paper trains double DQN offline on records of patients, a judge from preferences and debaters by
+self-play over 6 pieces of evidence. Here `Debate` is over rows of features, with a table as judge and debaters that
+are greedy or play minimax, for Python only; nothing debates a text. As run this is PPO on the task's own grade: the
+debate has the weight 0 until `--reward` has a component `aux` and `--shaping` gives it one, as above.
 """
 
 from __future__ import annotations

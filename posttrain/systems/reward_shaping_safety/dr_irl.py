@@ -1,5 +1,12 @@
 """DR-IRL: a reward learned from demonstrations alone (they must score above the policy's own answers), then GRPO-S, whose
-credit is scaled by how hard the prompt is."""
+credit is scaled by how hard the prompt is.
+
+Departures: as run this is GRPO on the task's own grade: the scaling needs the components `similarity` and
+`demonstration`, which no scorer here gives; without them both factors are 1 and no warning is given. The paper's
+rounds of inverse RL, its reward model for each of seven categories of harm, its balanced demonstrations and its text
+encoder are not here; `irl_pairs` makes one round's pairs in Python. The forms of the factors were taken from
+summaries of the paper.
+"""
 
 from __future__ import annotations
 

@@ -162,6 +162,12 @@ def hc_rlhf(
 
     passes if mean c + s / sqrt(n) t_{1 - delta, n - 1} <= limit on n answers to prompts that training has not seen
     cost: a reward like any other ("mine.py:harm"), counted as bad. Else it ends with: no solution found.
+
+    Departures: the paper trains a reward and a cost model from separate preferences; here both must be given
+    (`--reward`, `--plan.cost runs/NAME`), and by default safe means at most 60 words. Its guarantee needs fresh
+    prompts: where the test set has fewer than n = 200, prompts come again and the bound is too tight. Candidates are
+    trained by PPO, the authors' by RLOO with two answers; they step log lambda without dividing by 1 + lambda, and
+    count a batch's own error 4 times, here once. delta 0.05 and the inflation 2 are theirs.
     """
     if steps < 1 or n < 2:
         raise UserError(f"got steps={steps}, n={n}; it takes 1 step and a test of 2 answers at least")

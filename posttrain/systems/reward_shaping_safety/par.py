@@ -102,6 +102,10 @@ def par(steps: int = 60, m: int = 1, k: float = 1.0, beta: float = 0.005) -> Pla
     """PAR: PPO whose reward is the preference for an answer over m answers of the start policy to the same prompt.
 
     R = 1/m sum_j sigmoid(k (r - r_ref_j)) - beta KL;  r: the reward that the settings name (--reward)
+
+    Departures: none known in the shaping: m = 1, k = 1 and a KL price of 0.005 are the paper's. Its reward model must
+    be given (`--reward runs/NAME`, or a Hugging Face folder); without one the task's own grade is compared. Its start
+    is a fine-tuned model; here `--model` as it is. 8 answers per prompt and the critic are `ppo`'s.
     """
     if steps < 1 or m < 1:
         raise UserError(f"got steps={steps}, m={m}; it takes 1 step and 1 reference answer at least")

@@ -1,4 +1,11 @@
-"""Reward-robust RLHF: PPO on the nominal reward mixed with the worst that an ensemble of reward models says."""
+"""Reward-robust RLHF: PPO on the nominal reward mixed with the worst that an ensemble of reward models says.
+
+Departures: the paper's reward model has several Gaussian heads on one network, and its nominal reward is that of the
+surest. Here such heads exist for Python alone, on features of a toy (`GaussianHeads`); a run takes the components of
+`--reward` as members and their sum as the nominal reward, so that "a + b" sets a sum beside the least of its parts,
+on unlike scales. With one component, as by default (the task's own grade), the mix changes nothing and this is PPO.
+lam 0.6 and the KL price 0.02 are this package's.
+"""
 
 from __future__ import annotations
 

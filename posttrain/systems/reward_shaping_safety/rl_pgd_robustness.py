@@ -135,6 +135,12 @@ def rl_pgd_robustness(problems: int = 8, most: float = 1.0) -> Plan:
 
     delta <- P_eps(delta - step sign(grad CE(model(x + delta), best-scored of several different outputs)))
     Margins in units of the embeddings' root mean square, up to `most`: by guided search, and by random changes.
+
+    Departures: the paper changes sound given to an audio-language model; here embeddings of a text are changed, with
+    harmless labels: what the model itself would have answered first, so that `--task` gives prompts only. One token
+    is scored, not an answer. The control is random corners of the ball, which is weak; plain PGD against the label at
+    as many gradients is not here. Only native decoders can be measured, and nothing is hardened in the plan (`harden`
+    is a function for Python).
     """
     if problems < 1 or not most > 0:
         raise UserError(f"got problems={problems}, most={most}; it takes 1 problem and a change of more than 0")

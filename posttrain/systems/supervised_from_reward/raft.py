@@ -1,4 +1,10 @@
-"""RAFT: sample, keep each prompt's best answer, imitate it; supervised learning on one's own best."""
+"""RAFT: sample, keep each prompt's best answer, imitate it; supervised learning on one's own best.
+
+Departures: the paper ranks 1,024 or more prompts' answers per round and imitates the best for several epochs, for 20
+rounds; here a round is one step of 16 prompts and one update: `--prompts 1024 --epochs 4 --minibatches 64` is near
+it. Its ranking over all prompts and its discarding of broken texts are not here. The reward model must be given
+(`--reward runs/NAME`); without one the task's own grade ranks.
+"""
 
 from __future__ import annotations
 
