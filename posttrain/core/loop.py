@@ -85,7 +85,7 @@ class Loop:
         """Call this event on every callback and monitor that has it."""
         if event == "on_rollouts":
             self.watch.lap("sampling")
-        for callback in (*self.callbacks, *self.monitors):
+        for callback in {id(c): c for c in (*self.callbacks, *self.monitors)}.values():  # some are both
             react = getattr(callback, event, None)
             if callable(react):
                 react(self, *args)

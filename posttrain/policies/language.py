@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -23,7 +24,9 @@ from posttrain.models.heads import Critic, ScalarHead
 from posttrain.models.layout import Rows, hidden_states, stacked
 from posttrain.models.likelihood import CHUNK, likelihood
 from posttrain.models.sampling import Sample, generate
+from posttrain.policies.template import rendered
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 STREAMS = frozenset({"logp_BT", "entropy_BT", "value_BT", "score_B"})
 
 
@@ -57,13 +60,19 @@ class LanguagePolicy(Actor, nn.Module):
         """The prompt as the policy sees it: its chat template, ending where the answer begins."""
         content = only_text(prompt.content)
         if getattr(self.tokenizer, "chat_template", None):
-            text = self.tokenizer.apply_chat_template(content, tokenize=False, add_generation_prompt=True)
+            text = rendered(self.tokenizer, content)
         else:
             text = "\n".join(str(m["content"]) for m in content)
-        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids = self._ids(text, f"prompt {prompt.id!r}")
         if not ids:
             raise UserError(f"prompt {prompt.id!r} is empty after tokenisation")
         return torch.tensor(ids, dtype=torch.long)
+
+    def _ids(self, text: str, what: str) -> list[int]:
+        if not text.isascii() and _SURROGATE.search(text):
+            raise UserError(f"{what} holds half of a character (a lone surrogate), which is not text; take it out")
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
 
     def decode(self, tokens: Tensor) -> str:
         text: str = self.tokenizer.decode(tokens.tolist(), skip_special_tokens=True)
@@ -85,18 +94,11 @@ class LanguagePolicy(Actor, nn.Module):
 
     def written(self, prompt: Prompt, text: str) -> Rollout:
         """An answer that somebody else wrote, as a rollout: the end token is an action too."""
-        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"] + [self.tokenizer.eos_token_id]
+        ids = self._ids(text, f"an answer to prompt {prompt.id!r}") + [self.tokenizer.eos_token_id]
         actions = torch.tensor(ids, dtype=torch.long)
         T = len(ids)
-        return Rollout.single(
-            prompt,
-            self.observe(prompt),
-            actions,
-            torch.zeros(T),
-            torch.ones(T, dtype=torch.bool),
-            text,
-            origin=Origin.WRITTEN,
-        )
+        own_T = torch.ones(T, dtype=torch.bool)
+        return Rollout.single(prompt, self.observe(prompt), actions, torch.zeros(T), own_T, text, origin=Origin.WRITTEN)
 
     # ---- sampling
 
@@ -275,8 +277,8 @@ def between(tokenizer: Any, messages: Sequence[Message]) -> str:
     if not getattr(tokenizer, "chat_template", None):
         return "".join(f"\n{m['content']}\n" for m in messages)
     said = [{"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"}]
-    before = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=False)
-    after = tokenizer.apply_chat_template([*said, *messages], tokenize=False, add_generation_prompt=True)
+    before = rendered(tokenizer, said, answering=False)
+    after = rendered(tokenizer, [*said, *messages])
     at = before.rfind(tokenizer.eos_token)
     if at < 0 or not after.startswith(before):
         raise UserError(

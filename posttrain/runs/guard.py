@@ -59,6 +59,8 @@ class Guard:
         """Before the update: do answers come from the distribution that is trained?"""
         if loop.method.scores:
             return
+        if not loop.shared:  # each role has a policy of its own
+            groups = [g for g in groups if all(r.role == loop.learner.goal.rows for r in g.rollouts)]
         self.cut = self.truncation.look(step, groups, loop.learner.policy, loop.config.sampling)
 
     def check(self, step: int, groups: list[Group], seen: dict[str, float], loop: Any) -> Finding | None:

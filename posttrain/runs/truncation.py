@@ -21,6 +21,7 @@ from torch import Tensor
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Origin, Rollout
 from posttrain.models.layout import Rows, hidden_states
+from posttrain.policies.language import LanguagePolicy
 
 LIMIT = 25.0  # e^25 = 7e10 tokens between false alarms, of each cut
 _LEAK = 0.02  # e: the share of draws that a sampler with a cut may still make outside, by rounding
@@ -72,7 +73,8 @@ class Truncation:
 def comparable(policy: Any, how: Sampling) -> bool:
     """Whether answers are drawn from the whole distribution, by a language model whose logits can be read."""
     whole = how.temperature > 0 and not how.raw_logp and (how.top_k, how.top_p, how.min_p) == (0, 1.0, 0.0)
-    return whole and hasattr(getattr(policy, "model", None), "logits") and policy.temperature == how.temperature
+    plain = isinstance(policy, LanguagePolicy) and type(policy).forward is LanguagePolicy.forward
+    return whole and plain and policy.temperature == how.temperature
 
 
 def drawn(r: Rollout, step: int) -> bool:
