@@ -25,7 +25,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from posttrain.core.errors import UserError
-from posttrain.runs.tables import Tables, file_digest, read_table, size_of, write_table
+from posttrain.runs.tables import Tables, intact, read_table, size_of, write_table
 
 FORMAT = 2
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -145,7 +145,7 @@ def _load_table(path: Path, want: dict[str, Any]) -> dict[str, Tensor]:
         size = path.stat().st_size
         if size != want["bytes"]:
             raise Damaged(f"{path.name} has {size} bytes, {want['bytes']} were written")
-        if file_digest(path) != want["sha256"]:
+        if not intact(path, want):
             raise Damaged(f"{path.name} is not what was written")
         return read_table(path)
     except (OSError, SafetensorError) as error:
