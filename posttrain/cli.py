@@ -45,7 +45,8 @@ INTERRUPTED = 130  # 128 + SIGINT, the convention of shells
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit code: 0 fine, 1 a finding (audit, check), 2 a mistake in the command, 130 interrupted."""
+    """The exit code: 0 fine, 1 a finding (audit, check, sweep), 2 a mistake in the command, 75 stopped by SIGTERM or a time limit
+    and to be continued (run, sweep), 130 interrupted."""
     argv = sys.argv[1:] if argv is None else list(argv)
     try:
         code = dispatch(argv)

@@ -10,11 +10,11 @@ from typing import Any
 
 from posttrain.core.config import differences as changed
 from posttrain.core.errors import UserError
-from posttrain.evals.intervals import interval
+from posttrain.evals.intervals import estimate, student
 from posttrain.runs.reading import read_json, read_run
 from posttrain.runs.run import Run
 
-_ALIKE = ("name", "contents", "inputs", "begun", "base")  # of every run its own, or told by another setting
+_ALIKE = ("name", "begun", "base")  # of every run its own, or told by another setting
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,8 @@ def _arm(folder: Path, told: dict[str, Any], first: dict[str, Any], same: bool, 
     row = read_run(folder, folder.parent)
     after, base = _numbers(told.get("after")), _numbers(first.get("after"))
     mean, low, high = _interval(after)
-    ahead = _interval([b - a for a, b in zip(base, after, strict=True)]) if same else (math.nan,) * 3
+    gaps = [b - a for a, b in zip(base, after, strict=True) if math.isfinite(b - a)] if same else []
+    ahead = (_mean(gaps), *student(gaps))
     return Arm(
         row.name, row.state, row.step, row.seconds, str(told.get("name") or row.score), _mean(_numbers(told.get("before"))),
         mean, low, high, *ahead, curve,
@@ -100,8 +101,8 @@ def _mean(values: Sequence[float]) -> float:
 
 def _interval(values: Sequence[float]) -> tuple[float, float, float]:
     """Mean and 95% interval over problems; those that could not be scored are left out."""
-    finite = [x for x in values if math.isfinite(x)]
-    return (_mean(finite), *interval(finite)) if finite else (math.nan,) * 3
+    found = estimate([[x] for x in values if math.isfinite(x)])
+    return found.mean, found.low, found.high
 
 
 def _strict(x: Any) -> Any:

@@ -110,7 +110,7 @@ def agreed(label: Path, old: dict[str, Any], new: dict[str, Any], extend: bool, 
     """
     known = with_defaults(old, new)
     if "inputs" not in old and "inputs" in new:
-        known |= {"inputs": new["inputs"]}  # a run of an earlier version, which did not keep them
+        known |= {k: new[k] for k in ("inputs", "contents") if k in new}  # an earlier version, which did not keep them
     if saved and isinstance(old.get("begun"), dict) and isinstance(new.get("begun"), dict):
         known |= {"begun": {k: new["begun"].get(k, v) if k != "optimizer" else v for k, v in old["begun"].items()}}
     changed = differences(known, new)

@@ -26,6 +26,14 @@ from posttrain.runs.trained import (
     weights_digest,
 )
 
+_TRAINED = (
+    "lora",
+    "lora_targets",
+    "adapter",
+    "merge_adapter",
+    "bits",
+)  # settings that say which parameters are trained
+
 
 @dataclass
 class Start:
@@ -49,6 +57,10 @@ class Start:
         out: dict[str, Any] = {"inputs": inputs(config.reward, self.use)}
         which = find_trained(config.model, runs) if model else None
         if which is not None:
+            if which.folder.resolve() == (Path(runs) / config.name).resolve():
+                raise UserError(
+                    f"{which} cannot begin with itself; use another --name, or more --steps to go on with it"
+                )
             begun: dict[str, Any] = {config.model: weights_digest(which)}
             begun |= {"optimizer": self.optimizer} if self.source else {}
             out |= {"base": base_model(which), "begun": begun}
@@ -57,6 +69,8 @@ class Start:
     def resolved(self, config: Config, runs: str | Path) -> Config:
         """The settings with the model's folder where it is named as a run; a name that is nearly a run's is an error."""
         if which := find_trained(config.model, runs):
+            if config.adapter:
+                raise UserError(f"{which} is a run, which has its own adapters; --adapter is of a model")
             return dataclasses.replace(config, model=str(which))
         check_name_of_run(config.model, runs)
         return config
@@ -67,15 +81,15 @@ class Start:
         if which is None or not self.optimizer:
             return load_policy(self.resolved(config, runs))
         with Run.open(which.folder) as run:
-            was = {k: run.config.get(k, 0) for k in ("lora", "bits")}
-        now = {"lora": config.lora, "bits": config.bits}
+            was = {k: run.config.get(k, getattr(Config(), k)) for k in _TRAINED}
+        now = {k: getattr(config, k) for k in _TRAINED}
         if was != now:
-            told = " ".join(f"--{k} {v}" for k, v in was.items() if v != now[k])
+            told = " ".join(f"--{k.replace('_', '-')} {v!r}" for k, v in was.items() if v != now[k])
             raise UserError(
                 f"the optimiser state of {which} is of other parameters (it was trained with {told}); use that here too, or "
                 "--no-optimizer to begin with its weights alone"
             )
-        if not config.lora:
+        if not config.lora and not config.adapter:
             return load_policy(self.resolved(config, runs))
         policy, _ = load_trained(which, load_policy, config.device, config.dtype)
         policy.temperature, policy.layout = config.sampling.temperature or 1.0, config.layout

@@ -124,7 +124,7 @@ class Watch:
         self.close()
         curve = [v for _, v in loop.run.store.series(self.curve, loop.phase)]  # a resumed run's earlier steps too
         if not self.seen and curve:
-            self.console.print("this run had already finished; use --fresh to start over")
+            self.console.print("this run had already finished; more --steps go on with it, --fresh starts over")
         report(self.console, before, after, summary, curve, self.curve)
         if "best" in summary and summary["best"]["step"] <= loop.done:
             told = f"the best held-out {after.name} was after step {summary['best']['step']}: {loop.config.name}@best"

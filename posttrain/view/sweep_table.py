@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from posttrain.core.terminal import printable
-from posttrain.evals.intervals import interval
+from posttrain.evals.intervals import student
 from posttrain.view.figures import duration, mean, percent, short
 from posttrain.view.report import next_steps
 
@@ -61,7 +61,9 @@ def row(cell: Any, jobs: Sequence[Any], name: str) -> dict[str, Any]:
     """Means over the seeds of one setting."""
     ended = [job.summary for job in jobs if job.summary is not None]
     after = [float(x) for s in ended if (x := s.get(f"{name}_after")) is not None]
-    low, high = interval(after) if len(after) > 1 else (math.nan, math.nan)
+    low, high = student(after)
+    if name == "accuracy":
+        low, high = max(low, 0.0), min(high, 1.0)
     return {
         "values": [value for _, value in cell],
         "runs": len(jobs),

@@ -234,3 +234,16 @@ def test_training_goes_on_when_nobody_reads_its_output(monkeypatch: pytest.Monke
     assert done == 3
     stream.flush()
     stream.close()
+
+
+def test_the_interval_of_a_sweep_is_over_seeds() -> None:
+    """0.5, 0.6, 0.7: mean 0.6, standard error 0.1 / sqrt(3), t(2) = 4.303: 0.6 -+ 0.248."""
+    from posttrain.commands.sweep import Job
+    from posttrain.view.sweep_table import row
+
+    cell = (("lr", "1e-4"),)
+    jobs = [Job(cell, i, "x", [], {"accuracy_before": 0.1, "accuracy_after": x}) for i, x in enumerate((0.5, 0.6, 0.7))]
+    found = row(cell, [*jobs, Job(cell, 3, "x", [], None, "failed")], "accuracy")
+    assert (found["runs"], found["ended"], found["mean"]) == (4, 3, pytest.approx(0.6))
+    assert found["interval"] == "35.2% to 84.8%"
+    assert row(cell, jobs[:1], "accuracy")["interval"] == ""

@@ -103,6 +103,11 @@ def test_another_run_as_the_model(tmp_path: Path) -> None:
     now = weights(tmp_path / "second")
     assert all(torch.equal(x, now[k]) for k, x in made.state_dict().items() if k in now)
     assert any(not torch.equal(now[k], was[k]) for k in was)
+    with pytest.raises(UserError, match="cannot begin with itself"):
+        small(tmp_path, name="second", model="second", fresh=True)
+    assert weights(tmp_path / "second").keys() == now.keys()  # and nothing was deleted
+    with pytest.raises(UserError, match="second is a run, which has its own adapters"):
+        small(tmp_path, name="third", model="second", adapter="some/folder")
     with pytest.raises(UserError, match="no run named 'smal'"):
         small(tmp_path, name="third", model=f"{tmp_path}/smal")
 
@@ -119,7 +124,9 @@ def test_adapters_are_merged_into_a_model_and_kept_with_their_optimiser(tmp_path
             seen["updates"] = loop.learner.updates
 
     small(tmp_path, name="whole", model="small", steps=1, callbacks=[First()])
-    merged = merged_state(trained.model)
+    merged, now = merged_state(trained.model), weights(tmp_path / "whole")
+    assert any(not torch.equal(x, now[f"model.{k}"]) for k, x in merged.items() if f"model.{k}" in now)  # they learn
+    assert not any("lora" in k for k in now)
     assert all(torch.equal(x, merged[k]) for k, x in seen["state"].items() if k in merged)
     with pytest.raises(
         UserError, match=r"optimiser state of .*small is of other parameters .*--lora 2.*--no-optimizer"

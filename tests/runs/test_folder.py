@@ -116,10 +116,12 @@ def test_names_that_cannot_be_folders(name: str) -> None:
 
 
 def test_no_method_task_or_plan_leaves_the_folder_of_runs(tmp_path: Path) -> None:
-    small(tmp_path / "runs", method=pt.find_method("grpo(name='../../evil')"), name="")
+    small(tmp_path / "runs", method=pt.find_method("grpo").but(name="../../evil"), name="")
     assert [p.name for p in tmp_path.iterdir()] == ["runs"] and [p.name for p in (tmp_path / "runs").iterdir()] == [
         "evil-count"
     ]
+    with pytest.raises(UserError, match="no parameter 'name' that can be typed"):
+        pt.run(method="grpo(name='../../evil')", runs=tmp_path / "runs")
     with pytest.raises(UserError, match="cannot be a file name"):
         pt.run(method="rlhf-workflow", name="../../x", runs=tmp_path / "runs")
     long = made_name("grpo", "x" * 300)
