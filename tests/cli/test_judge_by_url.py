@@ -81,7 +81,9 @@ def test_our_own_server_answers_and_judges(served: str, tmp_path: Path) -> None:
     judge = (
         f"judge(url='{served}', rubric='What is 2+3? Answer only.', high=1000000, max_tokens=24, cache='{tmp_path}')"
     )
-    told = json.loads(call("eval", "--reward", judge, *few).out)
+    first = call("eval", "--reward", judge, *few)
+    assert first.code == 0, first.err
+    told = json.loads(first.out)
     again = json.loads(call("eval", "--reward", judge, *few).out)
     assert told["failed"] == 0 and told["reward"] == again["reward"] > 0
 
