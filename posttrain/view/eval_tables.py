@@ -69,9 +69,9 @@ def pair_tables(console: Console, found: dict[str, Any]) -> None:
 
 
 def by_table(console: Console, head: Sequence[str], cells: Sequence[Sequence[Any]]) -> None:
-    table = Table(
-        *(Text(printable(name, one_line=True)) for name in head)
-    )  # data may hold what rich or a terminal would obey
+    table = Table()
+    for name in head:  # data may hold what rich or a terminal would obey
+        table.add_column(Text(printable(name, one_line=True)))
     for row in cells[:MOST]:
         table.add_row(*(Text(printable(x, one_line=True)[:60]) for x in row))
     console.print(table)
