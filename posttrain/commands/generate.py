@@ -195,7 +195,7 @@ def row(prompt: Any, r: Any, tokens: bool) -> dict[str, Any]:
     from posttrain.evals.figures import row as told
 
     found = told(prompt, r)
-    out = {k: found[k] for k in ("id", "sample", "prompt", "gold")} | {"completion": r.text, "stop": found["stop"]}
+    out = {k: found[k] for k in ("id", "sample", "prompt", "gold")} | {"response": r.text, "stop": found["stop"]}
     if r.reward is not None:
         out |= {"reward": found["reward"], "components": found["components"]}
     if tokens and len(r):

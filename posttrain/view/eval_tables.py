@@ -8,7 +8,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from posttrain.core.terminal import printable
 from posttrain.view.figures import percent, short
 
 MOST = 40  # rows of a table by column; the JSON has all of them
@@ -18,7 +20,7 @@ def answer_tables(console: Console, found: dict[str, Any], name: str, told: str)
     """Score, pass@k, maj@k, lengths; then by column."""
     shown = percent if name == "accuracy" else short
     title = f"{found['model']} on {found['task']}: {found['problems']} problems, {found['n']} answers each"
-    console.print(title, style="bold", markup=False)
+    console.print(printable(title, one_line=True), style="bold", markup=False)
     table = Table("", "mean", "95% interval")
     table.add_row(name, shown(found[name]), span(found["interval"], shown))
     for kind, word in (("pass_at_k", "pass"), ("maj_at_k", "maj")):
@@ -29,7 +31,7 @@ def answer_tables(console: Console, found: dict[str, Any], name: str, told: str)
     console.print(table)
     console.print(f"interval: {found['interval_by']}", style="dim")
     if told:
-        console.print(told, style="yellow", markup=False)
+        console.print(printable(told, one_line=True), style="yellow", markup=False)
     if "rows" in found:
         cells = [(r["value"], r["problems"], shown(r["mean"]), span(r["interval"], shown)) for r in found["rows"]]
         by_table(console, (found["by"], "problems", name, "95% interval"), cells)
@@ -38,7 +40,7 @@ def answer_tables(console: Console, found: dict[str, Any], name: str, told: str)
 def pair_tables(console: Console, found: dict[str, Any]) -> None:
     """Accuracy, margin and calibration on pairs; then by column."""
     title = f"{found['model']} on {found['task']}: {found['pairs']} pairs, scored by {found['scored_by']}"
-    console.print(title, style="bold", markup=False)
+    console.print(printable(title, one_line=True), style="bold", markup=False)
     table = Table("", "mean", "95% interval")
     table.add_row("accuracy", percent(found["accuracy"]), span(found["interval"], percent))
     table.add_row("margin", short(found["margin"]), span(found["margin_interval"], short))
@@ -67,9 +69,11 @@ def pair_tables(console: Console, found: dict[str, Any]) -> None:
 
 
 def by_table(console: Console, head: Sequence[str], cells: Sequence[Sequence[Any]]) -> None:
-    table = Table(*head)
+    table = Table()
+    for name in head:  # data may hold what rich or a terminal would obey
+        table.add_column(Text(printable(name, one_line=True)))
     for row in cells[:MOST]:
-        table.add_row(*(str(x)[:60] for x in row))
+        table.add_row(*(Text(printable(x, one_line=True)[:60]) for x in row))
     console.print(table)
     if len(cells) > MOST:
         console.print(f"and {len(cells) - MOST} more; --json has all of them", style="dim")

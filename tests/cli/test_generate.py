@@ -75,7 +75,7 @@ def test_what_is_written_can_be_learned_from(questions: Path, tmp_path: Path) ->
     small = ("--steps", "1", "--prompts", "2", "--eval-problems", "0", "--runs", str(tmp_path), "--quiet")
     said = call("run", "topr", "--rollout", "logged", "--task", str(out), "--name", "logged", *small)
     assert said.code == 0, said.err
-    said = call("run", "sft", "--task", f"{out}(answer='completion')", "--name", "sft", *small)
+    said = call("run", "sft", "--task", f"{out}", "--name", "sft", *small)
     assert said.code == 0, said.err
 
 
@@ -86,7 +86,7 @@ def test_answers_that_did_not_come_are_asked_for_again(questions: Path, tmp_path
         argv = ("generate", "--url", url, "--task", str(questions), "--out", str(out), "--concurrency", "1", "--json")
         assert json.loads(call(*argv).out) | {"out": ""} == {"out": "", "written": 5, "kept": 0, "missing": 2}
         assert json.loads(call(*argv).out)["written"] == 2 and len(fake.asked) == 7 + 7
-    assert [r["completion"] for r in rows(out)] == ["hello"] * 7 and "tokens" not in rows(out)[0]
+    assert [r["response"] for r in rows(out)] == ["hello"] * 7 and "tokens" not in rows(out)[0]
 
 
 @pytest.mark.parametrize(
