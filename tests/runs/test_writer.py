@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from posttrain.core.config import to_dict
 from posttrain.core.errors import UserError
 from posttrain.runs import store as store_module
+from posttrain.runs.checkpoint import listing
+from posttrain.runs.run import Run
 from posttrain.runs.store import Store
 from posttrain.runs.writer import _AHEAD
+from tests.runs import tiny_run
 from tests.runs.test_store import groups
 
 
@@ -105,3 +109,18 @@ def test_sync_may_be_called_by_another_thread(tmp_path: Path) -> None:
         thread.start()
         thread.join(20)
         assert there == [6]
+
+
+def test_no_checkpoint_is_written_before_the_rows_that_led_to_it(tmp_path: Path, gate: threading.Event) -> None:
+    settings = tiny_run.config()
+    with Run(tmp_path / "run", to_dict(settings)) as run:
+        loop = tiny_run.build(run, settings)
+        assert next(iter(loop.steps())) == 0
+        run.log("train", 0, {"loss": 1.0}, groups(), 1.0)
+        run.save(loop, 0)
+        assert run.writer.thread is not None
+        run.writer.thread.join(0.2)
+        assert run.writer.busy and not listing(run.checkpoints, "train")
+        gate.set()
+        run.writer.wait()
+        assert [step for step, _ in listing(run.checkpoints, "train")] == [0]
