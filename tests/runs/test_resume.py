@@ -38,11 +38,11 @@ class Nursery:
         """How the run ended: 0, or -9 when killed at its kill_at-th dangerous moment, after so many seconds, or while the rows of
         its in_write-th step are written; 75 when it was asked to stop (term: by SIGTERM at that moment, hours: by a time limit)."""
         request = {
-            "folder": str(folder),
             "kill_at": kill_at,
             "kill_after": kill_after,
             "plan": plan,
             "kind": kind,
+            "folder": str(folder),
         } | more
         assert self.process.stdin and self.process.stdout
         self.process.stdin.write(json.dumps(request) + "\n")

@@ -116,6 +116,16 @@ def test_a_newer_database_is_a_sentence(tmp_path: Path) -> None:
             Store(tmp_path / "run.sqlite", readonly=readonly)
 
 
+def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
+    folder = tmp_path / "what? 100% #1"
+    folder.mkdir()
+    with Store(folder / "run.sqlite") as store:
+        store.log("train", 0, {"loss": 1.0}, groups(), 0.0)
+    with Reader(folder / "run.sqlite") as reader:
+        assert reader.series("loss") == [(0, 1.0)]
+    assert len(log_task(str(folder)).prompt(0).info["answers"]) == 3
+
+
 def conversation() -> Group:
     """Two turns of one context after one of another; the second observes two tokens in between."""
     prompt = Prompt("p", ({"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}), {"sum": 3})
