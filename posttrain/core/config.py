@@ -34,8 +34,20 @@ class Config:
     """answers per prompt; None: the method's own number"""
     level: int | None = None
     """difficulty of a school task, 1 (easy) to 6; None: the task's own default"""
-    think: bool = True
-    """ask for a written chain of thought before the answer"""
+    think: bool | None = None
+    """ask for a written chain of thought before the answer; None: where the task itself does (never for a file of yours)"""
+    system: str = ""
+    """a system message for every prompt, in place of its own"""
+    question: str = ""
+    """column of a data file that holds the question; if empty, found by its name (question, prompt, problem ...)"""
+    answer: str = ""
+    """column that holds the answer; if empty, found by its name (answer, solution, output ...)"""
+    chosen: str = ""
+    """column of the preferred answer, for pairs; if empty, found by its name"""
+    rejected: str = ""
+    """column of the other answer, for pairs; if empty, found by its name"""
+    stream: bool = False
+    """read rows from the disk as they are needed, for files larger than memory (JSONL, Parquet, hub ids)"""
     lr: float | None = None
     """peak learning rate; None: chosen from the number of parameters"""
     warmup: int = 5
