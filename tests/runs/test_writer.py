@@ -95,6 +95,28 @@ def test_an_error_that_nobody_was_told_of_comes_out_at_the_end(tmp_path: Path) -
         store.close()
 
 
+def test_after_an_error_no_later_step_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows end where the error was: a hole in them would look like a run that measured nothing there."""
+    insert = store_module.insert
+
+    def fails_once(db: Any, record: Any) -> Any:
+        if record.step == 1:
+            release.wait(20)
+            raise UserError("told by a test")
+        return insert(db, record)
+
+    release = threading.Event()
+    monkeypatch.setattr(store_module, "insert", fails_once)
+    store = Store(tmp_path / "run.sqlite", background=True)
+    for step in range(4):
+        store.log("train", step, {"loss": 1.0}, groups(), 1.0)
+    release.set()
+    with pytest.raises(UserError, match="told by a test"):
+        store.close()
+    with Store(store.path, readonly=True) as reader:
+        assert [step for step, _ in reader.series("loss")] == [0]
+
+
 def test_sync_may_be_called_by_another_thread(tmp_path: Path) -> None:
     with Store(tmp_path / "run.sqlite", background=True) as store:
         store.log("train", 0, {"loss": 1.0}, groups(), 1.0)
