@@ -67,9 +67,9 @@ def read_shape(model: str, runs: str = "runs") -> tuple[Any, bool]:
     alike = config | {"model_type": "llama", "hidden_act": "silu", "sliding_window": None, "rope_parameters": {}}
     try:
         return DecoderConfig.of(alike | {"rope_scaling": {}, "partial_rotary_factor": 1.0}), False
-    except KeyError as error:
+    except UserError as error:
         raise UserError(
-            f"the config.json of {model} has no {error}, so its size is not known; try a small run"
+            f"the config.json of {model} says too little ({error}), so its size is not known; try a small run"
         ) from None
 
 

@@ -232,7 +232,7 @@ def literal(text: str) -> Any:
     """A number, True, None or list where the text is one; else the text itself."""
     try:
         return ast.literal_eval(text)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return text
 
 

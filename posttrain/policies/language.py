@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,8 +26,10 @@ from posttrain.models.layout import Rows, hidden_states, stacked
 from posttrain.models.likelihood import CHUNK, likelihood
 from posttrain.models.sampling import Sample, generate
 from posttrain.policies.conversation import between, only_text, turns_of
+from posttrain.policies.template import rendered
 from posttrain.policies.window import check_ids, check_rows, no_room, positions, room_for, vocabulary
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 STREAMS = frozenset({"logp_BT", "entropy_BT", "value_BT", "score_B"})
 
 
@@ -60,15 +63,21 @@ class LanguagePolicy(Actor, nn.Module):
         """The prompt as text: its chat template, ending where the answer begins."""
         content = only_text(prompt.content)
         if getattr(self.tokenizer, "chat_template", None):
-            return str(self.tokenizer.apply_chat_template(content, tokenize=False, add_generation_prompt=True))
+            return rendered(self.tokenizer, content)
         return "\n".join(str(m["content"]) for m in content)
 
     def encode(self, prompt: Prompt) -> Tensor:
         """The prompt as the policy sees it."""
-        ids = self.tokenizer(self.rendered(prompt), add_special_tokens=False)["input_ids"]
+        ids = self._ids(self.rendered(prompt), f"prompt {prompt.id!r}")
         if not ids:
             raise UserError(f"prompt {prompt.id!r} is empty after tokenisation")
         return torch.tensor(ids, dtype=torch.long)
+
+    def _ids(self, text: str, what: str) -> list[int]:
+        if not text.isascii() and _SURROGATE.search(text):
+            raise UserError(f"{what} holds half of a character (a lone surrogate), which is not text; take it out")
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
 
     def decode(self, tokens: Tensor) -> str:
         text: str = self.tokenizer.decode(tokens.tolist(), skip_special_tokens=True)
@@ -90,7 +99,7 @@ class LanguagePolicy(Actor, nn.Module):
 
     def written(self, prompt: Prompt, text: str) -> Rollout:
         """An answer that somebody else wrote, as a rollout: the end token is an action too."""
-        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"] + [self.tokenizer.eos_token_id]
+        ids = self._ids(text, f"an answer to prompt {prompt.id!r}") + [self.tokenizer.eos_token_id]
         actions = torch.tensor(ids, dtype=torch.long)
         T = len(ids)
         own_T = torch.ones(T, dtype=torch.bool)
@@ -152,7 +161,7 @@ class LanguagePolicy(Actor, nn.Module):
             part = slice(start, start + per_call)
             heard = self._finished
             if heard is not None and start:
-                heard = partial(_later, heard, start)
+                heard = partial(_among, heard, range(start, len(rows)))
             made = self._generate(engine, rows[part], keys[part], how, heard)
             begun = [turns[-1] for turns in pending[part]]
             whole = [
@@ -271,13 +280,8 @@ class LanguagePolicy(Actor, nn.Module):
         return other
 
 
-def _later(heard: Callable[[int, int, Tensor], None], start: int, group: int, index: int, tokens: Tensor) -> None:
-    """The same for a part of the contexts that begins at `start`."""
-    heard(start + group, index, tokens)
-
-
 def _among(
-    heard: Callable[[int, int, Tensor], None], places: list[int], group: int, index: int, tokens: Tensor
+    heard: Callable[[int, int, Tensor], None], places: Sequence[int], group: int, index: int, tokens: Tensor
 ) -> None:
     """The same for contexts that stand at these places."""
     heard(places[group], index, tokens)

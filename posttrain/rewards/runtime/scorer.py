@@ -6,23 +6,21 @@ on. `BaseScorer` does the writing, the masking and the counting; a subclass only
 
 from __future__ import annotations
 
-import inspect
 import math
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from numbers import Real
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from posttrain.core.errors import UserError
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.rewards.runtime.timeout_pool import Failure
-
-NAN = float("nan")
-Outcome = float | Failure | None  # a number, why there is none, or "does not apply here"
+from posttrain.rewards.runtime.outcome import NAN as NAN
+from posttrain.rewards.runtime.outcome import Failure
+from posttrain.rewards.runtime.outcome import Outcome as Outcome
+from posttrain.rewards.runtime.outcome import as_number as as_number
+from posttrain.rewards.runtime.outcome import finite as finite
 
 
 @dataclass
@@ -188,11 +186,6 @@ def texts_of(scorer: Scorer, prompts: Sequence[Prompt], texts: Sequence[str]) ->
     return scorer.texts(prompts, texts)[0]
 
 
-def finite(x: Outcome) -> float:
-    """The number, or NaN where there is none."""
-    return x if isinstance(x, float | int) and math.isfinite(x) else NAN
-
-
 def aside(scorer: Scorer, groups: list[Group]) -> list[Outcome]:
     """What a scorer says of each answer, or why it failed; reward and components of the answers stay as they were."""
     rollouts = answers_of(groups)
@@ -205,22 +198,6 @@ def aside(scorer: Scorer, groups: list[Group]) -> list[Outcome]:
         r.reward, r.rewards = reward, rewards
         r.set_stream("reward", reward_T)
     return found
-
-
-def as_number(x: Any) -> float | Failure:
-    """A finite float, or the Failure that says what came instead."""
-    if isinstance(x, Failure):
-        return x
-    if inspect.iscoroutine(x):
-        x.close()
-        return Failure("not a number", "returned a coroutine; declare the reward with `async def`")
-    if hasattr(x, "item"):  # a scalar of numpy or torch; larger arrays are reported by type
-        with suppress(ValueError, RuntimeError):
-            x = x.item()
-    if not isinstance(x, Real):
-        return Failure("not a number", f"returned {type(x).__name__} {x!r}"[:120] + ", expected a number")
-    value = float(x)
-    return value if math.isfinite(value) else Failure("not a number", f"returned {value}, expected a finite number")
 
 
 def report_of(name: str, outcomes: Sequence[Outcome], seconds: float) -> RewardReport:

@@ -16,16 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from posttrain.core.errors import UserError, nearest, unknown
+from posttrain.core.errors import UserError, nearest
 from posttrain.core.protocols import Environment
-from posttrain.core.python_file import import_file
 from posttrain.core.registry import Part, find, fold, parse, split_sum
+from posttrain.core.typed import checked, parameter_hints, shown
 from posttrain.rewards.rules.task import task
+from posttrain.rewards.runtime.file_reward import FileReward, member, try_import
 from posttrain.rewards.runtime.score import RewardSum, is_scorer
 from posttrain.rewards.runtime.scorer import BaseScorer, texts_of
 
 _NAME = r"[A-Za-z][\w.-]*(?:\(.*\))?|[^*]+\.py:\w+|'[^']+'|[^*()]+/[^*()]*"
-_SUMMAND = re.compile(rf"^(?:(?P<weight>[-+]?[0-9.]+(?:[eE][-+]?\d+)?)\s*\*\s*)?(?P<name>{_NAME})$")
+_SUMMAND = re.compile(rf"^(?:(?P<weight>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*\*\s*)?(?P<name>{_NAME})$")
 _LITERAL = (str, int, float, bool)
 
 
@@ -61,8 +62,9 @@ def summands(spec: str) -> list[tuple[float, str]]:
         match = _SUMMAND.match(piece)
         if not match:
             told = "write it like 'numeric + 0.2*format', 'mine.py:function' or 'runs/NAME'"
-            raise UserError(f"cannot read {piece!r} in the reward {spec!r}; {told}")
-        out.append((float(match["weight"] or 1.0), match["name"]))
+            raise UserError(f"cannot read {shown(piece)} in the reward {shown(spec)}; {told}")
+        weight = float(match["weight"] or 1.0)
+        out.append((checked(f"the weight of {match['name'][:60]}", weight, float), match["name"]))
     return out
 
 
@@ -74,7 +76,7 @@ def named(name: str, env: Environment) -> tuple[str, Any]:
 def _named(name: str, how: Build) -> tuple[str, Any]:
     file, _, function = name.rpartition(":")
     if file.endswith(".py") and not name.endswith(")"):
-        return function, function_of(file, function)
+        return function, file_reward(file, function)
     if name == "task":
         return name, task.but(environment=how.env)
     if is_folder(name):
@@ -118,7 +120,9 @@ def scorer_from(part: Part, params: dict[str, Any], how: Build) -> BaseScorer:
     if missing := [n for n in kinds if n not in params]:
         like = ", ".join(f"{n}={_EXAMPLE[kinds[n]]!r}" for n in missing)
         raise UserError(f"the scorer {part.name} needs {' and '.join(missing)}; write {part.name}({like})")
-    made: BaseScorer = part.fn(**{n: _READ[kinds[n]](x, how) if n in kinds else x for n, x in params.items()})
+    hints = parameter_hints(part.fn)
+    plain = {n: checked(f"{n} of {part.name}", x, hints.get(n, Any)) for n, x in params.items() if n not in kinds}
+    made: BaseScorer = part.fn(**{n: _READ[kinds[n]](x, how) if n in kinds else plain[n] for n, x in params.items()})
     return made
 
 
@@ -155,9 +159,15 @@ _EXAMPLE = {"judge": "mine.py:prefer", "scorer": "numeric", "texts": "numeric", 
 
 
 def function_of(file: str, name: str) -> Any:
-    """A function of the user's, in any of the ways of rewards/runtime/conventions.py."""
-    module = import_file(file, f"--reward {file}:{name}")
-    made = {k for k, x in vars(module).items() if callable(x) and getattr(x, "__module__", "") == module.__name__}
-    if name not in vars(module):
-        raise unknown(f"function in {file}", name, made)
-    return getattr(module, name)
+    """A function of the user's in this process: a judge, a critic."""
+    try_import(file, name)
+    return member(file, name)
+
+
+def file_reward(file: str, name: str) -> Any:
+    """A reward of the user's, in a process of its own; a scorer sees rollouts, which stay in this one."""
+    made = FileReward(file, name)
+    if not made.process.is_scorer:
+        return made
+    made.process.kill()
+    return member(file, name)
