@@ -27,6 +27,7 @@ KEPT = (
     "keep_checkpoints",
     "keep_best",
     "log_rollouts",
+    "store_gb",
 )  # of a run's folder: a comparison has none
 
 

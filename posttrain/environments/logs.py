@@ -167,8 +167,7 @@ def run_rows(path: Path) -> Iterator[Raw]:
     """The rollouts that a run stored; those whose reward failed are left out."""
     import sqlite3
 
-    name = str(path.resolve()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-    db = sqlite3.connect(f"file:{name}?mode=ro", uri=True)
+    db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
     db.row_factory = sqlite3.Row
     try:
         compact = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'bodies'").fetchone()

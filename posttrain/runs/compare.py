@@ -127,7 +127,7 @@ def _train(method: Method, env: Environment, config: Config) -> tuple[float, flo
     lr = config.lr if config.lr is not None else suggested_lr(policy)
     before = accuracy(policy, env, config.eval_problems, config.sampling, rollout=at_test(method, env)).accuracy
     scorer = scorer_of(config, method, env)
-    decay = config.steps if config.schedule == "linear" else 0
+    decay = 0 if config.schedule == "constant" else config.steps
     rows = fit(policy, method, env, replace(config, lr=lr), scorer, decay=decay)
     after = accuracy(policy, env, config.eval_problems, config.sampling, rollout=at_test(method, env)).accuracy
     return before, after, [row["reward"] for row in rows]

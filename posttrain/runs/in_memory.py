@@ -107,7 +107,10 @@ def loop_of(
     return Loop(
         config=config, method=method, env=env, run=InMemoryRun(),
         learners={
-            o.role: Learner(policies.get(o.role, policies["policy"]), method, *settings, objective=o if i else None)
+            o.role: Learner(
+                policies.get(o.role, policies["policy"]), method, *settings, objective=o if i else None,
+                schedule="linear" if config.schedule == "constant" else config.schedule, min_lr=config.min_lr,
+            )
             for i, o in enumerate(goals)
         },
         source=LocalSource(policies, env, method.rollout, scorer or Prescored(), method.prompts.live(), how),
@@ -120,7 +123,7 @@ def fit(
     after: Callable[[int], None] | None = None, decay: int = 0,
 ) -> list[dict[str, float]]:  # fmt: skip
     """Train the policy in place as a run would; returns the figures of each step. `after` is called with each step done,
-    `decay` is the number of steps over which the learning rate falls to 0 (0: it stays).
+    `decay` is the number of steps over which the learning rate falls as the settings say (0: it stays).
 
     Without a scorer the answers must come with their rewards (demonstrations, pairs). The guard is strict: a policy whose
     sampler and trainer disagree is an error here, not a warning.

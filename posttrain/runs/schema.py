@@ -117,16 +117,13 @@ def roll_up_all(db: sqlite3.Connection) -> None:
 def open_readonly(path: Path) -> sqlite3.Connection:
     if not path.exists():
         raise UserError(f"no run in {path.parent}: there is no {path.name}")
-    name = (
-        str(path.resolve()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-    )  # what a URI would read otherwise
-    db = sqlite3.connect(f"file:{name}?mode=ro", uri=True, timeout=30)
+    db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=30)
     try:
         db.execute("SELECT 1 FROM phases LIMIT 1")
         return db
     except sqlite3.OperationalError:  # WAL needs a writable folder; elsewhere a finished run is opened as it is
         db.close()
-        return sqlite3.connect(f"file:{name}?immutable=1", uri=True)
+        return sqlite3.connect(f"{path.resolve().as_uri()}?immutable=1", uri=True)
 
 
 def sentence(error: sqlite3.Error, path: Path) -> Exception:

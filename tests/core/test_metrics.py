@@ -23,15 +23,16 @@ def group(*rollouts: Rollout) -> Group:
 
 
 def test_rewards_within_groups() -> None:
-    """Group 1: 0, 1, 1 has std sqrt(1/3); group 2: 2, 2 is silent; group 3 has one scored answer, so it has no spread."""
+    """Groups 1 and 4: 0, 1, 1 have std sqrt(1/3); group 2: 2, 2 is silent; group 3 has one scored answer, so it has no spread."""
     groups = [
         group(answer(0.0, [-1.0]), answer(1.0, [-1.0]), answer(1.0, [-1.0])),
         group(answer(2.0, [-1.0]), answer(2.0, [-1.0]), answer(math.nan, [-1.0])),
         group(answer(5.0, [-1.0]), answer(math.nan, [-1.0])),
+        group(answer(0.0, [-1.0]), answer(1.0, [-1.0]), answer(1.0, [-1.0])),
     ]
     seen = describe(groups, groups[:1])
-    assert seen["reward"] == pytest.approx(11 / 6) and seen["reward_std"] == pytest.approx(math.sqrt(1 / 3) / 2)
-    assert seen["frac_reward_zero_std"] == 0.5 and seen["groups_kept"] == pytest.approx(1 / 3) and seen["failed"] == 2
+    assert seen["reward"] == pytest.approx(13 / 9) and seen["reward_std"] == pytest.approx(math.sqrt(1 / 3) * 2 / 3)
+    assert seen["frac_reward_zero_std"] == pytest.approx(1 / 3) and seen["groups_kept"] == 0.25 and seen["failed"] == 2
 
 
 def test_one_answer_per_prompt_has_no_spread() -> None:

@@ -116,6 +116,16 @@ def test_a_newer_database_is_a_sentence(tmp_path: Path) -> None:
             Store(tmp_path / "run.sqlite", readonly=readonly)
 
 
+def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
+    folder = tmp_path / "what? 100% #1"
+    folder.mkdir()
+    with Store(folder / "run.sqlite") as store:
+        store.log("train", 0, {"loss": 1.0}, groups(), 0.0)
+    with Reader(folder / "run.sqlite") as reader:
+        assert reader.series("loss") == [(0, 1.0)]
+    assert len(log_task(str(folder)).prompt(0).info["answers"]) == 3
+
+
 def conversation() -> Group:
     """Two turns of one context after one of another; the second observes two tokens in between."""
     prompt = Prompt("p", ({"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}), {"sum": 3})
@@ -260,19 +270,21 @@ def test_beyond_the_cap_the_oldest_texts_go_and_the_best_and_worst_stay_longest(
         assert prompts == {s for s, _ in kept(store)}
 
 
-@pytest.mark.parametrize("again", [3, 11, 20])
-def test_a_run_that_was_killed_ends_with_the_same_texts(tmp_path: Path, again: int) -> None:
+@pytest.mark.parametrize(("again", "closed"), [(3, True), (20, True), (11, False)])
+def test_a_run_that_was_killed_ends_with_the_same_texts(tmp_path: Path, again: int, closed: bool) -> None:
     """Rows of 30 steps are written and trimmed, then the run goes back and does the last ones again."""
     with Store(tmp_path / "whole.sqlite") as whole, Store(tmp_path / "killed.sqlite") as killed:
         whole.cap = killed.cap = 12_000
         fill(whole, 0, 35)
         fill(killed, 0, 30)
         killed.forget("train", again)
+        if closed:
+            killed.close()
+            killed = Store(killed.path)
+            killed.cap = 12_000
+        fill(killed, again, 35)
+        assert kept(killed) == kept(whole)
         killed.close()
-        with Store(killed.path) as resumed:
-            resumed.cap = 12_000
-            fill(resumed, again, 35)
-            assert kept(resumed) == kept(whole)
 
 
 def test_a_cap_of_nothing_keeps_the_figures_alone(tmp_path: Path) -> None:

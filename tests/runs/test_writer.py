@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from posttrain.core.config import to_dict
 from posttrain.core.errors import UserError
 from posttrain.runs import store as store_module
+from posttrain.runs.checkpoint import listing
+from posttrain.runs.run import Run
 from posttrain.runs.store import Store
 from posttrain.runs.writer import _AHEAD
+from tests.runs import tiny_run
 from tests.runs.test_store import groups
 
 
@@ -91,6 +95,28 @@ def test_an_error_that_nobody_was_told_of_comes_out_at_the_end(tmp_path: Path) -
         store.close()
 
 
+def test_after_an_error_no_later_step_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows end where the error was: a hole in them would look like a run that measured nothing there."""
+    insert = store_module.insert
+
+    def fails_once(db: Any, record: Any) -> Any:
+        if record.step == 1:
+            release.wait(20)
+            raise UserError("told by a test")
+        return insert(db, record)
+
+    release = threading.Event()
+    monkeypatch.setattr(store_module, "insert", fails_once)
+    store = Store(tmp_path / "run.sqlite", background=True)
+    for step in range(4):
+        store.log("train", step, {"loss": 1.0}, groups(), 1.0)
+    release.set()
+    with pytest.raises(UserError, match="told by a test"):
+        store.close()
+    with Store(store.path, readonly=True) as reader:
+        assert [step for step, _ in reader.series("loss")] == [0]
+
+
 def test_sync_may_be_called_by_another_thread(tmp_path: Path) -> None:
     with Store(tmp_path / "run.sqlite", background=True) as store:
         store.log("train", 0, {"loss": 1.0}, groups(), 1.0)
@@ -105,3 +131,18 @@ def test_sync_may_be_called_by_another_thread(tmp_path: Path) -> None:
         thread.start()
         thread.join(20)
         assert there == [6]
+
+
+def test_no_checkpoint_is_written_before_the_rows_that_led_to_it(tmp_path: Path, gate: threading.Event) -> None:
+    settings = tiny_run.config()
+    with Run(tmp_path / "run", to_dict(settings)) as run:
+        loop = tiny_run.build(run, settings)
+        assert next(iter(loop.steps())) == 0
+        run.log("train", 0, {"loss": 1.0}, groups(), 1.0)
+        run.save(loop, 0)
+        assert run.writer.thread is not None
+        run.writer.thread.join(0.2)
+        assert run.writer.busy and not listing(run.checkpoints, "train")
+        gate.set()
+        run.writer.wait()
+        assert [step for step, _ in listing(run.checkpoints, "train")] == [0]

@@ -10,7 +10,9 @@ import torch
 
 from posttrain.core.config import Config, to_dict
 from posttrain.core.errors import UserError
+from posttrain.runs import compare
 from posttrain.runs.build import build_learners
+from posttrain.runs.in_memory import loop_of
 from posttrain.runs.run import Run
 from posttrain.train import train
 from posttrain.weights.schedules import SCHEDULES
@@ -52,6 +54,25 @@ def test_a_run_follows_its_schedule_and_says_the_rate(tmp_path: Path) -> None:
     assert len(streams["ratio"]) == len(streams["tokens"]) and all(abs(r - 1) < 2e-3 for r in streams["ratio"])
 
 
+@pytest.mark.parametrize(("schedule", "falls"), [("cosine", 2), ("linear", 2), ("constant", 0)])
+def test_comparisons_follow_the_schedule_too(monkeypatch: pytest.MonkeyPatch, schedule: str, falls: int) -> None:
+    made: list[tuple[int, str]] = []
+
+    def fit(policy: object, method: object, env: object, config: Config, scorer: object, decay: int) -> list:
+        made.append(
+            (
+                decay,
+                loop_of(tiny_run.policy(), tiny_run.method(), tiny_run.Count(), config, decay=decay).learner.schedule,
+            )
+        )
+        return [{"reward": 0.0}]
+
+    monkeypatch.setattr(compare, "fit", fit)
+    small = tiny_run.config(steps=2, schedule=schedule, model="pocket", eval_problems=0, think=False, lr=1e-4)
+    compare._train(tiny_run.method(), tiny_run.Count(), small)
+    assert made == [(falls, schedule if falls else "linear")]
+
+
 def test_a_floor_above_the_peak_is_one_sentence() -> None:
     with pytest.raises(UserError, match=r"min_lr is 0\.1, more than the learning rate 0\.003"):
         build_learners(tiny_run.config(min_lr=0.1), tiny_run.method(), {"policy": tiny_run.policy()})
@@ -74,16 +95,20 @@ def test_settings_are_checked(wrong: dict, told: str) -> None:
 
 
 def test_approximate_kl_of_an_update() -> None:
-    """Ratios 2, 1/2 and, masked, 9: mean of r - 1 - log r is (1 - log 2 - 1/2 + log 2) / 2 = 1/4; both are beyond 1 +- 0.2."""
+    """Ratios 2, 1 and, masked, 9: mean of r - 1 - log r is (1 - log 2 + 0) / 2; one of two is beyond 1 +- 0.2."""
     from posttrain.core.batch import Batch
 
     old_BT = torch.zeros(1, 3)
     batch = Batch(
-        logp_BT=torch.tensor([[math.log(2), -math.log(2), math.log(9)]]),
+        logp_BT=torch.tensor([[math.log(2), 0.0, math.log(9)]]),
         old_logp_BT=old_BT,
         mask_BT=torch.tensor([[1.0, 1.0, 0.0]]),
     )
     tally = Tally()
     tally.add(0.5, batch)
     seen = tally.report()
-    assert seen["approx_kl"] == pytest.approx(0.25) and seen["clip_fraction"] == 1.0 and seen["loss"] == 0.5
+    assert (
+        seen["approx_kl"] == pytest.approx((1 - math.log(2)) / 2)
+        and seen["clip_fraction"] == 0.5
+        and seen["loss"] == 0.5
+    )
