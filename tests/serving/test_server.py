@@ -15,7 +15,7 @@ from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
 from posttrain.models.sampling import generate
 from posttrain.serving.app import loopback
-from posttrain.serving.detokenize import Detokenizer, StopStrings, stable_text
+from posttrain.serving.detokenize import Detokenizer, RunningText, StopStrings, stable_text
 from posttrain.serving.openai import parse_request
 from posttrain.serving.queue import Queue
 from posttrain.serving.request import Request
@@ -146,6 +146,25 @@ def test_no_half_characters_and_no_beginnings_of_stop_strings(policy: Any) -> No
     assert (
         cut.next_chunk(half, False) == "5 " and cut.next_chunk(half, True) == "\ufffd"
     )  # at the end nothing is kept back
+
+
+@pytest.mark.parametrize("step", [1, 3, 250])
+def test_text_that_is_settled_is_not_decoded_again(policy: Any, step: int) -> None:
+    """The text of a thousand tokens, characters of several tokens among them, is that of decoding all of them each time."""
+    ids = policy.tokenizer("5 € – né 数学 🙂 x=1\n" * 60, add_special_tokens=False)["input_ids"]
+    ids += torch.randint(2, 500, (300,), generator=torch.Generator().manual_seed(0)).tolist()
+    most, whole = 0, policy.tokenizer.decode
+
+    def decode(tokens: list[int]) -> str:
+        nonlocal most
+        most = max(most, len(tokens))
+        return str(whole(tokens, skip_special_tokens=True))
+
+    text = RunningText(decode)
+    for n in [*range(0, len(ids), step), len(ids)]:
+        assert text(ids[:n]) == whole(ids[:n], skip_special_tokens=True)
+    assert len(ids) > 900 and (most < 500 or step == 250)
+    assert text(ids[:5]) == whole(ids[:5])  # fewer than before: from the beginning
 
 
 def test_stable_text_by_hand() -> None:
