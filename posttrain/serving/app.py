@@ -249,9 +249,8 @@ def reply_json(body: dict[str, Any], status: int = 200, headers: dict[str, str] 
 
 
 def reply_error(error: ApiError) -> Response:
-    """Too much of a body is not read to its end: that connection is closed."""
-    headers = {503: {"Retry-After": "1"}, 413: {"Connection": "close"}}
-    return reply_json(error.body(), error.status, headers.get(error.status))
+    """What comes of a body after its reply is thrown away as it comes, so that the client reads the reply and not a reset."""
+    return reply_json(error.body(), error.status, {"Retry-After": "1"} if error.status == 503 else None)
 
 
 async def refuse(request: Request, error: ApiError) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from posttrain.policies.language import LanguagePolicy
 from posttrain.serving.request import Progress, Request
 from posttrain.serving.watched import Interrupted, Watched
 
+PREFILL_TOKENS = (512, 8_192)  # of prompts, per step of the engine: on a CPU, on a GPU
 LENGTH_STEP = 1024  # the engine's positions per slot are a multiple of this
 
 
@@ -29,6 +31,7 @@ class NativeBackend:
         self.policy, self.model = policy, policy.model
         self.slots = slots or (64 if policy.device.type == "cuda" else self._slots_that_fit())
         self.engine = Engine(self.model, max_slots=self.slots, prefix_cache=True)
+        self.backlog: deque[Job] = deque()  # jobs that the engine has not been given yet
         self.owner: dict[Job, tuple[Request, int]] = {}  # the request of each job, and the job's index in it
 
     @property
@@ -68,19 +71,21 @@ class NativeBackend:
 
     def add(self, request: Request) -> None:
         self.owner |= {job: (request, i) for i, job in enumerate(request.jobs)}
-        self.engine.waiting.extend(request.jobs)
+        self.backlog.extend(request.jobs)
 
     def abort(self, request: Request) -> None:
         """Waiting jobs are dropped; running ones end at the next snapshot, as if a stop string were complete."""
         for i, job in enumerate(request.jobs):
             job.find_stop = len
-            if job in self.engine.waiting:
-                self.engine.waiting.remove(job)
-                del self.owner[job]
-                request.update({i: Progress([], [], True)})
+            for queue in (self.backlog, self.engine.waiting):
+                if job in queue:
+                    queue.remove(job)
+                    del self.owner[job]
+                    request.update({i: Progress([], [], True)})
 
     def step(self) -> None:
         """One step of the engine; requests get the progress of their jobs."""
+        self._feed()
         if not self.engine.busy:
             return
         updates: dict[Request, dict[int, Progress]] = {}
@@ -92,6 +97,19 @@ class NativeBackend:
             updates.setdefault(request, {})[i] = progress
         for request, some in updates.items():
             request.update(some)
+
+    def _feed(self) -> None:
+        """Give the engine as many jobs as have slots, up to a limit on the tokens of their prompts: running answers wait while
+        prompts are prefilled. Jobs of one group share a prompt."""
+        room = self.slots - len(self.engine.table.running()) - len(self.engine.waiting)
+        left, group = PREFILL_TOKENS[self.policy.device.type == "cuda"], -1
+        while self.backlog and room > 0:
+            cost = 0 if self.backlog[0].group == group else len(self.backlog[0].context)
+            if cost > left and group >= 0:  # the first is always given
+                break
+            job = self.backlog.popleft()
+            left, room, group = left - cost, room - 1, job.group
+            self.engine.waiting.append(job)
 
     def _streamed(self) -> list[tuple[Job, Progress]]:
         """The progress of running jobs, of those whose request streams."""
@@ -107,6 +125,7 @@ class NativeBackend:
 
     def clear(self) -> None:
         self.owner.clear()
+        self.backlog.clear()
         self.engine.waiting.clear()
         if self.engine.slots is not None:
             self.engine.slots.pages.clear_cache()

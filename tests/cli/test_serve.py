@@ -44,6 +44,8 @@ def test_it_serves_until_it_is_interrupted() -> None:
     ("argv", "sentence"),
     [
         (["--host", "0.0.0.0"], "'0.0.0.0' can be reached by other machines, and there is no key; add --api-key KEY"),
+        (["--allow-origin", "*"], "--allow-origin '*' lets any web page use this server; add --api-key KEY"),
+        (["--allow-origin", "example.com"], "--allow-origin is 'example.com'; give a scheme and a host"),
         (["--queue", "0"], "--queue is 0; it must be at least 1"),
         (["--port", "99999"], "cannot listen on 127.0.0.1:99999"),
         (["--model", "nope"], "no model named 'nope'"),

@@ -93,7 +93,10 @@ def test_the_key_is_checked_before_the_body_is_read(guarded: tuple[Server, list[
     ("request_", "status"),
     [
         (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", b"400"),
-        (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999999\r\n\r\n", b"413"),
+        (
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999999\r\nConnection: close\r\n\r\n",
+            b"413",
+        ),
         (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n", b"400"),
         (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n", b"400"),
         (b"GET /health HTTP/1.1\r\n\r\n", b"400"),  # no Host

@@ -11,11 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import torch
 
+from posttrain.core import rng
+from posttrain.core.sampling import Sampling
+from posttrain.inference.jobs import Job
 from posttrain.inference.pages import Pages
 from posttrain.policies.load import load_model
 from posttrain.serving.backends import NativeBackend, PlainBackend
 from posttrain.serving.queue import Queue
+from posttrain.serving.request import Request
 from posttrain.serving.server import Server
 from posttrain.serving.service import Service
 from tests.serving.serving import SUM, call, chat, events, said, slow, start
@@ -81,6 +86,24 @@ def test_a_client_that_hangs_up_leaves_room_for_others(server: Server, monkeypat
         assert not queue.backend.owner and not queue.backend.engine.busy
     monkeypatch.undo()
     assert said(chat(server, temperature=0)) == said(chat(server, temperature=0))
+
+
+def test_many_long_prompts_come_a_few_at_a_time(policy: Any) -> None:
+    """Running answers wait while prompts are prefilled, so a step takes at most 512 tokens of them, or one prompt; answers to one
+    prompt share it."""
+    backend = NativeBackend(policy, slots=6)
+    jobs = [Job(torch.arange(2, 202), rng.key(i), Sampling(2), group=g) for i, g in enumerate((0, 0, 0, 1, 2, 3, 4))]
+    jobs.append(Job(torch.arange(900) % 500, rng.key(9), Sampling(2), group=5))
+    request = Request(jobs)
+    assert backend.can_admit(request, idle=True)
+    backend.add(request)
+    given = []
+    while not request.done:
+        before = len(backend.backlog)
+        backend.step()
+        given.append(before - len(backend.backlog))
+    assert given[:2] == [4, 2] and sum(given) == 8 and given.count(1) >= 1
+    assert not backend.owner and not backend.engine.busy
 
 
 def test_slots_are_as_many_as_memory_allows(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
