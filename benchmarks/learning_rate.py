@@ -39,11 +39,12 @@ def one(job: dict[str, Any]) -> dict[str, Any]:
         with Run.open(Path(folder) / "run") as run:
             reward = [x for _, x in run.store.series("reward")]
             logp = [x for _, x in run.store.series("nll")]
+            moved = [x for _, x in run.store.series("policy_shift")]
     score = {k: v for k, v in summary.items() if k.endswith(("_before", "_after")) and not k.startswith("ungraded")}
     mean = lambda xs: round(sum(xs) / max(len(xs), 1), 4)  # noqa: E731
     return job | score | {
         "reward_first": mean(reward[:5]), "reward_last": mean(reward[-5:]), "nll_first": mean(logp[:5]), "nll_last": mean(logp[-5:]),
-        "tokens": summary["tokens"], "seconds": round(time.perf_counter() - began, 1),
+        "tokens": summary["tokens"], "policy_shift": moved, "seconds": round(time.perf_counter() - began, 1),
     }  # fmt: skip
 
 
@@ -60,6 +61,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--device", default="")
+    parser.add_argument("--think", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--out", type=Path, required=True, help="rows are added to what is there")
     args = parser.parse_args()
     jobs = []
@@ -73,7 +75,7 @@ def main() -> None:
             "lora": lora,
         }
         job |= {"lr": lr, "seed": seed, "steps": args.steps, "prompts": args.prompts, "device": args.device}
-        jobs.append(job | {"eval_problems": 200, "sampling": {"max_tokens": args.max_tokens}})
+        jobs.append(job | {"eval_problems": 200, "sampling": {"max_tokens": args.max_tokens}, "think": args.think})
     rows = json.loads(args.out.read_text()) if args.out.exists() else []
     import torch
 

@@ -14,6 +14,7 @@ from posttrain.core.errors import UserError
 from posttrain.core.identity import identity
 from posttrain.core.loop import Loop
 from posttrain.core.method import Method, find_method
+from posttrain.core.pause import Pause, Paused
 from posttrain.core.protocols import Environment
 from posttrain.core.registry import find, fold, parse, parts
 from posttrain.environments.contents import contents
@@ -21,11 +22,16 @@ from posttrain.environments.mapped import with_system_message
 from posttrain.environments.task import default_task, of_rows
 from posttrain.evals.accuracy import Score
 from posttrain.rewards.runtime.score import RewardSum
-from posttrain.runs.build import Pieces, build_loop, environment, load_policy, measure, scorer_of
+from posttrain.runs.best import best_of
+from posttrain.runs.build import Pieces, build_loop, environment, measure, scorer_of
+from posttrain.runs.config_file import method_changes, write_file
 from posttrain.runs.fit import fit
+from posttrain.runs.observers import observers, trace_of
 from posttrain.runs.plans import run_plan
 from posttrain.runs.refuse import refuse, suits
 from posttrain.runs.run import Run
+from posttrain.runs.settings import check_name, made_name
+from posttrain.runs.start import Start
 from posttrain.runs.threads import settle
 from posttrain.runs.told import left_out, understood
 from posttrain.train import train
@@ -38,31 +44,39 @@ def run_config(
     """Train as the settings say; returns the summary that is also written to runs/<name>/summary.json.
 
     method: one that has no name of its own, in place of the one that the settings name. given: objects in place of what the
-    settings name: policy, env, scorer, source (a class like LocalSource), others (policies by role).
+    settings name: policy, env, scorer, source (a class like LocalSource), others (policies by role); and start (runs/start.py):
+    from which run, for how long.
     """
+    start: Start = given.pop("start", None) or Start()
     method = method or find_method(config.method)
+    target, changes, unnamed = method_changes(config.method, method)
     if config.num_generations is not None and "n" in method.rollout.defaults():
         method = method.but(rollout=method.rollout.but(n=config.num_generations))
-    refuse(
-        config, method, None if method.scores else given.get("policy")
-    )  # before anything is loaded; a score head comes later
+    refuse(config, method, None if method.scores else given.get("policy"))  # before anything is loaded
     config = dataclasses.replace(config, task=default_task(config.task, method.rollout.card.data))
-    task = config.task.replace("/", "-").replace(" + ", "+")
-    config = dataclasses.replace(config, name=config.name or f"{method.name}-{task}")
+    name = config.name or made_name(method.name, config.task.replace(" + ", "+"))
+    config = dataclasses.replace(config, name=check_name(name), model=start.source or config.model)
     env = of_given(config, given["env"]) if "env" in given else environment(config, method)
     scorer = given["scorer"] if "scorer" in given else scorer_of(config, method, env)
-    policy = given["policy"] if "policy" in given else load_policy(config)
+    inputs = start.identity(config, runs, model="policy" not in given)
+    policy = given["policy"] if "policy" in given else start.policy(config, runs)
     if method.scores:
         policy = policy.as_reward_model()
     refuse(config, method, policy)
     suits(method, env)
     env = fit(env, policy, method, config.sampling)
     extra = {k: given[k] for k in ("source", "others") if k in given}
-    settings = to_dict(config) | {"parts": method.describe()} | objects(given) | files(config, given)
-    with Run(Path(runs) / config.name, settings, fresh=fresh) as store:
-        settle(store.folder, config.threads)
-        loop = build_loop(config, method, policy, Pieces(env, scorer, store, callbacks=callbacks, **extra))
+    settings = to_dict(config) | {"parts": method.describe()} | objects(given) | inputs | files(config, given)
+    with Run(Path(runs) / config.name, settings, fresh=fresh, extend=start.extend) as store:
+        threads = settle(store.folder, config.threads)
+        repeated = dataclasses.replace(config, threads=threads)
+        write_file(store, repeated, target, start, changes, [*unnamed, *given])
+        if start.reuse and store.finished("train") and (summary := store.read_summary()):
+            return summary
+        pieces = Pieces(env, scorer, store, callbacks=callbacks, pause=start.pause, **extra)
+        loop = build_loop(config, method, policy, pieces)
         loop.role = "reward_model" if method.scores else "policy"
+        start.load_optimisers(loop, runs)
         tell_data(loop)
         return _measured(loop, scorer, given.get("others", {}))
 
@@ -88,9 +102,8 @@ def of_given(config: Config, env: Environment) -> Environment:
 
 
 def files(config: Config, given: dict[str, Any]) -> dict[str, Any]:
-    """What the files of the task and the reward hold, as settings: with other contents it is another run."""
-    task = "" if "env" in given else config.task
-    found = contents(task, "" if "scorer" in given else config.reward)
+    """What the files of the task hold, as settings: with other contents it is another run."""
+    found = {} if "env" in given else contents(config.task)
     return {"contents": found} if found else {}
 
 
@@ -104,11 +117,16 @@ def run(
     env: an Environment instead. reward: a function of yours, a name, or a run of a reward model. method: a name (a plan's too)
     or a Method. callbacks: objects with any of on_data, on_begin, on_rollouts, on_step, on_eval, on_checkpoint, on_end.
     settings: anything else that `Config` has (steps, lr, num_generations, `sampling={...}` ...), runs="runs" for the folder of
-    all runs, and fresh=True to start over.
+    all runs, fresh=True to start over, start_from="runs/NAME" to begin with the weights and optimiser state of a run
+    (optimizer=False: with its weights), extend_schedule=True to go on past the end of a schedule, max_hours=3.5 to stop after
+    that time: the summary then has "paused", and the same call goes on. track="tensorboard" mirrors metrics to a dashboard,
+    profile=True writes a trace.
     """
     plain: dict[str, Any] = dict(settings)
     _no_stages(plain)
     runs, fresh = plain.pop("runs", "runs"), bool(plain.pop("fresh", False))
+    track, profile = str(plain.pop("track", "")), bool(plain.pop("profile", False))
+    start = _start(plain)
     plan = isinstance(method, str) and _is_plan(method)
     chosen = None if plan else find_method(method) if isinstance(method, str) else method
     given: dict[str, Any] = {}
@@ -135,12 +153,24 @@ def run(
     if isinstance(method, str):
         plain["method"] = method
     config = from_dict(Config, plain)
-    if chosen is not None:
-        return run_config(config, runs, fresh, chosen, tuple(callbacks), **given)
-    if given:
+    if chosen is None and given:
         what = ", ".join({"scorer": "reward", "policy": "model", "env": "task"}.get(k, k) for k in given)
         raise UserError(f"{method} is a plan, which makes its own; give it names instead of objects for: {what}")
-    return run_plan(find(str(method), "plan")(), config, runs, fresh, tuple(callbacks))
+    try:
+        with observers(track, profile) as more:
+            told = (*callbacks, *more)
+            if chosen is not None:
+                return run_config(config, runs, fresh, chosen, told, start=start, **given)
+            return run_plan(find(str(method), "plan")(), config, runs, fresh, told, start)
+    except Paused as paused:
+        return {"method": str(method), "paused": str(paused)}
+
+
+def _start(settings: dict[str, Any]) -> Start:
+    """What is said of the start, taken out of the settings."""
+    pause = Pause(settings.pop("max_hours", None))
+    source, optimizer = str(settings.pop("start_from", "")), bool(settings.pop("optimizer", True))
+    return Start(source, optimizer, bool(settings.pop("extend_schedule", False)), pause=pause)
 
 
 def _no_stages(settings: dict[str, Any]) -> None:
@@ -161,11 +191,18 @@ def _is_plan(name: str) -> bool:
 
 def _measured(loop: Loop, scorer: Any, others: dict[str, Any]) -> dict[str, Any]:
     before = measure(loop.policy, loop.config, loop.method, loop.env, scorer, others)
+    loop.run.state.now(score=before.name, before=before.accuracy)
     loop.tell("on_begin", before)
     train(loop)
-    after = measure(loop.policy, loop.config, loop.method, loop.env, scorer, others)
+    if loop.evaluated >= 0 and loop.evaluated == loop.done:
+        after = loop.evaluator.score  # type: ignore[union-attr]  # of these very weights
+    else:
+        after = measure(loop.policy, loop.config, loop.method, loop.env, scorer, others)
+    if loop.done >= 0 and loop.config.keep_best and loop.config.eval_every:
+        loop.run.keep_best(loop, loop.done, after.accuracy)
     summary = summarise(loop, before, after)
     loop.run.write_summary(summary)
+    loop.run.write_held_out(before, after)
     loop.run.finish(loop.phase)
     loop.tell("on_end", before, after, summary)
     return summary
@@ -174,8 +211,9 @@ def _measured(loop: Loop, scorer: Any, others: dict[str, Any]) -> dict[str, Any]
 def summarise(loop: Loop, before: Score, after: Score) -> dict[str, Any]:
     """The summary of a run; time and tokens are sums over all its steps, also those before it was resumed."""
     rows = loop.run.store.series("tokens")
-    seconds = sum(row["value"] for row in loop.run.store.times(loop.phase) if row["name"] == "seconds")
+    seconds = sum(value for _, value in loop.run.store.series("seconds", loop.phase))
     silent = sum(getattr(m, "total", 0) for m in loop.monitors)
+    best = best_of(loop.run.folder, loop.phase)
     return {
         "task": loop.config.task,
         "method": loop.method.name,
@@ -191,7 +229,9 @@ def summarise(loop: Loop, before: Score, after: Score) -> dict[str, Any]:
         "ungraded_after": after.failed,
         "skipped_updates": loop.learner.skipped,
         "steps_without_learning": silent,
+        **({"best": {"step": best.step + 1, after.name: best.score}} if best else {}),
         **({"stopped_early": loop.stopping} if loop.stopping else {}),
+        **trace_of(loop.callbacks),
     }
 
 

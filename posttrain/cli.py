@@ -12,10 +12,14 @@ from importlib import import_module
 from posttrain import __version__
 from posttrain.commands.parser import Parser, parse, take
 from posttrain.core.errors import UserError, unknown
+from posttrain.core.terminal import printable
 
 COMMANDS = {
     "run": "train a model on a task with a method or plan",
     "data": "show what a run would understand of a data set: columns, rows, lengths, duplicates",
+    "runs": "list runs: method, task, model, state, score",
+    "samples": "read the answers of a run, the worst or the best first",
+    "sweep": "train over a grid of settings and seeds, and print a table",
     "eval": "measure the accuracy and pass@k of a base model or a trained run on a task",
     "chat": "chat with a base model or a trained run",
     "serve": "serve a model or a trained run through an OpenAI-compatible API on localhost",
@@ -23,7 +27,7 @@ COMMANDS = {
     "find": "find a method by name, paper, link or any word",
     "show": "show a whole algorithm on one page: the loop, its parts, the paper",
     "check": "run the experiment behind a claim and record the result",
-    "compare": "compare methods on the same prompts with the same budget over several seeds",
+    "compare": "compare methods over several seeds, or runs that exist",
     "audit": "test a reward for answers that score well without solving the task",
     "doctor": "check the installation and suggest fixes",
     "export": "export a run as a Hugging Face model folder, or its metrics as a table",
@@ -53,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
         sentence = explain(error)
         if sentence is None or os.environ.get("POSTTRAIN_DEBUG"):
             raise
-        print(f"error: {sentence}", file=sys.stderr)
+        print(f"error: {printable(sentence)}", file=sys.stderr)
         return 2
 
 
@@ -72,7 +76,7 @@ def dispatch(argv: list[str]) -> int:
     if any(a in ("-h", "--help") for a in argv[1:]):
         print(parser.format_help(), end="")
         return 0
-    taken, words = take(argv[1:], "--plan.") if argv[0] == "run" else ({}, argv[1:])
+    taken, words = take(argv[1:], "--plan.") if argv[0] in ("run", "sweep") else ({}, argv[1:])
     args = parse(parser, words)
     args.argv, args.plan = argv, taken
     return command.main(args) or 0

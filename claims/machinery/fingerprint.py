@@ -28,6 +28,9 @@ _GROUND = (
     "train.py",
     "weights/learner.py",
     "weights/masters.py",
+    "weights/schedules.py",
+    "weights/tally.py",
+    "weights/settings.py",
     "losses/objective.py",
 )
 _REPORTS = ("runs/compare.py",)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from posttrain.commands.parser import Parser, number, whole
 from posttrain.commands.policy import load, policy_options
+from posttrain.core.terminal import printable
 
 if TYPE_CHECKING:
     from posttrain.core.protocols import Policy
@@ -52,7 +53,7 @@ def main(args: argparse.Namespace) -> int:
             )
         )
         return 0
-    print(answer.text + ("" if (not answer.truncated) else " (cut off; a larger --max-tokens lets it end)"))
+    print(printable(answer.text) + ("" if (not answer.truncated) else " (cut off; a larger --max-tokens lets it end)"))
     words = [w for w in args.argv if w not in ("--say", args.say)]
     print(f"\nnext: {shlex.join(['posttrain', *words])}   for a conversation", file=sys.stderr)
     return 0
@@ -81,7 +82,7 @@ class Conversation:
 
 def converse(talk: Conversation, name: str) -> int:
     """Read a line, answer it, until there is none."""
-    print(f"chatting with {name}; an empty line quits, /new starts over")
+    print(f"chatting with {printable(name)}; an empty line quits, /new starts over")
     while True:
         try:
             text = input("you: ").strip()
@@ -93,6 +94,6 @@ def converse(talk: Conversation, name: str) -> int:
             talk.said.clear()
             continue
         answer = talk.ask(text)
-        print(f"{name}: {answer.text}{'' if (not answer.truncated) else ' (cut off)'}")
+        print(f"{printable(name)}: {printable(answer.text)}{'' if (not answer.truncated) else ' (cut off)'}")
     print("\nnext: posttrain run grpo --task arithmetic   train it further")
     return 0

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 from posttrain.commands.parser import Parser
-from posttrain.core.config import Config, from_dict
-from posttrain.core.errors import UserError, nearest, unknown
+from posttrain.core.config import Config
+from posttrain.core.errors import UserError
 
 
 def policy_options(parser: Parser) -> None:
@@ -17,7 +16,7 @@ def policy_options(parser: Parser) -> None:
     group.add_argument(
         "--model",
         metavar="MODEL",
-        help="pocket, smollm2, a folder, a hub id, or the name of a run (its newest checkpoint) [pocket]",
+        help="pocket, smollm2, a folder, a hub id, or a run: NAME or runs/NAME (its newest checkpoint), runs/NAME@best [pocket]",
     )
     group.add_argument(
         "--phase", metavar="NAME", help="which phase's weights to use, of a run with several phases [the last]"
@@ -33,80 +32,30 @@ def policy_options(parser: Parser) -> None:
 
 def load(args: argparse.Namespace) -> tuple[Any, Config]:
     """The policy, and the settings it was trained with (defaults where it was not)."""
-    args.run = args.model if args.model and is_run(args.model, args.runs) else None
-    if args.run:
-        return load_run(run_folder(args.run, args.runs), args.phase, args.device, args.dtype)
+    from posttrain.runs.build import load_policy
+    from posttrain.runs.trained import check_name_of_run, find_trained, load_trained
+
+    which = find_trained(args.model, args.runs, args.phase or "") if args.model else None
+    args.run = args.model if which else None
+    if which:
+        return load_trained(which, load_policy, args.device, args.dtype)
     if args.phase:
         raise UserError("--phase is of a run; name one with --model NAME")
     check_name_of_run(args.model or "", args.runs)
-    from posttrain.runs.build import load_policy
-
     config = Config(model=args.model or "pocket", device=args.device, dtype=args.dtype or "")
     return load_policy(config), config
 
 
-def is_run(name: str, runs: str) -> bool:
-    """Whether a name is that of a run: under `runs`, or a path."""
-    return any((folder / "run.sqlite").exists() for folder in (Path(runs) / name, Path(name)))
-
-
-def check_name_of_run(name: str, runs: str) -> None:
-    """A name that is nearly that of a run is an error that suggests the run, before anything else is searched."""
-    there = [p.parent.name for p in Path(runs).glob("*/run.sqlite")]
-    if "/" not in name and name not in ("", "pocket", "smollm2") and not Path(name).exists() and nearest(name, there):
-        raise unknown("model or run", name, there)
-
-
 def run_folder(name: str, runs: str = "runs") -> Path:
     """The folder of a run by its name under `runs`, or by its path."""
-    for folder in (Path(runs) / name, Path(name)):
-        if (folder / "config.json").exists() and (folder / "run.sqlite").exists():
-            return folder
-    there = sorted(p.parent.name for p in Path(runs).glob("*/run.sqlite"))
-    if not there:
-        raise UserError(f"no run named {name!r}: there are no runs in {runs}; start one: posttrain run grpo")
-    raise unknown("run", name, there)
+    from posttrain.runs.trained import run_folder as find
+
+    return find(name, runs)
 
 
 def load_run(folder: Path, phase: str | None = None, device: str = "", dtype: str | None = None) -> tuple[Any, Config]:
     """The policy at the newest checkpoint of a run."""
     from posttrain.runs.build import load_policy
-    from posttrain.runs.run import Run
+    from posttrain.runs.trained import Trained, load_trained
 
-    with Run.open(folder) as run:
-        known = {f.name for f in dataclasses.fields(Config)}
-        config: Config = from_dict(Config, {k: v for k, v in run.config.items() if k in known})
-        config = dataclasses.replace(config, device=device, dtype=dtype or config.dtype)
-        policy = load_policy(config)
-        run.load_weights(phase or last_phase(run), policy)
-    return policy, config
-
-
-def last_phase(run: Any) -> str:
-    """The newest phase that trained a role that generates answers; where several roles do and the last to be trained is not
-    the policy, it is ambiguous and an error."""
-    from posttrain.runs.checkpoint import listing
-
-    trained: list[str] = [phase for phase in run.store.phases() if listing(run.checkpoints, phase)]
-    if not trained:
-        raise UserError(f"{run.folder} has no checkpoint yet; let it run for save_every steps, or use --model")
-    roles = {phase: role for phase in trained if (role := answering_role(run, phase))}
-    if not roles:
-        raise UserError(f"{run.folder} holds a reward model, which answers nothing; use a run that trains a policy")
-    last = list(roles)[-1]
-    ends = {role: phase for phase, role in roles.items()}  # the newest phase of each role
-    if len(ends) > 1 and roles[last] != "policy":
-        told = ", ".join(f"--phase {phase} (the {role})" for role, phase in ends.items())
-        raise UserError(f"{run.folder} trained several roles that answer; say which is meant: {told}")
-    return last
-
-
-def answering_role(run: Any, phase: str) -> str:
-    """The role that a phase trained, "" where it does not generate answers. Older runs did not record roles: a score head decides."""
-    from posttrain.runs.checkpoint import newest
-
-    if phase in run.store.roles():
-        role, answers = run.store.roles()[phase]
-        return role if answers else ""
-    ck = newest(run.checkpoints, phase)
-    return "policy" if ck is not None and not any(k.startswith("score.") for k in ck.tables["weights"]) else ""
+    return load_trained(Trained(folder, phase=phase or ""), load_policy, device, dtype)

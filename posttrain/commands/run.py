@@ -5,7 +5,10 @@
   posttrain run grpo --task prompts.jsonl --reward mine.py:polite    prompts without answers, your own reward
   posttrain run reward-model && posttrain run grpo --reward runs/reward-model-school_pairs    a learned reward
   posttrain run "rlhf-workflow(rounds=2)"        a plan; or --plan.rounds 2
-An interrupted run resumes from its last checkpoint when the same command is given again.
+  posttrain run grpo --model runs/sft-arithmetic --name second      a new run from the weights of another
+  posttrain run --config runs/grpo-arithmetic/config.toml --seed 1 --name again
+An interrupted run resumes from its last checkpoint when the same command is given again; with more --steps it goes on.
+Exit code 0: finished; 75: stopped by SIGTERM or --max-hours, the same command goes on; 130: Ctrl-C; 2: a mistake in the command.
 """
 
 from __future__ import annotations
@@ -18,10 +21,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from posttrain.commands.parser import Parser, config_options, given, whole
+from posttrain.commands.parser import Parser, config_options, given, number, whole
 from posttrain.commands.use import load_parts, use_option
 from posttrain.core.config import Config, from_dict
 from posttrain.core.errors import UserError
+from posttrain.runs.settings import made_name
+
+PAUSED = 75  # EX_TEMPFAIL of sysexits.h: try again later
 
 # option -> field of Method, and what it is
 PARTS = {
@@ -40,53 +46,136 @@ MANY = ("terms", "select", "shaping")
 
 
 def options(parser: Parser) -> None:
-    parser.add_argument("target", metavar="METHOD", help="a method or plan: see posttrain list --stage method")
+    parser.add_argument(
+        "target", nargs="?", metavar="METHOD", help="a method or plan: see posttrain list --stage method"
+    )
     config_options(parser)
+    part_options(parser)
+    run = parser.add_argument_group("this run")
+    run.add_argument(
+        "--config", metavar="FILE", help="settings from a TOML file, such as a run's config.toml; options win over it"
+    )
+    run.add_argument(
+        "--from", dest="source", default="", metavar="RUN",
+        help="begin with the weights and the optimiser state of a run, at step 0 (--model RUN: its weights alone)",
+    )  # fmt: skip
+    run.add_argument(
+        "--no-optimizer", dest="optimizer", action="store_false", help="with --from: leave the optimiser state behind"
+    )
+    run.add_argument(
+        "--extend-schedule", action="store_true",
+        help="with more --steps than before: go on although the learning rate was to fall to 0 at the old end",
+    )  # fmt: skip
+    run.add_argument(
+        "--max-hours",
+        type=number,
+        metavar="X",
+        help="save and exit (75) before the step that would end after this time",
+    )
+    run.add_argument("--fresh", action="store_true", help="start over: delete what is in the run's folder")
+    run.add_argument("--runs", default="runs", metavar="DIR", help="folder of all runs [runs]")
+    run.add_argument("--json", action="store_true", help="print the summary as JSON and nothing else")
+    run.add_argument("--quiet", action="store_true", help="print no progress, only the result")
+    run.add_argument(
+        "--track",
+        default="",
+        metavar="NAMES",
+        help="mirror the metrics to tensorboard, wandb, mlflow or trackio (several: commas)",
+    )
+    run.add_argument("--profile", action="store_true", help="trace two steps, for ui.perfetto.dev or chrome://tracing")
+    use_option(run)  # type: ignore[arg-type]
+
+
+def part_options(parser: Parser) -> None:
     group = parser.add_argument_group('replace parts of the method, by name or "name(parameter=value)"')
     for option, (_, told) in PARTS.items():
         group.add_argument("--" + option.replace("_", "-"), metavar="PART", help=told)
     group.add_argument("--epochs", type=whole, metavar="N", help="passes over the answers of each step")
     group.add_argument("--minibatches", type=whole, metavar="N", help="updates per pass")
-    run = parser.add_argument_group("this run")
-    run.add_argument("--fresh", action="store_true", help="start over: delete what is in the run's folder")
-    run.add_argument("--runs", default="runs", metavar="DIR", help="folder of all runs [runs]")
-    run.add_argument("--json", action="store_true", help="print the summary as JSON and nothing else")
-    run.add_argument("--quiet", action="store_true", help="print no progress, only the result")
-    use_option(run)  # type: ignore[arg-type]
 
 
 def main(args: argparse.Namespace) -> int:
-    load_parts(args.use)
-    settings = given(args)
-    config: Config = from_dict(Config, settings)
-    from posttrain.core.registry import find, parse
-    from posttrain.view.live import display
+    config = prepare(args)
+    from posttrain.core.pause import Pause, Paused
+    from posttrain.runs.observers import observers
+    from posttrain.view.live import display, tolerant
 
-    part = find(parse(args.target)[0], "method", "plan")
-    watch = display(quiet=args.quiet, silent=args.json, runs=args.runs)
-    try:
-        if part.card.stage == "plan":
-            summary = run_plan(args, config, watch)
-        else:
-            summary = run_method(args, config, watch)
-    except KeyboardInterrupt:
-        watch.close()
-        print(f"\nstopped; the same command resumes from the last checkpoint:\n  {again(args.argv)}", file=sys.stderr)
-        return 130
-    finally:
-        watch.close()
-    if args.json:
-        print(json.dumps(summary))
+    pause = Pause(args.max_hours)
+    with tolerant(), pause.listening():
+        watch = display(quiet=args.quiet, silent=args.json, runs=args.runs)
+        try:
+            with observers(args.track, args.profile) as args.observers:
+                summary = run_args(args, config, watch, pause)
+        except (KeyboardInterrupt, Paused) as stop:
+            watch.close()
+            why = f"stopped: {stop}" if isinstance(stop, Paused) else "\nstopped"
+            print(f"{why}; the same command resumes from the last checkpoint:\n  {again(args.argv)}", file=sys.stderr)
+            return PAUSED if isinstance(stop, Paused) else 130
+        finally:
+            watch.close()
+        if args.json:
+            print(json.dumps(summary))
     return 0
 
 
-def run_method(args: argparse.Namespace, config: Config, watch: Any) -> dict[str, Any]:
+def prepare(args: argparse.Namespace) -> Config:
+    """The settings of the command line and of the file that it names; parts of the user's are loaded."""
+    if args.config:
+        fill(args)
+    if not args.target:
+        raise UserError("say what to do: posttrain run METHOD, or --config FILE; see posttrain list --stage method")
+    if args.source and "model" in vars(args):
+        raise UserError(f"--from {args.source} brings its model along; leave --model away")
+    load_parts(args.use)
+    config: Config = from_dict(Config, given(args))
+    return config
+
+
+def fill(args: argparse.Namespace) -> None:
+    """What the file of --config says, wherever the command line says nothing."""
+    from posttrain.runs.config_file import read_file
+
+    said = read_file(args.config)
+    for key, value in said.settings.items():
+        inner = value if key == "sampling" else {}
+        for name, x in ({f"sampling.{k}": v for k, v in inner.items()} or {key: value}).items():
+            if name == "method":
+                args.target = args.target or x
+            elif name not in vars(args) and not (name == "model" and args.source):
+                setattr(args, name, x)
+    for option, value in said.parts.items():
+        if getattr(args, option) is None:
+            setattr(args, option, value)
+    args.plan = {k: str(v) if isinstance(v, str) else repr(v) for k, v in said.plan.items()} | args.plan
+    args.use = args.use or said.use
+    if said.source and not args.source and "model" not in vars(args):
+        args.source, args.optimizer = said.source, args.optimizer and said.optimizer
+
+
+def observers_of(args: argparse.Namespace) -> tuple[Any, ...]:
+    """Trackers and the profiler, where the command has them (a sweep has not)."""
+    return tuple(getattr(args, "observers", ()))
+
+
+def run_args(args: argparse.Namespace, config: Config, watch: Any, pause: Any) -> dict[str, Any]:
+    """The run that the options ask for; its summary."""
+    from posttrain.core.registry import find, parse
+    from posttrain.runs.start import Start
+
+    part = find(parse(args.target)[0], "method", "plan")
+    start = Start(args.source, args.optimizer, args.extend_schedule, tuple(args.use), reuse=args.json, pause=pause)
+    if part.card.stage == "plan":
+        return run_plan(args, config, watch, start)
+    return run_method(args, config, watch, start)
+
+
+def run_method(args: argparse.Namespace, config: Config, watch: Any, start: Any) -> dict[str, Any]:
     import dataclasses
 
     from posttrain.api import run_config
     from posttrain.core.method import find_method
     from posttrain.environments.task import default_task, pair_task
-    from posttrain.runs.run import check_name
+    from posttrain.runs.settings import check_name
 
     if args.plan:
         raise UserError(f"{args.target} is a method, and --plan.{next(iter(args.plan))} is for plans")
@@ -96,13 +185,14 @@ def run_method(args: argparse.Namespace, config: Config, watch: Any) -> dict[str
     config = dataclasses.replace(config, task=default_task(config.task, method.rollout.card.data))
     if named and named != config.task:
         pair_task(named)  # says that it holds no pairs: only a task that nobody named is replaced
+    config = dataclasses.replace(config, method=args.target, model=start.source or config.model)
     name = check_name(config.name) if config.name else run_name(method, list(changes), config)
-    config = dataclasses.replace(config, method=args.target, name=name)
+    config = dataclasses.replace(config, name=name)
     watch.hello(config)
-    return run_config(config, args.runs, args.fresh, method, (watch,))
+    return run_config(config, args.runs, args.fresh, method, (watch, *observers_of(args)), start=start)
 
 
-def run_plan(args: argparse.Namespace, config: Config, watch: Any) -> dict[str, Any]:
+def run_plan(args: argparse.Namespace, config: Config, watch: Any, start: Any) -> dict[str, Any]:
     from posttrain.api import run_plan as walk
     from posttrain.core.registry import find
 
@@ -111,7 +201,7 @@ def run_plan(args: argparse.Namespace, config: Config, watch: Any) -> dict[str, 
     part = find(args.target, "plan")
     part = part.but(**{k: literal(v) for k, v in args.plan.items()})
     watch.hello(config, measured=False)
-    summary = walk(part(), config, args.runs, args.fresh, (watch,))
+    summary = walk(part(), config, args.runs, args.fresh, (watch, *observers_of(args)), start)
     watch.plan_end(summary, config.name or summary["plan"])
     return summary
 
@@ -142,7 +232,7 @@ def run_name(method: Any, changed: list[str], config: Config) -> str:
     task = Path(named).name.split(".")[0] if file else named.replace("/", "-").replace(" + ", "+")
     model = [] if config.model == "pocket" else [Path(config.model).name]
     seed = [f"s{config.seed}"] if config.seed else []
-    return "-".join([method.name, *dict.fromkeys(parts), task, *model, *seed])
+    return made_name(method.name, *dict.fromkeys(parts), task, *model, *seed)
 
 
 def literal(text: str) -> Any:

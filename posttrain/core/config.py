@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +21,7 @@ class Config:
     task: str = "arithmetic"
     """a school task, reasoning-gym/<name>, a preset from the data folder, or a file"""
     model: str = "pocket"
-    """pocket, smollm2, a model folder, or a Hugging Face hub id"""
+    """pocket, smollm2, a model folder, a Hugging Face hub id, or a run (runs/NAME, runs/NAME@best): a new run from its weights"""
     name: str = ""
     """name of the run's folder under runs/; if empty, made from the method and the task"""
     seed: int = 0
@@ -52,7 +53,9 @@ class Config:
     warmup: int = 5
     """updates over which the learning rate rises from 0 to its peak"""
     schedule: str = "linear"
-    """learning rate over the run: "linear" (falls to 0 at the last step) or "constant\""""
+    """learning rate over the run: "linear", "cosine" or "wsd" (stable, and a fall in the last fifth) to min_lr, or "constant\""""
+    min_lr: float = 0.0
+    """learning rate that a schedule falls to"""
     max_norm: float = 1.0
     """gradients are clipped to this global norm"""
     micro_tokens: int = 16384
@@ -83,8 +86,13 @@ class Config:
     """steps between checkpoints"""
     keep_checkpoints: int = 2
     """newest checkpoints that are kept; older ones are deleted"""
-    log_rollouts: int = 8
-    """rollouts per step written to the run's database; -1: all"""
+    keep_best: bool = True
+    """keep the weights with the best held-out score too, where --eval-every measures it: NAME@best"""
+    log_rollouts: int = -1
+    """rollouts per step whose text and tokens are written to the run's database; -1: all"""
+    store_gb: float = 2.0
+    """gigabytes of texts and tokens that the database keeps; beyond it those of the oldest steps go first, the best and the
+    worst answer of each step last; figures always stay"""
     data: str = ""
     """folder of data sets, for presets; if empty, $POSTTRAIN_DATA"""
     sampling: Sampling = field(default_factory=Sampling)
@@ -94,6 +102,8 @@ class Config:
         for key in ("steps", "prompts", "micro_tokens", "save_every", "eval_problems", "keep_checkpoints", "threads"):
             if getattr(self, key) < (0 if key in ("steps", "eval_problems", "threads") else 1):
                 raise UserError(f"{key} is {getattr(self, key)}; it must be at least 1")
+        if not self.store_gb >= 0:
+            raise UserError(f"store_gb is {self.store_gb}; it must be 0 (no texts are kept) or more gigabytes")
         if self.num_generations is not None and self.num_generations < 1:
             raise UserError(f"num_generations is {self.num_generations}; a prompt needs at least 1 answer")
         if self.lora < 0:
@@ -102,8 +112,14 @@ class Config:
             raise UserError(f"bits is {self.bits}; use 4, or 0 for weights that are not quantised")
         if self.bits and not self.lora:
             raise UserError("4-bit weights cannot be trained; add --lora 16 to train adapters")
-        if self.schedule not in ("constant", "linear"):
-            raise UserError(f"schedule is {self.schedule!r}; use 'constant' or 'linear'")
+        if self.schedule not in ("constant", "linear", "cosine", "wsd"):
+            raise UserError(f"schedule is {self.schedule!r}; use 'linear', 'cosine', 'wsd' or 'constant'")
+        if not 0 <= self.min_lr < math.inf:
+            raise UserError(f"min_lr is {self.min_lr}; it must be 0 or more, and less than the learning rate")
+        if self.min_lr and self.schedule == "constant":
+            raise UserError(
+                "min_lr is where a schedule falls to, and a constant one does not fall; add --schedule cosine"
+            )
         if self.layout not in ("shared", "packed", "padded"):
             raise UserError(f"layout is {self.layout!r}; use 'shared', 'packed' or 'padded'")
         if self.lr is not None and not self.lr > 0:

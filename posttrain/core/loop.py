@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,10 +9,10 @@ from typing import Any
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
+from posttrain.core.metrics import Metrics, Stopwatch, describe
+from posttrain.core.pause import Pause, Paused
 from posttrain.core.protocols import Environment, Policy, Source
 from posttrain.core.types import Group
-
-Metrics = dict[str, float]
 
 
 @dataclass
@@ -36,8 +34,12 @@ class Loop:
         default_factory=list
     )  # objects with any of on_rollouts, on_step, on_eval, on_checkpoint, ...
     monitors: list[Any] = field(default_factory=list)  # each checks every step: the mismatch guard, silence
+    watch: Stopwatch = field(default_factory=Stopwatch)  # seconds by stage
     advantage: Any = field(init=False)
+    pause: Pause = field(default_factory=Pause)  # whether to stop before the end, to go on another time
     stopping: str = ""  # why a callback asked to stop early
+    evaluated: int = -1  # the last step that was followed by an evaluation
+    done: int = -1  # the last step that was done
 
     def __post_init__(self) -> None:
         self.advantage = self.method.advantage.live()
@@ -64,11 +66,16 @@ class Loop:
     def steps(self) -> Iterator[int]:
         """The steps still to do; the first is the one after the last good checkpoint."""
         first = self.run.restore(self)
-        self._began = time.perf_counter()
-        for step in range(first, self.config.steps):
-            yield step
-            if self.stopping:
-                return
+        self.watch = Stopwatch()
+        self.pause.begin()
+        try:
+            for step in range(first, self.config.steps):
+                yield step
+                self.done = step
+                if self.stopping:
+                    return
+        finally:
+            self.pause.end()
 
     def stop(self, why: str) -> None:
         """End the run after the present step, with a checkpoint; a callback may ask for it."""
@@ -76,6 +83,8 @@ class Loop:
 
     def tell(self, event: str, *args: Any) -> None:
         """Call this event on every callback that has it."""
+        if event == "on_rollouts":
+            self.watch.lap("sampling")
         for callback in self.callbacks:
             react = getattr(callback, event, None)
             if react is not None:
@@ -91,10 +100,15 @@ class Loop:
 
     def evaluate(self, step: int) -> Metrics:
         """Held-out metrics, at the steps where an evaluation is due."""
+        self.watch.lap("training")
         every = self.config.eval_every
-        if not (self.evaluator and every and (step + 1) % every == 0 and step + 1 < self.config.steps):
+        if not (self.evaluator and every and (step + 1) % every == 0):
             return {}
         found = self.evaluator(self.policy)
+        self.watch.lap("evaluation")
+        self.evaluated = step
+        if self.config.keep_best:
+            self.run.keep_best(self, step, next(iter(found.values())))
         self.tell("on_eval", step, found)
         return found
 
@@ -107,35 +121,17 @@ class Loop:
         metrics = describe(groups, kept) | report.metrics() | seen
         for monitor in self.monitors:
             monitor.check(step, groups, metrics, self)
-        seconds = time.perf_counter() - self._began
-        self._began = time.perf_counter()
+        seconds, stages = self.watch.read(getattr(report, "seconds", 0.0))
+        metrics |= stages | {"tokens_per_second": metrics["tokens"] / max(seconds, 1e-9)}
         self.run.log(self.phase, step, metrics, groups, seconds)
         self.tell("on_step", step, metrics | {"seconds": seconds})
         last = step + 1 == self.config.steps or bool(self.stopping)
-        if last or (step + 1) % self.config.save_every == 0:
-            self.run.save(self, step, last)
+        paused = "" if last else self.pause.due()
+        if last or paused or (step + 1) % self.config.save_every == 0:
+            self.run.save(self, step, last or bool(paused))
         for done in self.run.written():  # a checkpoint is written while the next steps run
             self.tell("on_checkpoint", done)
-
-
-def describe(groups: list[Group], kept: list[Group]) -> Metrics:
-    """Metrics of a step's rollouts. Each is a function of the rollouts alone, so a resumed run repeats it."""
-    rollouts = [r for g in groups for r in g.rollouts]
-    turns = [t for r in rollouts for t in r.turns]
-    scored = [r.total for g in groups for r in g.scored]
-    tokens = sum(map(len, turns))
-    logp = sum(float((t.logp_T * t.mask_T).sum()) for t in turns)
-    out = {
-        "reward": sum(scored) / len(scored) if scored else math.nan,
-        "failed": float(sum(r.failed for r in rollouts)),
-        "groups_kept": len(kept) / max(len(groups), 1),
-        "tokens": float(tokens),
-        "length": tokens / max(len(rollouts), 1),
-        "truncated": sum(r.truncated for r in rollouts) / max(len(rollouts), 1),
-        "nll": -logp / max(tokens, 1),  # mean -log p of what was sampled: an unbiased entropy estimate
-    }
-    names = sorted({k for r in rollouts for k in r.rewards})
-    for name in names if len(names) > 1 else ():
-        values = [r.rewards[name] for r in rollouts if name in r.rewards and r.rewards[name] == r.rewards[name]]
-        out[f"reward/{name}"] = sum(values) / len(values) if values else math.nan
-    return out
+        self.watch.lap("storing")
+        if paused:
+            self.pause.end()
+            raise Paused(paused)

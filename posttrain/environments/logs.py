@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from posttrain.core.codec import last_context, turn
 from posttrain.core.errors import UserError
 from posttrain.core.registry import find
 from posttrain.core.types import Prompt
@@ -41,6 +42,11 @@ LOG_NAMES: dict[str, tuple[str, ...]] = {
     "gold": ("gold", "ground_truth", "target", "answer"),
 }
 _RUN = "run.sqlite"
+_WIDE = "SELECT prompt, text, reward, tokens, logp, mask FROM rollouts WHERE NOT failed"  # runs of version 0.1
+_COMPACT = (
+    "SELECT r.id, COALESCE(b.prompt, g.prompt) AS prompt, b.text, r.reward FROM rollouts r JOIN bodies b ON b.id = r.id LEFT JOIN "
+    "groups g ON g.phase = r.phase AND g.step = r.step AND g.group_index = r.group_index WHERE NOT r.failed ORDER BY r.id"
+)
 
 
 @dataclass(frozen=True)
@@ -161,13 +167,12 @@ def run_rows(path: Path) -> Iterator[Raw]:
     """The rollouts that a run stored; those whose reward failed are left out."""
     import sqlite3
 
-    db = sqlite3.connect(f"file:{path.resolve()}?mode=ro", uri=True)
+    name = str(path.resolve()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+    db = sqlite3.connect(f"file:{name}?mode=ro", uri=True)
     db.row_factory = sqlite3.Row
     try:
-        rows = [
-            dict(r)
-            for r in db.execute("SELECT prompt, text, reward, tokens, logp, mask FROM rollouts WHERE NOT failed")
-        ]
+        compact = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'bodies'").fetchone()
+        rows = list(_stored(db)) if compact else [dict(r) for r in db.execute(_WIDE)]
     except sqlite3.Error as error:
         raise UserError(f"{path} cannot be read as a run's rollouts ({error})") from None
     finally:
@@ -175,3 +180,11 @@ def run_rows(path: Path) -> Iterator[Raw]:
     if not rows:
         raise UserError(f"the run in {path.parent} stored no rollouts; store all of them with --log-rollouts -1")
     yield from rows
+
+
+def _stored(db: Any) -> Iterator[Raw]:
+    """Of the present version: streams are bytes, by turns."""
+    for r in db.execute(_COMPACT):
+        turns = db.execute("SELECT * FROM turns WHERE id = ? ORDER BY turn", (r["id"],))
+        whole = last_context([turn(dict(t)) for t in turns])
+        yield {k: r[k] for k in ("prompt", "text", "reward")} | {k: whole[k] for k in ("tokens", "logp", "mask")}

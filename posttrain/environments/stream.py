@@ -99,7 +99,9 @@ class Stream(Environment):
         if isinstance(item, Bad):
             if self.skip_bad:
                 return None
-            raise UserError(f"{self.name}, {where}: {item.reason}; with (skip_bad=True) after the file such rows are stepped over")
+            raise UserError(
+                f"{self.name}, {where}: {item.reason}; with (skip_bad=True) after the file such rows are stepped over"
+            )
         item = numbered(item, self.name, "", number)
         if isinstance(item, Pair):
             return None if item.chosen == item.rejected else as_prompt(item)

@@ -27,6 +27,7 @@ from posttrain.models.sampling import Sample, generate
 from posttrain.policies.conversation import between, only_text, turns_of
 from posttrain.policies.window import check_ids, check_rows, no_room, positions, room_for, vocabulary
 
+Heard = Callable[[int, int, Tensor], None]  # told (context, answer, tokens) of an answer that has ended
 STREAMS = frozenset({"logp_BT", "entropy_BT", "value_BT", "score_B"})
 
 
@@ -40,7 +41,7 @@ class LanguagePolicy(Actor, nn.Module):
         super().__init__()
         self.model, self.tokenizer, self.name, self.stops = model, tokenizer, name, tuple(stops)
         self._native: Any = None
-        self._finished: Callable[[int, int, Tensor], None] | None = None  # of a context and an answer
+        self._finished: Heard | None = None  # of a context and an answer
         self.critic: Critic | None = None
         self.score: ScalarHead | None = None
         self.temperature = 1.0  # of the distribution that is sampled and trained: one place, so they cannot differ
@@ -159,7 +160,7 @@ class LanguagePolicy(Actor, nn.Module):
             part = slice(start, start + per_call)
             heard = self._finished
             if heard is not None and start:
-                heard = partial(_later, heard, start)
+                heard = partial(_among, heard, range(start, start + per_call))
             made = self._generate(engine, rows[part], keys[part], how, heard)
             begun = [turns[-1] for turns in pending[part]]
             whole = [
@@ -278,15 +279,8 @@ class LanguagePolicy(Actor, nn.Module):
         return other
 
 
-def _later(heard: Callable[[int, int, Tensor], None], start: int, group: int, index: int, tokens: Tensor) -> None:
-    """The same for a part of the contexts that begins at `start`."""
-    heard(start + group, index, tokens)
-
-
-def _among(
-    heard: Callable[[int, int, Tensor], None], places: list[int], group: int, index: int, tokens: Tensor
-) -> None:
-    """The same for contexts that stand at these places."""
+def _among(heard: Heard, places: Sequence[int], group: int, index: int, tokens: Tensor) -> None:
+    """The same for a part of the contexts: those that stand at these places."""
     heard(places[group], index, tokens)
 
 

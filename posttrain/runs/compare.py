@@ -124,7 +124,7 @@ def _train(method: Method, env: Environment, config: Config) -> tuple[float, flo
     from posttrain.runs.build import at_test, load_policy, scorer_of, suggested_lr
 
     policy = load_policy(config)
-    lr = config.lr if config.lr is not None else suggested_lr(policy, method)
+    lr = config.lr if config.lr is not None else suggested_lr(policy)
     before = accuracy(policy, env, config.eval_problems, config.sampling, rollout=at_test(method, env)).accuracy
     scorer = scorer_of(config, method, env)
     decay = config.steps if config.schedule == "linear" else 0

@@ -18,6 +18,7 @@ from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.rewards.runtime.scorer import BaseScorer, Prescored, Verdict, answers_of
 from posttrain.rollouts.sources import LocalSource
 from posttrain.runs.guard import Guard
+from posttrain.runs.reader import is_time
 from posttrain.train import train
 from posttrain.weights.learner import Learner
 
@@ -43,7 +44,7 @@ class InMemoryRun:
         return 0
 
     def log(self, phase: str, step: int, metrics: dict[str, float], groups: list[Group], seconds: float) -> None:
-        self.rows.append(metrics)
+        self.rows.append({k: x for k, x in metrics.items() if not is_time(k)})
 
     def save(self, loop: Any, step: int, last: bool = False) -> None:
         pass

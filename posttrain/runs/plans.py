@@ -12,32 +12,42 @@ from posttrain.core import rng
 from posttrain.core.config import Config, to_dict
 from posttrain.core.errors import UserError
 from posttrain.core.loop import Loop
+from posttrain.core.pause import Pause, Paused
 from posttrain.core.plan import Context, Copy, Do, Phase, Plan, Stopped
 from posttrain.core.protocols import Policy
 from posttrain.environments.contents import contents
 from posttrain.rewards.scorers.spec import build_scorer
 from posttrain.runs.build import Pieces, build_loop, load_policy
+from posttrain.runs.config_file import plan_call, write_file
 from posttrain.runs.run import Run
+from posttrain.runs.settings import check_name, made_name
+from posttrain.runs.start import Start
 from posttrain.runs.threads import settle
 from posttrain.train import train
 
 
 def run_plan(
-    plan: Plan, config: Config, runs: str | Path = "runs", fresh: bool = False, callbacks: tuple[Any, ...] = ()
-) -> dict[str, Any]:
+    plan: Plan, config: Config, runs: str | Path = "runs", fresh: bool = False, callbacks: tuple[Any, ...] = (),
+    start: Start | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Every phase in order; a phase that had ended before a restart is not done again, its weights are read back."""
-    config = dataclasses.replace(config, name=config.name or plan.name)
+    start = start or Start()
+    start.of_a_plan(plan.name)
+    config = dataclasses.replace(config, name=check_name(config.name or made_name(plan.name)))
     _single(config, plan.name)
-    held = contents(config.task, config.reward)
-    settings = to_dict(config) | {"plan": plan.name, "options": plan.options} | ({"contents": held} if held else {})
+    held = {"contents": found} if (found := contents(config.task)) else {}
+    settings = to_dict(config) | {"plan": plan.name, "options": plan.options} | start.identity(config, runs) | held
     with Run(Path(runs) / config.name, settings, fresh=fresh) as store:
-        settle(store.folder, config.threads)
-        context = Context(store, config, {"policy": load_policy(config)})
+        threads = settle(store.folder, config.threads)
+        write_file(store, dataclasses.replace(config, threads=threads), plan_call(plan), start)
+        context = Context(store, config, {"policy": load_policy(start.resolved(config, runs))})
         context.notes = store.read_notes()
         ended = ""
         try:
             for part in plan.walk(context):
-                _do(part, context, callbacks)
+                if start.pause.why:
+                    raise Paused(start.pause.why)
+                _do(part, context, callbacks, start.pause)
         except Stopped as stop:
             ended = str(stop)
         summary = {"plan": plan.name, "model": config.model, "seed": config.seed, "stopped": ended, **context.notes}
@@ -57,7 +67,7 @@ def _single(config: Config, plan: str) -> None:
             raise UserError(f"--{key} is for a single method, and {plan} is a plan{hint}")
 
 
-def _do(part: Phase | Do | Copy, context: Context, callbacks: tuple[Any, ...]) -> None:
+def _do(part: Phase | Do | Copy, context: Context, callbacks: tuple[Any, ...], pause: Pause) -> None:
     """One part of a plan, unless it was finished before a restart."""
     if isinstance(part, Copy):  # also after a restart: by then the role has the weights it had here
         context.roles[part.to] = context.role(part.role).clone()
@@ -79,6 +89,7 @@ def _do(part: Phase | Do | Copy, context: Context, callbacks: tuple[Any, ...]) -
         store.load_weights(name, policy)
         return
     loop = _phase_loop(part, policy, context, callbacks)
+    loop.pause = pause
     loop.tell("on_phase")
     train(loop)
     policy.critic = None

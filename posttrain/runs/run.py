@@ -1,35 +1,36 @@
 """A run is a folder: the settings, the database, checkpoints, artifacts. Killed at any moment, it resumes bit for bit.
 
-runs/<name>/: config.json, run.sqlite, checkpoints/<phase>-<step>/, artifacts/, notes.json, summary.json
+runs/<name>/: config.json and config.toml (the settings), run.sqlite, checkpoints/<phase>-<step>/, best/ (the checkpoint with the
+best held-out score), artifacts/, notes.json, summary.json, held_out.json, state.json (how far it is, for `posttrain runs`)
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import math
-import os
-import re
-import shutil
 import weakref
 from pathlib import Path
 from typing import Any, Self
 
-from posttrain.core.config import differences
+import torch
+
 from posttrain.core.errors import UserError
 from posttrain.core.machine import free_memory
 from posttrain.core.protocols import Policy
 from posttrain.core.types import Group
 from posttrain.runs.background import Background
+from posttrain.runs.best import Best, keep_best
 from posttrain.runs.checkpoint import Checkpoint, detach, disk_errors, newest, prune, sweep, write, write_atomic
 from posttrain.runs.learner_tables import learner_tables, load_learners
-from posttrain.runs.store import Store
+from posttrain.runs.lock import hold, release
+from posttrain.runs.settings import agreed, foreign, read_config, same_threads
+from posttrain.runs.settings import check_name as check_name
+from posttrain.runs.state import State, reopen, wipe
+from posttrain.runs.store import Store, begin_phase
 from posttrain.runs.tables import HostCopy, size_of
 
-_OWN = ("run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "notes.json", "summary.json", "machine.json", "config.json")
 _SHARE = 0.4  # of the free memory that a copy of the state may take; a larger state is written before training goes on
-_held: set[str] = set()  # folders this process writes: a POSIX lock does not keep a process from itself
 
 
 class Run:
@@ -39,38 +40,59 @@ class Run:
     writer: Background
     _written: list[int]
 
-    def __init__(self, folder: Path | str, config: dict[str, Any], resume: bool = True, fresh: bool = False) -> None:
-        self.folder, self.config = Path(folder), json.loads(json.dumps(config))
+    def __init__(
+        self, folder: Path | str, config: dict[str, Any], resume: bool = True, fresh: bool = False, extend: bool = False
+    ) -> None:
+        self.label = Path(folder)  # as it was typed, for people
+        self.folder = self.label.absolute()  # a reward may change the working directory
+        self.config = json.loads(json.dumps(config))
         self.log_rollouts = int(self.config.get("log_rollouts", -1))
         self.writer, self.copy, self._written = Background(), HostCopy(), []
-        with disk_errors(self.folder, 0):
+        if found := foreign(self.folder):
+            raise UserError(
+                f"{self.label} is not a run: it holds {', '.join(found)} that no run has written; use another --name"
+            )
+        with disk_errors(self.label, 0):
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._release = weakref.finalize(self, _unlock, *_lock(self.folder))
+            self._release = weakref.finalize(self, release, *hold(self.folder, self.label))
         try:
-            self._begin(fresh or not resume)
+            self._begin(fresh or not resume, extend)
         except BaseException:
             self._release()
             raise
 
-    def _begin(self, fresh: bool) -> None:
+    def _begin(self, fresh: bool, extend: bool) -> None:
         if fresh:
-            self._wipe()
-        path = self.folder / "config.json"
+            wipe(self.folder)
+        path, old = self.folder / "config.json", None
         if path.exists():
-            self._same_config(read_config(self.folder))
+            old = read_config(self.folder)
+            self.earlier = _fingerprint(old)  # versions before 0.2 counted the steps in
+            asked = same_threads(self.folder, old, self.config)
+            self.config = agreed(self.label, old, asked, extend, saved=self._any_checkpoint())
+            if self._any_checkpoint() and not (self.folder / "run.sqlite").exists():
+                raise UserError(
+                    f"{self.label} has checkpoints but no run.sqlite: what it measured and sampled so far is gone; put the "
+                    "file back, or use another --name, or --fresh to start over"
+                )
         elif (self.folder / "run.sqlite").exists() or self._any_checkpoint():
-            raise UserError(f"{self.folder} has no config.json; use another --name, or --fresh to start over")
+            raise UserError(f"{self.label} has no config.json; use another --name, or --fresh to start over")
         else:
             write_atomic(path, json.dumps(self.config, indent=2) + "\n")
         self.checkpoints.mkdir(exist_ok=True)
         sweep(self.checkpoints)
-        self.store = Store(self.folder / "run.sqlite")
+        if old is not None and old != self.config:
+            reopen(self.folder)  # it is continued: first it is no longer at its end, then it is longer
+            write_atomic(path, json.dumps(self.config, indent=2) + "\n")
+        self.store = Store(self.folder / "run.sqlite", background=True)
+        self.state = State(self.folder)
 
     @classmethod
     def open(cls, folder: Path | str) -> Run:
         """For readers: nothing is created, locked or changed, and a live run may be read."""
         run = cls.__new__(cls)
-        run.folder, run.config = Path(folder), read_config(Path(folder))
+        run.label = run.folder = Path(folder)
+        run.config = read_config(run.folder)
         run.store = Store(run.folder / "run.sqlite", readonly=True)
         run._release = lambda: None  # type: ignore[assignment]
         run.writer, run._written = Background(), []
@@ -92,8 +114,15 @@ class Run:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        try:
+            self.close()  # what is still being written is complete before the run says how it ended
+        except BaseException as late:
+            error = late
+            raise
+        finally:
+            if hasattr(self, "state"):
+                self.state.end(error)
 
     # ---- what the loop calls
 
@@ -107,7 +136,7 @@ class Run:
         ck = newest(self.checkpoints, loop.phase)
         first = 0 if ck is None else ck.step + 1
         if ck is not None:
-            if ck.state["config"] != self.fingerprint:
+            if ck.state["config"] not in (self.fingerprint, self.earlier):
                 raise UserError(
                     f"checkpoint {ck.phase}-{ck.step:06d} is of other settings; use another --name, or --fresh"
                 )
@@ -116,18 +145,18 @@ class Run:
                 part.load_state_dict(ck.state["parts"][name])
             prune(self.checkpoints, ck.phase, ck.step, loop.config.keep_checkpoints)  # a kill may have come before it
         self.store.forget(loop.phase, first)
-        self.store.begin(loop.phase, loop.role, answers=getattr(loop.learner.policy, "score", None) is None)
+        begin_phase(self.store, loop)
         return first
 
     def log(self, phase: str, step: int, metrics: dict[str, float], groups: list[Group], seconds: float) -> None:
         """Metrics and rollouts of a step, in one transaction."""
         self.store.log(phase, step, metrics, groups, seconds, self.log_rollouts)
+        self.state.now(phase=phase, step=step + 1)
 
     def save(self, loop: Any, step: int, last: bool = False) -> None:
         """A checkpoint after `step`: copied now, written while training goes on (the last one at once); older ones go only
         once it is complete. One is written at a time, so memory holds one copy."""
         self.writer.wait()
-        self.store.sync()
         parts = {name: part.state_dict() for name, part in loop.stateful().items()}
         learners = {role: learner.state() for role, learner in loop.learners.items()}
         state = {"learners": learners, "parts": parts, "config": self.fingerprint}
@@ -138,6 +167,7 @@ class Run:
         keep = loop.config.keep_checkpoints
 
         def work() -> None:
+            self.store.sync()  # a checkpoint must not outlive the rows that led to it
             write(self.checkpoints, ck)
             prune(self.checkpoints, ck.phase, ck.step, keep)
             self._written.append(step)
@@ -149,6 +179,10 @@ class Run:
         self.writer.check()
         done, self._written = self._written, []
         return done
+
+    def keep_best(self, loop: Any, step: int, score: float) -> None:
+        """The weights after a step that was evaluated, if they are the best so far."""
+        keep_best(self.folder, loop.phase, Best(step, score), lambda: loop.learner.tensors(), self.fingerprint)
 
     def event(self, phase: str, step: int, kind: str, message: str) -> None:
         self.store.event(phase, step, kind, message)
@@ -168,14 +202,22 @@ class Run:
         self.writer.wait()
         ck = newest(self.checkpoints, phase)
         if ck is None:
-            raise UserError(f"{self.folder} has no checkpoint of phase {phase!r}; start over with --fresh")
+            raise UserError(f"{self.label} has no checkpoint of phase {phase!r}; start over with --fresh")
+        self.put(ck, policy)
+
+    def put(self, ck: Checkpoint, policy: Policy) -> None:
+        """The weights of a checkpoint into a policy; in float32 where it is of float32 and the run kept them so."""
         weights = ck.tables["weights"]
+        if next(policy.parameters()).dtype == torch.float32:
+            weights = weights | {k: x for k, x in ck.tables.get("masters", {}).items() if k in weights}
         if getattr(policy, "critic", None) is None:
             weights = {k: x for k, x in weights.items() if not k.startswith("critic.")}
         missing, unexpected = policy.load_state_dict(weights, strict=False)
         tied = [m for m in missing if not m.endswith("lm_head.weight")]
         if tied or unexpected:
-            raise UserError(f"phase {phase!r} trained another model: missing {tied[:3]}, unexpected {unexpected[:3]}")
+            raise UserError(
+                f"phase {ck.phase!r} trained another model: missing {tied[:3]}, unexpected {unexpected[:3]}"
+            )
 
     # ---- small files
 
@@ -202,6 +244,15 @@ class Run:
         path = self.folder / "summary.json"
         return json.loads(path.read_text()) if path.exists() else None
 
+    def write_held_out(self, before: Any, after: Any) -> None:
+        """The score of every held-out problem before and after, so that runs can be compared problem by problem."""
+        rows = {"name": after.name, "prompts": [r.prompt.id for r in after.rollouts]}
+        worth = {
+            k: [math.nan if r.failed else r.total for r in s.rollouts]
+            for k, s in (("before", before), ("after", after))
+        }
+        write_atomic(self.folder / "held_out.json", json.dumps(_strict(rows | worth)) + "\n")
+
     def write_notes(self, notes: dict[str, Any]) -> None:
         """What phases reported so far, so that a restart knows it too."""
         write_atomic(self.folder / "notes.json", json.dumps(notes) + "\n")
@@ -212,46 +263,19 @@ class Run:
 
     # ---- inside
 
+    earlier = ""
+
     @property
     def fingerprint(self) -> str:
-        return hashlib.sha256(json.dumps(self.config, sort_keys=True).encode()).hexdigest()[:16]
-
-    def _same_config(self, old: dict[str, Any]) -> None:
-        changed = differences(old, self.config)
-        if changed:
-            what = "; ".join(f"{k} was {a}, is now {b}" for k, a, b in changed)
-            raise UserError(
-                f"{self.folder} holds a run with other settings ({what}); use another --name, or --fresh to start over"
-            )
+        """What a checkpoint must be of; the same for the first steps of a run and for all of a longer one."""
+        return _fingerprint({k: v for k, v in self.config.items() if k != "steps"})
 
     def _any_checkpoint(self) -> bool:
         return self.checkpoints.exists() and any(self.checkpoints.iterdir())
 
-    def _wipe(self) -> None:
-        for name in ("checkpoints", "artifacts"):
-            shutil.rmtree(self.folder / name, ignore_errors=True)
-        for name in _OWN:  # the settings last: a kill on the way leaves a run that says what it was
-            (self.folder / name).unlink(missing_ok=True)
 
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """The settings a run was started with."""
-    try:
-        settings: dict[str, Any] = json.loads((folder / "config.json").read_text())
-        return settings
-    except FileNotFoundError:
-        raise UserError(f"no run in {folder}: there is no config.json") from None
-    except ValueError:
-        raise UserError(
-            f"{folder / 'config.json'} is not JSON; start over with --fresh, or use another --name"
-        ) from None
-
-
-def check_name(name: str) -> str:
-    """Names of phases and artifacts become file names."""
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", name):
-        raise UserError(f"{name!r} cannot be a file name here; use letters, digits, and . _ + -")
-    return name
+def _fingerprint(settings: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _strict(x: Any) -> Any:
@@ -261,29 +285,3 @@ def _strict(x: Any) -> Any:
     if isinstance(x, (list, tuple)):
         return [_strict(v) for v in x]
     return None if isinstance(x, float) and not math.isfinite(x) else x
-
-
-def _lock(folder: Path) -> tuple[int, str]:
-    """Hold the folder. A POSIX lock ends with its process, even killed, and no forked child inherits it."""
-    key = str(folder.resolve())
-    if key in _held:
-        raise UserError(f"{folder} is already open for writing in this process; close that run first")
-    fd = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        owner = os.read(fd, 32).decode(errors="replace").strip() or "unknown"
-        os.close(fd)
-        raise UserError(
-            f"{folder} is being written by another process (id {owner}); wait for it, or use another --name"
-        ) from None
-    os.ftruncate(fd, 0)
-    os.write(fd, str(os.getpid()).encode())
-    _held.add(key)
-    return fd, key
-
-
-def _unlock(fd: int, key: str) -> None:
-    if key in _held:
-        _held.discard(key)
-        os.close(fd)

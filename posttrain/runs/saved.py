@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
-from posttrain.core.config import Config, from_dict
 from posttrain.core.errors import UserError
 from posttrain.models.lora import add_lora
 from posttrain.policies.load import load_model
 from posttrain.rewards.scorers.learned import RUN_READERS
 from posttrain.runs.checkpoint import listing, newest
 from posttrain.runs.run import Run
+from posttrain.runs.trained import settings_of
 
 
 def load_reward_model(folder: Path, device: str = "") -> Any:
     """The policy with a score head that a run trained, frozen."""
     with Run.open(folder) as run:
         phase = scoring_phase(run)
-        known = {f.name for f in dataclasses.fields(Config)}
-        config: Config = from_dict(Config, {k: v for k, v in run.config.items() if k in known})
+        config = settings_of(run)
         policy = load_model(config.model, device or None, config.dtype, config.bits)
         policy = (add_lora(policy, config.lora, seed=config.seed) if config.lora else policy).as_reward_model()
         policy.layout = config.layout

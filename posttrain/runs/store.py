@@ -1,274 +1,215 @@
 """The database of a run: metrics, rollouts and events in SQLite, one transaction per step, readable while it is written.
 
-Seconds are kept apart from metrics, so that the metrics of two runs can be compared bit for bit.
+Seconds are kept apart from metrics, so that the metrics of two runs can be compared bit for bit. In a run a thread does the
+writing: a step only copies what could change (`rows.frozen`), and `sync` waits until all of it is on the disk.
 """
 
 from __future__ import annotations
 
-import csv
-import errno
-import json
-import math
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from posttrain.core.errors import unknown
+from posttrain.core.types import Group
+from posttrain.policies.pieces import token_bytes
+from posttrain.runs.cap import Cap, Size
+from posttrain.runs.reader import Reader, Row, is_time
+from posttrain.runs.rows import Pieces, Record, frozen, insert, new_ids
+from posttrain.runs.schema import BUCKET, BY_STEP, open_readonly, prepare, roll_up, version_of
+from posttrain.runs.table_files import WRITERS, write_rows
+from posttrain.runs.writer import Writer
 
-from posttrain.core.errors import UserError, unknown
-from posttrain.core.types import Group, Rollout
-from posttrain.runs.checkpoint import disk_error, free_space
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS phases (place INTEGER PRIMARY KEY, phase TEXT UNIQUE, finished INTEGER DEFAULT 0);
-CREATE TABLE IF NOT EXISTS roles (phase TEXT PRIMARY KEY, role TEXT, answers INTEGER);
-CREATE TABLE IF NOT EXISTS metrics (phase TEXT, step INTEGER, name TEXT, value REAL, PRIMARY KEY (phase, step, name));
-CREATE TABLE IF NOT EXISTS times (phase TEXT, step INTEGER, name TEXT, value REAL, PRIMARY KEY (phase, step, name));
-CREATE TABLE IF NOT EXISTS rollouts (
-    phase TEXT, step INTEGER, group_index INTEGER, sample_index INTEGER, prompt_id TEXT, prompt TEXT, text TEXT,
-    reward REAL, failed INTEGER, rewards TEXT, tokens TEXT, logp TEXT, adv TEXT, mask TEXT, version INTEGER,
-    stopped INTEGER, PRIMARY KEY (phase, step, group_index, sample_index));
-CREATE TABLE IF NOT EXISTS events (id INTEGER PRIMARY KEY, phase TEXT, step INTEGER, kind TEXT, message TEXT);
-"""
-TABLES = ("metrics", "times", "rollouts", "events")
-FORMATS = ("csv", "jsonl", "parquet")
-_LITTLE = 1 << 20  # bytes: with less free space than this, an I/O error of SQLite means a full disk
-_JSON_COLUMNS = ("rewards", "tokens", "logp", "adv", "mask")
-Row = dict[str, Any]
+EXPORTED = ("metrics", "times", "rollouts", "events")
+Job = Callable[[sqlite3.Connection], None]
 
 
-class Store:
-    """One connection to run.sqlite; `readonly` never creates or changes anything."""
+class Store(Reader):
+    """One connection to run.sqlite; `readonly` never creates or changes anything, `background` writes in a thread of its own."""
 
-    def __init__(self, path: Path, readonly: bool = False) -> None:
+    def __init__(self, path: Path, readonly: bool = False, background: bool = False) -> None:
         self.path, self.readonly = path, readonly
+        self.cap: float | None = None  # bytes of texts and token streams; None: no limit
+        self.token_bytes: Pieces | None = None  # where the bytes of token ids come from
+        self._writer: Writer | None = None
+        self._known: set[int] | None = None
+        self._kept: Cap | None = None
         with self._errors():
-            self.db = _open_readonly(path) if readonly else sqlite3.connect(path, timeout=30)
+            self.db = open_readonly(path) if readonly else _connect(path)
             self.db.row_factory = sqlite3.Row
             if not readonly:
-                self.db.execute("PRAGMA journal_mode=WAL")
-                self.db.execute("PRAGMA synchronous=NORMAL")
-                self.db.executescript(_SCHEMA)
+                prepare(self.db, path)
+            self.version = version_of(self.db, path)
+            if background and not readonly:
+                self._write_db, self._writer = _connect(path), Writer()
 
     # ---- writing
 
     def log(
         self, phase: str, step: int, metrics: dict[str, float], groups: list[Group], seconds: float, limit: int = -1
     ) -> None:
-        """One step in one transaction; at most `limit` rollouts (-1: all), those of a group together."""
-        rows = [
-            _rollout_row(phase, step, g, s, r) for g, group in enumerate(groups) for s, r in enumerate(group.rollouts)
-        ]
-        rows = rows if limit < 0 else rows[:limit]
-        steady = {k: v for k, v in metrics.items() if not _is_time(k)}
-        times = {k: v for k, v in metrics.items() if _is_time(k)} | {"seconds": seconds}
-        failed = sum(r.failed for g in groups for r in g.rollouts)
-        skipped = metrics.get("skipped", 0.0) - self._skipped_before(phase, step)
-        with self._errors(), self.db:
-            self.db.execute("INSERT OR IGNORE INTO phases (phase) VALUES (?)", (phase,))
-            for table, values in (("metrics", steady), ("times", times)):
-                found = [(phase, step, k, float(v)) for k, v in values.items()]
-                self.db.executemany(f"INSERT INTO {table} VALUES (?,?,?,?)", found)
-            if rows:
-                self.db.executemany(f"INSERT INTO rollouts VALUES ({','.join('?' * len(rows[0]))})", rows)
-            if failed:
-                self._event(phase, step, "failed reward", f"{failed} answers could not be scored and were left out")
-            if skipped > 0:
-                self._event(
-                    phase, step, "skipped update", f"{skipped:.0f} gradients were not finite; the weights stayed"
-                )
+        """One step in one transaction; text and tokens of at most `limit` rollouts (-1: all), those of a group together."""
+        record = Record(phase, step, dict(metrics), seconds, frozen(groups) if self._writer else groups, limit)
+        self._do(partial(self._log, record=record), wait=False)
 
     def event(self, phase: str, step: int, kind: str, message: str) -> None:
         """Something that the user should know of: a warning, a skipped update, failed rewards."""
-        with self._errors(), self.db:
-            self._event(phase, step, kind, message)
-
-    def _skipped_before(self, phase: str, step: int) -> float:
-        query = "SELECT value FROM metrics WHERE phase = ? AND step < ? AND name = 'skipped' ORDER BY step DESC LIMIT 1"
-        row = self.db.execute(query, (phase, step)).fetchone()
-        return row[0] if row else 0.0
-
-    def _event(self, phase: str, step: int, kind: str, message: str) -> None:
-        self.db.execute(
-            "INSERT INTO events (phase, step, kind, message) VALUES (?,?,?,?)", (phase, step, kind, message)
-        )
+        self._do(lambda db: _event(db, phase, step, kind, message), wait=False)
 
     def forget(self, phase: str, step: int) -> None:
         """Delete what was written at or after a step: those steps are about to be run again."""
-        with self._errors(), self.db:
-            for table in TABLES:
-                self.db.execute(f"DELETE FROM {table} WHERE phase = ? AND step >= ?", (phase, step))
+        self._do(partial(_forget, phase=phase, step=step))
+        self._kept = None
 
-    def begin(self, phase: str, role: str, answers: bool) -> None:
-        """Record which role a phase trains, and whether that role generates answers (a reward model does not)."""
-        with self._errors(), self.db:
-            self.db.execute("INSERT OR REPLACE INTO roles VALUES (?, ?, ?)", (phase, role, int(answers)))
+    def begin(self, phase: str, role: str, answers: bool, weights: dict[str, float] | None = None) -> None:
+        """Record which role a phase trains, whether it generates answers (a reward model does not), and the rewards' weights."""
+
+        def job(db: sqlite3.Connection) -> None:
+            db.execute("INSERT OR REPLACE INTO roles VALUES (?, ?, ?)", (phase, role, int(answers)))
+            rows = [(phase, name, float(w)) for name, w in (weights or {}).items()]
+            db.executemany("INSERT OR REPLACE INTO components VALUES (?, ?, ?)", rows)
+
+        self._do(job)
 
     def finish(self, phase: str) -> None:
-        with self._errors(), self.db:
-            self.db.execute(
-                "INSERT INTO phases (phase, finished) VALUES (?, 1) ON CONFLICT (phase) DO UPDATE SET finished = 1",
-                (phase,),
-            )
+        done = "INSERT INTO phases (phase, finished) VALUES (?, 1) ON CONFLICT (phase) DO UPDATE SET finished = 1"
+        self._do(lambda db: void(db.execute(done, (phase,))))
         self.sync()
 
     def sync(self) -> None:
-        """Flush committed rows to the disk: a checkpoint must not outlive the rows that led to it."""
-        with self._errors():
-            self.db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        """All rows so far are on the disk: a checkpoint must not outlive the rows that led to it. Any thread may call it."""
+        self._do(lambda db: void(db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()), transaction=False)
 
     def close(self) -> None:
-        self.db.close()
+        """Write what is on its way, then close."""
+        writer, self._writer = self._writer, None
+        try:
+            if writer is not None:
+                writer.close()
+        finally:
+            if writer is not None:
+                self._write_db.close()
+            self.db.close()
 
-    # ---- reading
+    def _do(self, job: Job, wait: bool = True, transaction: bool = True) -> None:
+        if self._writer is None:
+            self._run(self.db, job, transaction)
+        elif wait:
+            self._writer.wait(partial(self._run, self._write_db, job, transaction))
+        else:
+            self._writer.put(partial(self._run, self._write_db, job, transaction))
 
-    def finished(self, phase: str) -> bool:
-        row = self.db.execute("SELECT finished FROM phases WHERE phase = ?", (phase,)).fetchone()
-        return bool(row and row[0])
+    def _run(self, db: sqlite3.Connection, job: Job, transaction: bool) -> None:
+        try:
+            with self._errors():
+                if not transaction:
+                    return job(db)
+                with db:
+                    return job(db)
+        except BaseException:
+            self._known = self._kept = None  # they may know rows that were taken back
+            raise
 
-    def phases(self) -> list[str]:
-        """In the order they began."""
-        return [row[0] for row in self.db.execute("SELECT phase FROM phases ORDER BY place")]
+    def _current(self) -> None:
+        if self._writer is not None:
+            self._writer.drain()
 
-    def roles(self) -> dict[str, tuple[str, bool]]:
-        """phase -> (role, whether it generates answers); empty for runs written before roles were recorded."""
-        if not self.db.execute("SELECT 1 FROM sqlite_master WHERE name = 'roles'").fetchone():
-            return {}
-        return {phase: (role, bool(answers)) for phase, role, answers in self.db.execute("SELECT * FROM roles")}
+    # ---- inside the transaction of a step
 
-    def metrics(self, phase: str | None = None) -> list[Row]:
-        """Rows of phase, step, name, value, in the order of phases, then steps, then names."""
-        return self._read("metrics", "name", phase=phase)
+    def _log(self, db: sqlite3.Connection, record: Record) -> None:
+        phase, step, metrics = record.phase, record.step, record.metrics
+        db.execute("INSERT OR IGNORE INTO phases (phase) VALUES (?)", (phase,))
+        times = {k: v for k, v in metrics.items() if is_time(k)} | {"seconds": record.seconds}
+        for table, values in (("metrics", {k: v for k, v in metrics.items() if not is_time(k)}), ("times", times)):
+            found = [(phase, step, k, float(v)) for k, v in values.items()]
+            db.executemany(f"INSERT INTO {table} VALUES (?,?,?,?)", found)
+        rollouts = [r for g in record.groups for r in g.rollouts]
+        failed = sum(r.failed for r in rollouts)
+        if failed:
+            _event(db, phase, step, "failed reward", f"{failed} answers could not be scored and were left out")
+        skipped = metrics.get("skipped", 0.0) - _skipped_before(db, phase, step)
+        if skipped > 0:
+            _event(db, phase, step, "skipped update", f"{skipped:.0f} gradients were not finite; the weights stayed")
+        sizes = insert(db, record)
+        if rollouts:  # what was made, stored or not
+            db.execute("INSERT INTO steps VALUES (?,?,?,?,?)", (phase, step, len(rollouts), *sizes))
+        if (step + 1) % BUCKET == 0:
+            roll_up(db, phase, step // BUCKET)
+        self._keep_pieces(db, record)
+        self._trim(db, (phase, step, *sizes))
 
-    def series(self, name: str, phase: str | None = None) -> list[tuple[int, float]]:
-        """One metric (or time) as (step, value), phase after phase."""
-        table = "times" if _is_time(name) else "metrics"
-        return [(r["step"], r["value"]) for r in self._read(table, "name", phase=phase, name=name)]
+    def _keep_pieces(self, db: sqlite3.Connection, record: Record) -> None:
+        if self.token_bytes is None or record.limit == 0:
+            return
+        if self._known is None:
+            self._known = {row[0] for row in db.execute("SELECT id FROM pieces")}
+        if ids := new_ids(record.groups, self._known):
+            db.executemany("INSERT OR IGNORE INTO pieces VALUES (?, ?)", zip(ids, self.token_bytes(ids), strict=True))
+            self._known |= set(ids)
 
-    def names(self) -> list[str]:
-        return [row[0] for row in self.db.execute("SELECT DISTINCT name FROM metrics ORDER BY name")]
-
-    def times(self, phase: str | None = None) -> list[Row]:
-        """Rows like those of metrics: the whole step is `seconds`."""
-        return self._read("times", "name", phase=phase)
-
-    def rollouts(self, step: int | None = None, phase: str | None = None) -> list[Row]:
-        """Stored rollouts; tokens, logp, adv, mask and rewards are decoded from JSON."""
-        return self._read("rollouts", "group_index, sample_index", phase=phase, step=step)
-
-    def events(self, kind: str | None = None) -> list[Row]:
-        return self._read("events", "id", kind=kind)
-
-    def _read(self, table: str, order: str, **where: Any) -> list[Row]:
-        where = {k: v for k, v in where.items() if v is not None}
-        condition = "".join(f" AND t.{k} = ?" for k in where)
-        query = (
-            f"SELECT t.* FROM {table} t LEFT JOIN phases p ON p.phase = t.phase "
-            f"WHERE 1 = 1{condition} ORDER BY p.place, t.step, {order}"
-        )
-        with self._errors():
-            return [_row(r) for r in self.db.execute(query, tuple(where.values()))]
+    def _trim(self, db: sqlite3.Connection, size: Size) -> None:
+        if self.cap is None:
+            return
+        if self._kept is None or self._kept.limit != self.cap:
+            self._kept = Cap(db, self.cap)
+        else:
+            self._kept.add(db, size)
 
     # ---- export
 
     def export(self, folder: Path, format: str = "csv") -> list[Path]:
         """One file per table, for other tools; Parquet needs the package pyarrow."""
-        if format not in FORMATS:
-            raise unknown("export format", format, FORMATS)
+        if format not in WRITERS:
+            raise unknown("export format", format, WRITERS)
         folder.mkdir(parents=True, exist_ok=True)
         paths = []
-        for table in TABLES:
-            rows = self._read(table, "t.rowid")
-            path = folder / f"{table}.{format}"
-            {"csv": _write_csv, "jsonl": _write_jsonl, "parquet": _write_parquet}[format](
-                path, rows, self._columns(table)
-            )
-            paths.append(path)
+        for table in EXPORTED:
+            rows: list[Row] = self.rollouts() if table == "rollouts" else self._read(table, "t.rowid")
+            paths.append(folder / f"{table}.{format}")
+            columns = list(rows[0]) if rows else [r["name"] for r in self.db.execute(f"PRAGMA table_info({table})")]
+            write_rows(paths[-1], rows, columns)
         return paths
 
-    def _columns(self, table: str) -> list[str]:
-        return [row["name"] for row in self.db.execute(f"PRAGMA table_info({table})")]
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """SQLite's errors as a sentence about what to do."""
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise _sentence(error, self.path) from error
-
-
-def _is_time(name: str) -> bool:
-    return name.rpartition("/")[2] == "seconds"
+def begin_phase(store: Store, loop: Any) -> None:
+    """Tell a store what a loop trains, with which rewards, how much it may keep, and what its token ids stand for."""
+    policy = loop.learner.policy
+    tokenizer = getattr(policy, "tokenizer", None)
+    store.cap = loop.config.store_gb * 1e9
+    store.token_bytes = None if tokenizer is None else partial(token_bytes, tokenizer)
+    weights = getattr(getattr(loop.source, "scorer", None), "weights", None)
+    answers = getattr(policy, "score", None) is None
+    store.begin(loop.phase, loop.role, answers, weights if isinstance(weights, dict) else None)
 
 
-def _sentence(error: sqlite3.Error, path: Path) -> Exception:
-    text = str(error)
-    if "is full" in text or ("disk I/O" in text and free_space(path.parent) < _LITTLE):
-        return disk_error(OSError(errno.ENOSPC, text), path.parent, 0)
-    if "readonly" in text or "unable to open" in text:
-        return UserError(f"cannot write {path} ({text}); make it writable or run where you may write")
-    if "locked" in text:
-        return UserError(f"{path} is held by another program; close it and give the same command again")
-    if isinstance(error, sqlite3.DatabaseError) and ("malformed" in text or "not a database" in text):
-        return UserError(f"{path} is damaged ({text}); start over with --fresh, or use another --name")
-    return error
+def void(_: object) -> None:
+    """For a lambda whose value nobody reads."""
 
 
-def _open_readonly(path: Path) -> sqlite3.Connection:
-    if not path.exists():
-        raise UserError(f"no run in {path.parent}: there is no {path.name}")
-    db = sqlite3.connect(f"file:{path.resolve()}?mode=ro", uri=True, timeout=30)
-    try:
-        db.execute("SELECT 1 FROM phases LIMIT 1")
-        return db
-    except sqlite3.OperationalError:  # WAL needs a writable folder; elsewhere a finished run is opened as it is
-        db.close()
-        return sqlite3.connect(f"file:{path.resolve()}?immutable=1", uri=True)
+def _connect(path: Path) -> sqlite3.Connection:
+    """A connection that one thread at a time uses: the one that made it, or the writer."""
+    db = sqlite3.connect(path, timeout=30, check_same_thread=False)
+    db.execute("PRAGMA journal_mode=WAL")
+    db.execute("PRAGMA synchronous=NORMAL")
+    return db
 
 
-def _rollout_row(phase: str, step: int, group: int, sample: int, r: Rollout) -> tuple[Any, ...]:
-    return (
-        phase, step, group, sample, r.prompt.id, r.info.get("asked", r.prompt.last), r.text, r.reward, int(r.failed),
-        json.dumps(r.rewards), _list(r.actions), _list(r.logp_T), _list(r.stream("adv")), _list(r.mask_T.int()), r.version,
-        int(not r.truncated),
-    )  # fmt: skip
+def _event(db: sqlite3.Connection, phase: str, step: int, kind: str, message: str) -> None:
+    db.execute("INSERT INTO events (phase, step, kind, message) VALUES (?,?,?,?)", (phase, step, kind, message))
 
 
-def _list(x: Tensor | None) -> str | None:
-    return None if x is None else json.dumps(x.tolist())
+def _skipped_before(db: sqlite3.Connection, phase: str, step: int) -> float:
+    query = "SELECT value FROM metrics WHERE phase = ? AND name = 'skipped' AND step < ? ORDER BY step DESC LIMIT 1"
+    row = db.execute(query, (phase, step)).fetchone()
+    return float(row[0]) if row else 0.0
 
 
-def _row(r: sqlite3.Row) -> Row:
-    """SQLite has no NaN: a NULL metric stands for one."""
-    out = dict(r)
-    if "value" in out and out["value"] is None:
-        out["value"] = math.nan
-    return {k: json.loads(v) if k in _JSON_COLUMNS and isinstance(v, str) else v for k, v in out.items()}
-
-
-def _flat(row: Row) -> Row:
-    return {k: json.dumps(v) if isinstance(v, (list, dict)) else v for k, v in row.items()}
-
-
-def _write_csv(path: Path, rows: list[Row], columns: list[str]) -> None:
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        out = csv.DictWriter(file, columns)
-        out.writeheader()
-        out.writerows(_flat(r) for r in rows)
-
-
-def _write_jsonl(path: Path, rows: list[Row], columns: list[str]) -> None:
-    path.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
-
-
-def _write_parquet(path: Path, rows: list[Row], columns: list[str]) -> None:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise UserError("Parquet needs the package pyarrow: pip install pyarrow, or export as csv or jsonl") from None
-    flat = [_flat(r) for r in rows]
-    pq.write_table(pa.table({c: [r[c] for r in flat] for c in columns}), path)
+def _forget(db: sqlite3.Connection, phase: str, step: int) -> None:
+    for table in ("bodies", "turns"):
+        which = "SELECT id FROM rollouts WHERE phase = ? AND step >= ?"
+        db.execute(f"DELETE FROM {table} WHERE id IN ({which})", (phase, step))
+    for table in BY_STEP:
+        db.execute(f"DELETE FROM {table} WHERE phase = ? AND step >= ?", (phase, step))
+    db.execute("DELETE FROM rollups WHERE phase = ? AND bucket >= ?", (phase, step // BUCKET))

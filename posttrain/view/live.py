@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import sys
 from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,45 @@ from posttrain.view.report import graded, next_steps, report
 
 _RECENT = 10  # steps that the time left is estimated from
 _LINES = 20  # lines that a run prints where there is no terminal
+
+
+class Tolerant:
+    """A stream whose reader may go away (`posttrain run ... | head -1`): from then on nothing is printed, and training goes on."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream, self.gone = stream, False
+
+    def write(self, text: str) -> int:
+        self._try(lambda: self.stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._try(self.stream.flush)
+
+    def _try(self, act: Callable[[], Any]) -> None:
+        if self.gone:
+            return
+        try:
+            act()
+        except BrokenPipeError:
+            self.gone = True
+            with suppress(OSError, ValueError):  # what is still in the buffer must go somewhere when the program ends
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+@contextmanager
+def tolerant() -> Iterator[None]:
+    """Printing never ends the program."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = Tolerant(sys.stdout), Tolerant(sys.stderr)
+    try:
+        yield
+        sys.stdout.flush()
+    finally:
+        sys.stdout, sys.stderr = before
 
 
 def display(quiet: bool = False, silent: bool = False, runs: str | Path = "runs") -> Watch:
@@ -163,7 +206,7 @@ class Lines(Watch):
         self.console.print(
             f"{loop.method.name} on {loop.config.task}: {loop.config.model} ({size} parameters) on {policy.device}, "
             f"{loop.config.steps} steps of {loop.config.prompts} {'pairs' if before.of == 'pairs' else 'prompts'}, "
-            f"in {loop.run.folder}",
+            f"in {loop.run.label}",
             soft_wrap=True, markup=False,
         )  # fmt: skip
         if before.problems:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from posttrain.core.terminal import printable
 from posttrain.view.figures import duration, mean, percent, short, sparkline
 
 _ANSWER = 240  # characters of an answer that are shown
@@ -139,8 +140,8 @@ def pair_text(before: Any, after: Any) -> Text:
 
 
 def clip(text: str) -> str:
-    """One line of at most _ANSWER characters."""
-    line = " ".join(text.split()) or "(nothing)"
+    """One line of at most _ANSWER characters, none of which a terminal acts on."""
+    line = printable(" ".join(text.split()), one_line=True) or "(nothing)"
     return line if len(line) <= _ANSWER else line[: _ANSWER - 1] + "…"
 
 

@@ -21,6 +21,9 @@ from posttrain.losses.aggregate import Totals
 from posttrain.losses.objective import objective
 from posttrain.weights.masters import Masters
 from posttrain.weights.parallel import Local
+from posttrain.weights.schedules import SCHEDULES
+from posttrain.weights.settings import check_optimiser
+from posttrain.weights.tally import Tally, keep_streams
 
 CRITIC = {"value_BT", "old_value_BT"}  # streams that need a value network
 
@@ -36,7 +39,9 @@ class Learner:
     warmup: int = 0
     max_norm: float = 1.0
     micro_tokens: int = 16384
-    decay_over: int = 0  # steps over which the learning rate falls to 0 in a line; 0 keeps it constant
+    decay_over: int = 0  # steps over which the learning rate falls; 0 keeps it constant
+    schedule: str = "linear"  # how it falls: a name of weights/schedules.py
+    min_lr: float = 0.0  # where it falls to
     objective: Objective | None = None  # the method's first unless given
     parallel: Parallel = field(default_factory=Local)
     optimiser: torch.optim.Optimizer = field(init=False)
@@ -52,11 +57,13 @@ class Learner:
             self.reference = o.reference.live()
             self.reference.start(self.policy)
         part: Part = o.optimiser if self.lr is None else o.optimiser.but(lr=self.lr)
+        check_optimiser(part)
         own = getattr(self.policy, "parameters_of", None)
         named = own(o.role) if own else self.policy.named_parameters()
         self.masters = Masters((n, p) for n, p in named if p.requires_grad)
         self.optimiser = part(self.named_parameters())
         self._base_lr = [g["lr"] for g in self.optimiser.param_groups]
+        self._first_pass = True
 
     @property
     def reads(self) -> set[str]:
@@ -87,6 +94,7 @@ class Learner:
         """Every pass and minibatch of a step; returns the metrics, averaged."""
         seen: list[dict[str, float]] = []
         for epoch in range(self.method.epochs):
+            self._first_pass = epoch == 0 and self.objective is None
             for chosen in self._minibatches(batch, step, epoch):
                 seen.append(self._one(rows, batch, chosen, self._rate(step)))
         if self.reference is not None:
@@ -113,26 +121,34 @@ class Learner:
             if loss.requires_grad:
                 loss.backward()
             tally.add(float(loss.detach()), part)
+            if self._first_pass:
+                keep_streams([rows[i] for i in index.tolist()], part)
         return self._step(rate) | tally.report()
 
     def _step(self, rate: float) -> dict[str, float]:
         """Clip and step; an update that is not finite is skipped and counted, and the weights stay as they were."""
         params = [p for _, p in self.named_parameters() if p.grad is not None]
         norm = float(torch.nn.utils.clip_grad_norm_(params, self.max_norm)) if params else 0.0
+        seen = {"lr": self._base_lr[0] * rate}
         if not math.isfinite(norm):
             self.skipped += 1
-            return {"grad_norm": math.nan}
+            return {"grad_norm": math.nan} | seen
         for group, lr in zip(self.optimiser.param_groups, self._base_lr, strict=True):
             group["lr"] = lr * rate
         self.optimiser.step()
         self.masters.publish()
         self.updates += 1
-        return {"grad_norm": norm}
+        return {"grad_norm": norm} | seen
 
     def _rate(self, step: int) -> float:
         """The share of the learning rate in force: a rise over the first updates, a fall over the steps if asked."""
         rise = min(1.0, (self.updates + 1) / self.warmup) if self.warmup else 1.0
-        return rise * (1.0 - step / self.decay_over if self.decay_over else 1.0)
+        return rise * (SCHEDULES[self.schedule](step / self.decay_over, self._floor) if self.decay_over else 1.0)
+
+    @property
+    def _floor(self) -> float:
+        """The least learning rate as a share of the peak."""
+        return self.min_lr / self._base_lr[0] if self.min_lr else 0.0
 
     def _streams(self) -> set[str]:
         """What the forward pass must give: the log-probabilities, or a reward model's scores, and what the loss reads of the rest."""
@@ -204,43 +220,6 @@ class Learner:
         if self.reference is not None:
             self.reference.load(tensors["reference"])
         self.updates, self.skipped = state["updates"], state["skipped"]
-
-
-@dataclass
-class Tally:
-    """Sums over the pieces of a minibatch, reported as means over the policy's own actions."""
-
-    loss: float = 0.0
-    count: float = 0.0
-    gap: float = 0.0
-    kl: float = 0.0
-    clipped: float = 0.0
-    extra: dict[str, float] = field(default_factory=dict)
-
-    @torch.no_grad()
-    def add(self, loss: float, b: Batch) -> None:
-        self.loss += loss
-        n = float(b.mask_BT.sum())
-        self.count += n
-        if "old_logp_BT" in b and "logp_BT" in b:
-            sampled_BT = b.mask_BT * (~b["written_B"]).unsqueeze(-1) if "written_B" in b else b.mask_BT
-            delta_BT = (b.logp_BT - b["old_logp_BT"]) * sampled_BT  # what others wrote has no sampler to differ from
-            self.gap += float(delta_BT.abs().sum())
-            self.clipped += float(((delta_BT.exp() - 1).abs() > 0.2).float().mul(b.mask_BT).sum())
-        if "ref_logp_BT" in b:
-            delta_BT = (b["ref_logp_BT"] - b.logp_BT) * b.mask_BT
-            self.kl += float((delta_BT.exp() - 1 - delta_BT).sum())
-            self.extra["kl"] = self.kl
-        if "entropy_BT" in b:
-            self.extra["entropy"] = self.extra.get("entropy", 0.0) + float((b["entropy_BT"] * b.mask_BT).sum())
-        if "value_BT" in b and "return_BT" in b:
-            square = ((b["value_BT"] - b["return_BT"]) ** 2 * b.mask_BT).sum()
-            self.extra["value_error"] = self.extra.get("value_error", 0.0) + float(square)
-
-    def report(self) -> dict[str, float]:
-        n = max(self.count, 1.0)
-        means = {k: v / n for k, v in self.extra.items()}
-        return {"loss": self.loss, "logp_gap": self.gap / n, "clip_fraction": self.clipped / n} | means
 
 
 def _mean(xs: list[float]) -> float:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from posttrain.commands.chat import Conversation
+from posttrain.commands.chat import Conversation, converse
 from posttrain.commands.eval import figures
 from posttrain.core.sampling import Sampling
 from tests.cli.conftest import Said, call
@@ -119,6 +119,19 @@ def test_a_conversation(monkeypatch: pytest.MonkeyPatch, first_run: Said, runs: 
     monkeypatch.setattr("builtins.input", lambda _: next(lines))
     said = call("chat", "--model", "grpo-arithmetic", "--runs", str(runs), "--max-tokens", "16")
     assert said.code == 0 and said.out.count("grpo-arithmetic: ") == 2 and "next:" in said.out
+
+
+def test_an_answer_cannot_act_on_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Hostile:
+        def sample(self, *_: object) -> list[list[SimpleNamespace]]:
+            return [[SimpleNamespace(text="5\x1b[2J", truncated=False)]]
+
+    lines = iter(["What is 2+3?", ""])
+    monkeypatch.setattr("builtins.input", lambda _: next(lines))
+    converse(Conversation(Hostile(), Sampling()), "mine")
+    assert "mine: 5\\x1b[2J\n" in capsys.readouterr().out
 
 
 def test_the_end_of_input_ends_a_conversation(monkeypatch: pytest.MonkeyPatch) -> None:

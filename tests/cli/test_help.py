@@ -82,7 +82,7 @@ def test_a_docstring_belongs_to_the_field_above_it() -> None:
     ("argv", "sentence"),
     [
         (["rnu"], "no command named 'rnu'; did you mean 'run'?"),
-        (["run"], "the following arguments are required: METHOD"),
+        (["run"], "say what to do: posttrain run METHOD, or --config FILE"),
         (["run", "grop"], "no method or plan named 'grop'; did you mean 'grpo'?"),
         (["run", "grpo", "--step", "3"], "posttrain run has no option --step; did you mean --steps?"),
         (["run", "grpo", "--max-tokens", "3"], "did you mean --sampling.max-tokens?"),

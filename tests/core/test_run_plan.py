@@ -98,8 +98,8 @@ def test_roles_and_references(tmp_path: Path) -> None:
 
 def test_chat_and_export_take_the_policy_by_its_role(tmp_path: Path) -> None:
     """A plan keeps what each phase trained; the weights meant are those of the newest phase that answers."""
-    from posttrain.commands.policy import last_phase
     from posttrain.runs.run import Run
+    from posttrain.runs.trained import last_phase
 
     recipe.run_plan(whole([]), tiny_run.config(name="p"), tmp_path)
     with Run.open(tmp_path / "p") as run:
@@ -122,8 +122,8 @@ def rivals(*names: str) -> Plan:
 
 
 def test_where_several_roles_answer_the_user_says_which(tmp_path: Path) -> None:
-    from posttrain.commands.policy import last_phase
     from posttrain.runs.run import Run
+    from posttrain.runs.trained import last_phase
 
     recipe.run_plan(rivals("left", "right"), tiny_run.config(name="p"), tmp_path)
     told = r"--phase sft \(the policy\), --phase left \(the left\), --phase right \(the right\)"
@@ -138,8 +138,8 @@ def test_runs_from_before_roles_were_kept(tmp_path: Path) -> None:
     """Without the table a score head tells the reward model from the policy."""
     import sqlite3
 
-    from posttrain.commands.policy import last_phase
     from posttrain.runs.run import Run
+    from posttrain.runs.trained import last_phase
 
     parts = whole([]).parts[:3]  # SFT, the copy, the reward model
     recipe.run_plan(Plan(parts, "p"), tiny_run.config(name="p"), tmp_path)

@@ -22,7 +22,12 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "docs/from-trl.md", *sorted((ROOT / "docs/tutorials").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "docs/from-trl.md",
+    ROOT / "docs/metrics.md",
+    *sorted((ROOT / "docs/tutorials").glob("*.md")),
+]
 LANGUAGES = ("bash", "python", "json", "text")
 AT_MOST = {"steps": 2, "prompts": 2, "eval_problems": 4}
 ANSWERS, TOKENS = 4, 16

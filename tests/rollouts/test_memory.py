@@ -12,7 +12,7 @@ from claims.worlds.tabular import TabularPolicy
 from posttrain.core.assemble import answers, assemble, placed, shared
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
-from posttrain.core.loop import describe
+from posttrain.core.metrics import describe
 from posttrain.core.protocols import RolloutRequest
 from posttrain.core.sampling import Sampling
 from posttrain.core.turn import Observation, Turn

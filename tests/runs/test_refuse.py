@@ -28,7 +28,7 @@ def test_the_command_is_refused_with_a_sentence(argv: list[str], told: str, monk
     def loaded(*args: object, **kwargs: object) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("posttrain.api.load_policy", loaded)
+    monkeypatch.setattr("posttrain.runs.start.load_policy", loaded)
     said = call("run", "grpo", *argv)
     assert said.code == 2 and told in said.err and "Traceback" not in said.err
 

@@ -21,6 +21,7 @@ from posttrain.runs.run import Run
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "tests.runs.tiny_run"]
 KILLED = -signal.SIGKILL
+PAUSED = 75
 
 
 class Nursery:
@@ -31,9 +32,18 @@ class Nursery:
             [*COMMAND, "--serve"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def run(self, folder: Path, kill_at: int = 0, kill_after: float = 0.0, plan: bool = False, kind: str = "") -> int:
-        """How the run ended: 0, or -9 when killed at its kill_at-th dangerous moment or after so many seconds."""
-        request = {"folder": str(folder), "kill_at": kill_at, "kill_after": kill_after, "plan": plan, "kind": kind}
+    def run(
+        self, folder: Path, kill_at: int = 0, kill_after: float = 0.0, plan: bool = False, kind: str = "", **more: Any
+    ) -> int:
+        """How the run ended: 0, or -9 when killed at its kill_at-th dangerous moment, after so many seconds, or while the rows of
+        its in_write-th step are written; 75 when it was asked to stop (term: by SIGTERM at that moment, hours: by a time limit)."""
+        request = {
+            "folder": str(folder),
+            "kill_at": kill_at,
+            "kill_after": kill_after,
+            "plan": plan,
+            "kind": kind,
+        } | more
         assert self.process.stdin and self.process.stdout
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
@@ -144,6 +154,19 @@ def test_killed_at_random_times_from_outside(nursery: Nursery, tmp_path: Path, w
     same(ending(folder), whole)
 
 
+def test_killed_while_rows_are_written_beside_training(nursery: Nursery, tmp_path: Path, whole: dict[str, Any]) -> None:
+    """The thread that writes dies in the transaction of each step in turn; checkpoints never know of steps without rows."""
+    for moment in range(1, 7):
+        folder = tmp_path / f"run{moment}"
+        assert nursery.run(folder, in_write=moment) == KILLED
+        saved = [step for step, _ in listing(folder / "checkpoints", "train")]
+        with Run.open(folder) as run:
+            there = [step for step, _ in run.store.series("reward")]
+        assert there == list(range(moment - 1)) and max(saved, default=-1) < moment - 1
+        assert nursery.run(folder) == 0
+        same(ending(folder), whole)
+
+
 def test_a_process_of_its_own_killed_and_resumed(tmp_path: Path, whole: dict[str, Any]) -> None:
     """The same without the nursery: a cold process, killed as it writes a checkpoint, then run to its end."""
     folder = tmp_path / "run"
@@ -175,4 +198,46 @@ def test_a_plan_of_two_phases(nursery: Nursery, tmp_path: Path) -> None:
     assert kills >= 5
     whole = ending(tmp_path / "whole" / "run")
     assert whole["phases"] == ["sft", "note", "rl"] and whole["finished rl"]
+    same(ending(folder), whole)
+
+
+# ---- stopped, not killed
+
+
+@pytest.mark.parametrize("plan", [False, True])
+def test_sigterm_saves_exits_and_goes_on(nursery: Nursery, tmp_path: Path, whole: dict[str, Any], plan: bool) -> None:
+    """SIGTERM at the next 1 to 20 moments, again and again: each time it exits with 75, and the end is that of a whole run."""
+    if plan:
+        assert nursery.run(tmp_path / "whole" / "run", plan=True) == 0
+        whole = ending(tmp_path / "whole" / "run")
+    random, stops, folder = Random(5), 0, tmp_path / "stopped" / "run"
+    while (code := nursery.run(folder, kill_at=random.randint(1, 20), term=True, plan=plan)) != 0:
+        assert code == PAUSED
+        stops += 1
+        assert stops < 100, "the run never gets anywhere"
+    assert stops >= 2
+    same(ending(folder), whole)
+
+
+def test_sigterm_loses_no_step(nursery: Nursery, tmp_path: Path) -> None:
+    """Saved every 2 steps; stopped in the third (its updates are moments 20 to 30), it is saved after the third."""
+    for moment in range(14, 60):
+        folder = tmp_path / f"run{moment}"
+        if nursery.run(folder, kill_at=moment, term=True) == PAUSED:
+            with Run.open(folder) as run:
+                done = len(run.store.series("reward"))
+            newest = [step for step, _ in listing(folder / "checkpoints", "train")]
+            assert newest[:1] == [done - 1]
+            if done == 3:
+                return
+    pytest.fail("no signal fell into the third step")
+
+
+def test_a_time_limit_saves_after_a_step_and_every_start_gets_on(
+    nursery: Nursery, tmp_path: Path, whole: dict[str, Any]
+) -> None:
+    """A limit that is always over: one step a start, so that 7 steps take 6 that are stopped and a last one."""
+    folder = tmp_path / "run"
+    codes = [nursery.run(folder, hours=1e-9) for _ in range(7)]
+    assert codes == [PAUSED] * 6 + [0]
     same(ending(folder), whole)

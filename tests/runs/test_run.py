@@ -68,6 +68,7 @@ def test_readers_need_a_run_and_do_not_hold_it(tmp_path: Path) -> None:
     assert not (tmp_path / "nothing").exists()
     with Run(tmp_path / "a", CONFIG) as run:
         run.log("train", 0, {"loss": 1.0}, [], 1.0)
+        run.store.sync()  # rows are written beside training; other processes see them a moment later
         reader = Run.open(tmp_path / "a")
         assert reader.store.series("loss") == [(0, 1.0)] and reader.config == CONFIG
         reader.close()
@@ -240,7 +241,7 @@ def test_an_update_that_is_not_finite_is_skipped_counted_and_survived(tmp_path: 
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
     """A checkpoint copied in from another run must not be taken for this one's."""
     train(_loop(tmp_path / "a", steps=2))
-    other = _loop(tmp_path / "b", steps=3)
+    other = _loop(tmp_path / "b", steps=2, lr=1e-3)
     os.rename(tmp_path / "a" / "checkpoints" / "train-000001", other.run.checkpoints / "train-000001")
     with pytest.raises(UserError, match="other settings"):
         other.run.restore(other)

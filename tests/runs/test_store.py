@@ -13,7 +13,7 @@ import torch
 
 from posttrain.core.errors import UserError
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.runs import store as store_module
+from posttrain.runs import checkpoint
 from posttrain.runs.store import Store
 
 
@@ -126,7 +126,7 @@ def test_an_io_error_is_a_full_disk_only_where_there_is_no_room(
     store: Store, monkeypatch: pytest.MonkeyPatch, free: int, told: str
 ) -> None:
     """SQLite calls it an I/O error when there is no room for its shared memory."""
-    monkeypatch.setattr(store_module, "free_space", lambda folder: free)
+    monkeypatch.setattr(checkpoint, "free_space", lambda folder: free)
     with pytest.raises((UserError, sqlite3.OperationalError), match=told), store._errors():
         raise sqlite3.OperationalError("disk I/O error")
 

@@ -5,7 +5,8 @@
                                                        is imported once for all of them
 
 `kill_at=n` makes the process kill itself with SIGKILL at the n-th dangerous moment: a flush, a rename, a removal, a
-table written, a transaction, an optimiser step, a rollout. `kill_after=s` kills it from outside after s seconds.
+table written, a transaction, an optimiser step, a rollout. `kill_after=s` kills it from outside after s seconds. With
+`term=true` the signal is SIGTERM, and `hours=h` is a time limit: the run then saves and exits with 75.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import torch
 from posttrain.core.config import Config, to_dict
 from posttrain.core.loop import Loop
 from posttrain.core.method import Method
+from posttrain.core.pause import Pause, Paused
 from posttrain.core.plan import Context, Do, Phase, Plan
 from posttrain.core.protocols import Environment
 from posttrain.core.rng import torch_generator
@@ -42,7 +44,9 @@ from posttrain.rewards.shaping.adaptive_kl import adaptive_kl
 from posttrain.rollouts.sources import LocalSource
 from posttrain.rollouts.written import demonstrations
 from posttrain.runs import checkpoint
+from posttrain.runs import store as store_module
 from posttrain.runs.run import Run
+from posttrain.runs.start import Start
 from posttrain.runs.store import Store
 from posttrain.train import train
 from posttrain.weights.learner import Learner
@@ -117,14 +121,16 @@ def build(run: Run, settings: Config | None = None, m: Method | None = None, pha
     )  # fmt: skip
 
 
-def start(folder: Path) -> None:
+def start(folder: Path, pause: Pause | None = None) -> None:
     """The whole run: from the folder as it is to the end."""
     with Run(folder, to_dict(config())) as run:
-        train(build(run))
+        loop = build(run)
+        loop.pause = pause or loop.pause
+        train(loop)
         run.finish("train")
 
 
-def start_plan(folder: Path) -> None:
+def start_plan(folder: Path, pause: Pause | None = None) -> None:
     """Two phases and a piece of work between them: supervised, then pairs written down, then reinforcement."""
     from posttrain.runs import plans as recipe
 
@@ -137,7 +143,7 @@ def start_plan(folder: Path) -> None:
         ),
         "tiny",
     )
-    recipe.run_plan(plan, config(name=folder.name), folder.parent)
+    recipe.run_plan(plan, config(name=folder.name), folder.parent, start=Start(pause=pause or Pause()))
 
 
 def supervised() -> Method:
@@ -154,8 +160,8 @@ def _note(context: Context) -> None:
 # ---- kills
 
 
-def dangerous(kill_at: int) -> None:
-    """SIGKILL at the kill_at-th call of anything that changes the run or its folder."""
+def dangerous(kill_at: int, number: int = signal.SIGKILL) -> None:
+    """SIGKILL (or another signal) at the kill_at-th call of anything that changes the run or its folder."""
     seen = 0
 
     def wrapped(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -163,7 +169,7 @@ def dangerous(kill_at: int) -> None:
             nonlocal seen
             seen += 1
             if seen == kill_at:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), number)
             return fn(*args, **kwargs)
 
         return call
@@ -174,6 +180,21 @@ def dangerous(kill_at: int) -> None:
     ]  # fmt: skip
     for owner, name in targets:
         setattr(owner, name, wrapped(getattr(owner, name)))
+
+
+def killed_in_write(kill_at: int) -> None:
+    """SIGKILL inside the transaction of the kill_at-th step, in the thread that writes: its rows are there, not yet committed."""
+    insert, seen = store_module.insert, 0
+
+    def call(*args: Any) -> Any:
+        nonlocal seen
+        done = insert(*args)
+        seen += 1
+        if seen == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return done
+
+    store_module.insert = call
 
 
 def serve() -> None:
@@ -198,14 +219,19 @@ def _child(request: dict[str, Any]) -> None:
     """Never returns: the loop of requests belongs to the parent."""
     try:
         if request.get("kill_at"):
-            dangerous(request["kill_at"])
+            dangerous(request["kill_at"], signal.SIGTERM if request.get("term") else signal.SIGKILL)
+        if request.get("in_write"):
+            killed_in_write(request["in_write"])
         if request.get("kind"):
             from tests.policies.kinds import start as start_kind
 
             start_kind(request["kind"], Path(request["folder"]))
         else:
-            (start_plan if request.get("plan") else start)(Path(request["folder"]))
+            with Pause(request.get("hours")).listening() as pause:
+                (start_plan if request.get("plan") else start)(Path(request["folder"]), pause)
         os._exit(0)
+    except Paused:
+        os._exit(75)
     except BaseException:  # a child must not fall back into the parent's loop
         traceback.print_exc()
         os._exit(1)

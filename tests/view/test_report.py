@@ -129,6 +129,10 @@ def test_long_answers_are_clipped_to_a_line() -> None:
     assert clip("a\n b") == "a b" and clip("") == "(nothing)" and len(clip("x" * 999)) == 240
 
 
+def test_answers_cannot_act_on_the_terminal() -> None:
+    assert clip("a\x1b[2J b\ud800") == "a\\x1b[2J b\\ud800"
+
+
 def test_next_steps() -> None:
     c = console()
     next_steps(c, [("posttrain x", "does x"), ("posttrain longer", "does y")])

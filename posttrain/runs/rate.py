@@ -1,0 +1,112 @@
+"""Is the learning rate far off? Told early in a run, from what its first updates did.
+
+Too small: the mean over tokens of |log pi_after - log pi_before|, both by the trainer's forward pass, on answers that the update learned
+from. On the embedded model a rate that learns moves it by 3e-3 to 8e-3 nats, one of a hundredth by 2e-5 to 3e-5. Weights in half precision
+are not looked at: their rounding alone moves 0.02 nats, at any rate.
+Too large: soon after the warm-up answers are more random and earn less than at the start (rates that broke SmolLM2 and the embedded model did
+both within a few steps; benchmarks/results/learning_rate.json).
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posttrain.core.types import Group, Origin, Rollout
+
+METRIC = "policy_shift"
+LOW = 1e-4  # nats a token
+_LOOKS = (2, 4, 6)  # steps after the warm-up at which an update is looked at
+_ROWS, _TOKENS = 16, 4096  # that one look reads at most
+_FIRST, _SOON = 3, 10  # the first steps, and the step after the warm-up when they are compared with the last ones
+_RANDOM, _POOR = 1.25, 0.7  # more than so many times as random, and less than this share of the reward
+
+
+class RateProbe:
+    """Looks at some steps after the warm-up; warns once for each. A callback (before an update) and a monitor (after it)."""
+
+    def __init__(self) -> None:
+        self.told: set[str] = set()
+        self.rows: list[Rollout] = []
+        self.before: Tensor | None = None
+        self.seen: list[tuple[float, float]] = []  # reward and -log p of each step since the start
+
+    def on_rollouts(self, loop: Any, step: int, groups: list[Group]) -> None:
+        """The log-probabilities of some answers, before they are learned from."""
+        due = step - int(loop.config.warmup) in _LOOKS and not loop.method.scores and exact(loop.policy)
+        self.rows = few([r for g in groups for r in g.rollouts]) if due else []
+        self.before = logps(loop.policy, self.rows) if self.rows else None
+
+    def check(self, step: int, groups: list[Group], metrics: dict[str, float], loop: Any) -> str:
+        """Check a step; returns the warning that was printed, or ""."""
+        before, self.before = self.before, None
+        lr, line = loop.learner.lr or 0.0, ""
+        if before is not None and metrics.get("grad_norm"):
+            metrics[METRIC] = moved = float((logps(loop.policy, self.rows) - before).abs().mean())
+            line = too_small(moved, lr)
+        if len(self.seen) == step:  # from the first step on: not after a restart in between
+            self.seen.append((metrics.get("reward", 0.0), metrics.get("nll", 0.0)))
+        if step == int(loop.config.warmup) + _SOON and len(self.seen) > step:
+            line = line or too_large(self.seen, lr)
+        kind = line.partition(":")[0]
+        if not line or kind in self.told:
+            return ""
+        self.told.add(kind)
+        loop.run.event(loop.phase, step, "learning rate", line)
+        print(f"warning: step {step}: {line}", file=sys.stderr)
+        return line
+
+
+def exact(policy: Any) -> bool:
+    """Whether weights are in full precision."""
+    return all(p.dtype in (torch.float32, torch.float64) for p in policy.parameters())
+
+
+def few(rollouts: list[Rollout]) -> list[Rollout]:
+    """Some answers that the policy itself sampled in one turn, evenly chosen, of at most so many tokens."""
+    own = [r for r in rollouts if r.origin is Origin.SAMPLED and len(r.turns) == 1 and len(r)]
+    own = own[:: max(1, -(-len(own) // _ROWS))]
+    out: list[Rollout] = []
+    tokens = 0
+    for r in own:
+        tokens += len(r.context) + len(r)
+        if tokens > _TOKENS and out:
+            break
+        out.append(r)
+    return out
+
+
+@torch.no_grad()
+def logps(policy: Any, rows: list[Rollout]) -> Tensor:
+    """Log-probabilities of the policy's own tokens in these answers, one after another."""
+    was = policy.training
+    policy.eval()
+    logp_BT = policy.forward(rows, ("logp_BT",))["logp_BT"].float().cpu()
+    policy.train(was)
+    return torch.cat([logp_BT[i, : len(r)][r.mask_T] for i, r in enumerate(rows)])
+
+
+def too_small(moved: float, lr: float) -> str:
+    if moved >= LOW:
+        return ""
+    return (
+        f"the learning rate {lr:.1e} looks far too small: an update moves the policy by {moved:.1e} nats a token, so 100 steps "
+        f"will hardly be seen; try --lr {10 * lr:.0e}"
+    )
+
+
+def too_large(seen: list[tuple[float, float]], lr: float) -> str:
+    """The mean of the last steps against that of the first."""
+    (r0, h0), (r1, h1) = (
+        (sum(r for r, _ in some) / len(some), sum(h for _, h in some) / len(some))
+        for some in (seen[:_FIRST], seen[-5:])
+    )
+    if not (h1 > _RANDOM * h0 and r0 > 0 and r1 < _POOR * r0):
+        return ""
+    return (
+        f"the learning rate {lr:.1e} looks far too large: the reward fell from {r0:.2g} to {r1:.2g} while answers became more random "
+        f"({h0:.2g} to {h1:.2g} nats a token); try --lr {lr / 10:.0e}"
+    )

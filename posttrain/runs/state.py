@@ -1,0 +1,74 @@
+"""How far a run is and how it ended, in a small file that `posttrain runs` reads; nothing of the training depends on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+from posttrain.core.pause import Paused
+
+_FILE = "state.json"
+_FOLDERS = ("checkpoints", "best", "artifacts", "tracked", "profile")
+_FILES = (
+    "run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "notes.json", "summary.json", "held_out.json", "machine.json", _FILE, "config.toml",
+    "config.json",
+)  # fmt: skip
+
+
+class State:
+    """state.json of a run that is being written: state, started, seconds (of all sessions), phase, step, why."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path, self.began = folder / _FILE, time.time()
+        self.known = read_state(folder)
+        self.known.setdefault("started", self.began)
+        self.earlier = float(self.known.get("seconds", 0.0))
+        self.now(state="running", why="", pid=os.getpid())
+
+    def now(self, **more: Any) -> None:
+        """Write what is known, without waiting for the disk: a damaged file costs a line in a table."""
+        self.known |= more | {"updated": time.time(), "seconds": round(self.earlier + time.time() - self.began, 1)}
+        with suppress(OSError):
+            self.path.write_text(json.dumps(self.known) + "\n")
+
+    def end(self, error: BaseException | None) -> None:
+        """finished, stopped (a signal, a time limit, Ctrl-C) or failed, and why."""
+        stopped = isinstance(error, Paused | KeyboardInterrupt)
+        ended = "finished" if error is None else "stopped" if stopped else "failed"
+        why = "" if error is None else "Ctrl-C" if isinstance(error, KeyboardInterrupt) else str(error).strip()
+        self.now(state=ended, why=why.split("\n")[0][:300])
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """What state.json says; empty where there is none, or it is damaged."""
+    try:
+        found = json.loads((folder / _FILE).read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def reopen(folder: Path) -> None:
+    """No phase is at its end any more: the run goes on for more steps. Only the writer of the folder may call it."""
+    if (folder / "run.sqlite").exists():
+        db = sqlite3.connect(folder / "run.sqlite", timeout=30)
+        with closing(db), db:
+            db.execute("UPDATE phases SET finished = 0")
+
+
+def wipe(folder: Path) -> None:
+    """Delete what a run has written, and nothing else; a folder that is a link stays, and what is in it goes."""
+    for name in _FOLDERS:
+        for path in (folder / name).iterdir() if (folder / name).is_dir() else ():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+    for name in _FILES:  # the settings last: a kill on the way leaves a run that says what it was
+        (folder / name).unlink(missing_ok=True)

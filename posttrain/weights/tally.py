@@ -1,0 +1,68 @@
+"""What is measured while a minibatch is learned from: sums over its pieces, and streams that rollouts keep to be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from posttrain.core.batch import Batch
+from posttrain.core.turn import Turn
+
+
+@dataclass
+class Tally:
+    """Sums over the pieces of a minibatch, reported as means over the policy's own actions."""
+
+    loss: float = 0.0
+    count: float = 0.0
+    gap: float = 0.0
+    kl: float = 0.0
+    clipped: float = 0.0
+    moved: float = 0.0
+    extra: dict[str, float] = field(default_factory=dict)
+
+    @torch.no_grad()
+    def add(self, loss: float, b: Batch) -> None:
+        self.loss += loss
+        n = float(b.mask_BT.sum())
+        self.count += n
+        if "old_logp_BT" in b and "logp_BT" in b:
+            sampled_BT = b.mask_BT * (~b["written_B"]).unsqueeze(-1) if "written_B" in b else b.mask_BT
+            delta_BT = (b.logp_BT - b["old_logp_BT"]) * sampled_BT  # what others wrote has no sampler to differ from
+            self.gap += float(delta_BT.abs().sum())
+            ratio_BT = delta_BT.exp()
+            self.clipped += float(((ratio_BT - 1).abs() > 0.2).float().mul(b.mask_BT).sum())
+            self.moved += float((ratio_BT - 1 - delta_BT).sum())  # 0 outside the mask
+        if "ref_logp_BT" in b:
+            delta_BT = (b["ref_logp_BT"] - b.logp_BT) * b.mask_BT
+            self.kl += float((delta_BT.exp() - 1 - delta_BT).sum())
+            self.extra["kl"] = self.kl
+        if "entropy_BT" in b:
+            self.extra["entropy"] = self.extra.get("entropy", 0.0) + float((b["entropy_BT"] * b.mask_BT).sum())
+        if "value_BT" in b and "return_BT" in b:
+            square = ((b["value_BT"] - b["return_BT"]) ** 2 * b.mask_BT).sum()
+            self.extra["value_error"] = self.extra.get("value_error", 0.0) + float(square)
+
+    def report(self) -> dict[str, float]:
+        n = max(self.count, 1.0)
+        means = {k: v / n for k, v in self.extra.items()}
+        shares = {"logp_gap": self.gap / n, "clip_fraction": self.clipped / n, "approx_kl": self.moved / n}
+        return {"loss": self.loss} | shares | means
+
+
+@torch.no_grad()
+def keep_streams(rows: Sequence[Turn], b: Batch) -> None:
+    """Each row keeps the ratio of the trainer's probability to the sampler's, and the entropy where it is known.
+
+    A row of several turns is a copy of them, so what it keeps is not stored.
+    """
+    if "old_logp_BT" not in b or "logp_BT" not in b:
+        return
+    kept = {"ratio": (b.logp_BT.detach() - b["old_logp_BT"]).exp()}
+    if "entropy_BT" in b:
+        kept["entropy"] = b["entropy_BT"].detach()
+    for name, x_BT in kept.items():
+        for row, x_T in zip(rows, x_BT.unbind(), strict=True):
+            row.streams_T[name] = x_T[: len(row)]
