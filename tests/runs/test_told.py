@@ -35,6 +35,14 @@ def test_columns_rows_grader_and_the_first_prompt():
     assert "left out: 1 bad rows; the first, row 31: no 'question' in it" in understood(bad)
 
 
+def test_of_a_prompt_and_a_conversation_the_one_that_is_used_is_told():
+    chat = [{"role": "user", "content": "a?"}, {"role": "assistant", "content": "A"}]
+    rows = [{"prompt": f"{i}?", "messages": [chat[0] | {"content": f"{i}?"}, chat[1]]} for i in range(20)]
+    assert understood(data(rows))[0] == "columns: messages (the conversation); not in the prompt: prompt"
+    graded = understood(data([r | {"answer": "1"} for r in rows]))
+    assert graded[0] == "columns: prompt (the question), answer (the answer); not in the prompt: messages"
+
+
 def test_what_methods_on_written_answers_say():
     pairs = of_rows([{"prompt": f"q{i}", "chosen": "a\x1b[2J", "rejected": "b"} for i in range(20)], "pairs")
     told = understood(pairs, kind="pairs")
