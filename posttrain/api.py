@@ -16,12 +16,12 @@ from posttrain.core.loop import Loop
 from posttrain.core.method import Method, find_method
 from posttrain.core.pause import Pause, Paused
 from posttrain.core.protocols import Environment
-from posttrain.core.registry import find, fold, parse, parts
+from posttrain.core.registry import Part, find, fold, parse, parts
 from posttrain.environments.contents import contents
 from posttrain.environments.mapped import with_system_message
 from posttrain.environments.task import default_task, of_rows
 from posttrain.evals.accuracy import Score
-from posttrain.rewards.runtime.score import RewardSum
+from posttrain.rewards.runtime.score import RewardSum, best_effort, say_once
 from posttrain.runs.best import best_of
 from posttrain.runs.build import Pieces, build_loop, environment, measure, scorer_of
 from posttrain.runs.config_file import method_changes, write_file
@@ -103,7 +103,7 @@ def of_given(config: Config, env: Environment) -> Environment:
 
 def files(config: Config, given: dict[str, Any]) -> dict[str, Any]:
     """What the files of the task hold, as settings: with other contents it is another run."""
-    found = {} if "env" in given else contents(config.task)
+    found = contents("" if "env" in given else config.task)
     return {"contents": found} if found else {}
 
 
@@ -149,6 +149,8 @@ def run(
     elif reward is not None:
         name = getattr(reward, "__name__", "reward")
         given["scorer"] = reward if hasattr(reward, "score") else RewardSum([(name, reward, 1.0)])
+        if not hasattr(reward, "score") and not isinstance(reward, Part):
+            say_once(best_effort(name))
         plain["reward"] = ""
     if isinstance(method, str):
         plain["method"] = method

@@ -5,6 +5,7 @@ Help must be fast, so nothing here imports torch; a command imports what it need
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from importlib import import_module
@@ -16,11 +17,12 @@ from posttrain.core.terminal import printable
 
 COMMANDS = {
     "run": "train a model on a task with a method or plan",
-    "data": "show what a run would understand of a data set: columns, rows, lengths, duplicates",
     "runs": "list runs: method, task, model, state, score",
     "samples": "read the answers of a run, the worst or the best first",
     "sweep": "train over a grid of settings and seeds, and print a table",
-    "eval": "measure the accuracy and pass@k of a base model or a trained run on a task",
+    "data": "show what a run would understand of a data set: columns, rows, lengths, duplicates",
+    "eval": "measure a base model, a trained run, a reward model or a model behind an API on a task",
+    "generate": "write a model's answers to a file, for training or for reading",
     "chat": "chat with a base model or a trained run",
     "serve": "serve a model or a trained run through an OpenAI-compatible API on localhost",
     "list": "list every method and part, with the evidence for it",
@@ -30,7 +32,7 @@ COMMANDS = {
     "compare": "compare methods over several seeds, or runs that exist",
     "audit": "test a reward for answers that score well without solving the task",
     "doctor": "check the installation and suggest fixes",
-    "export": "export a run as a Hugging Face model folder, or its metrics as a table",
+    "export": "export a run as a Hugging Face folder, adapters or GGUF, or its metrics as a table",
     "completion": "print a script that completes commands and options in your shell",
 }
 QUICKSTART = """first steps:
@@ -46,7 +48,9 @@ def main(argv: list[str] | None = None) -> int:
     """The exit code: 0 fine, 1 a finding (audit, check), 2 a mistake in the command, 130 interrupted."""
     argv = sys.argv[1:] if argv is None else list(argv)
     try:
-        return dispatch(argv)
+        code = dispatch(argv)
+        sys.stdout.flush()  # a full disk behind stdout is told here, not in a trace at the very end
+        return code
     except KeyboardInterrupt:
         print("\nstopped", file=sys.stderr)
         return INTERRUPTED
@@ -57,6 +61,8 @@ def main(argv: list[str] | None = None) -> int:
         sentence = explain(error)
         if sentence is None or os.environ.get("POSTTRAIN_DEBUG"):
             raise
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EFBIG, errno.EBADF):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what stdout still holds cannot be written either
         print(f"error: {printable(sentence)}", file=sys.stderr)
         return 2
 
@@ -103,6 +109,11 @@ def explain(error: Exception) -> str | None:
         return str(error)
     if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
         return "out of memory; lower --micro-tokens, --prompts or --sampling.max-tokens, or use --dtype bfloat16"
+    if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):  # torch's allocator on a CPU
+        return "out of memory; use a smaller --model, or lower --micro-tokens, --prompts or --sampling.max-tokens"
+    if isinstance(error, OSError) and error.errno is not None:
+        where = f": {error.filename}" if error.filename else ""
+        return f"{error.strerror or 'the system refused'}{where}; check the path, the disk and its permissions"
     return None
 
 

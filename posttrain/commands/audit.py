@@ -3,6 +3,7 @@
   posttrain audit "numeric + 0.2*format" --task my.jsonl
   posttrain audit task --task countdown          the task's own grader
 Gold answers should score best, corrupted ones less, and answers that solve nothing least. Exit code 1 if not.
+Right answers in other words are tried too; those that score less are told, and are no failure.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def reward_of(spec: str, env: Environment, timeout: float) -> Any:
-    """One reward as the part it is; a sum, or a scorer of texts, as a function of (prompt, text)."""
+    """One reward as the part it is; a sum, or a scorer of texts, as the scorer."""
     from posttrain.rewards.runtime.scorer import texts_of
     from posttrain.rewards.scorers.spec import build_scorer, named, summands
     from posttrain.runs import saved as saved  # so that a reward may name a run
@@ -63,12 +64,8 @@ def reward_of(spec: str, env: Environment, timeout: float) -> Any:
     if callable(one):
         return one
     scorer = build_scorer(spec, env, timeout) if one is None else one
-
-    def weighted(prompt: Any, text: str) -> float:
-        return texts_of(scorer, [prompt], [text])[0]
-
     texts_of(scorer, [], [])  # one that needs more than a text is refused here, not answer by answer
-    return weighted
+    return scorer
 
 
 def show(report: Any, args: argparse.Namespace) -> None:
@@ -76,6 +73,7 @@ def show(report: Any, args: argparse.Namespace) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from posttrain.core.terminal import printable
     from posttrain.view.figures import short
     from posttrain.view.report import next_steps
 
@@ -84,16 +82,32 @@ def show(report: Any, args: argparse.Namespace) -> None:
     table = Table()
     for head in ("family", "kind", "answers", "mean", "lowest", "highest", "verdict"):
         table.add_column(head, justify="left" if head in ("family", "kind", "verdict") else "right")
-    colours = {"ok": "green", "exploit": "red", "paid": "red", "failed": "yellow"}
+    colours = {"ok": "green", "exploit": "red", "paid": "red", "failed": "yellow", "missed": "yellow"}
     for r in report.rows:
         figures = [str(r.n), short(r.mean), short(r.min), short(r.max)]
         table.add_row(r.family, r.kind, *figures, Text(r.verdict, style=colours.get(r.verdict, "")))
     console.print(table)
-    for sentence in report.findings or ("nothing to exploit was found",):
-        console.print(f"- {sentence}", markup=False)
-    spec, task = shlex.quote(args.reward), shlex.quote(args.task)
-    if report.ok:
-        next_steps(console, [(f"posttrain run grpo --task {task} --reward {spec}", "train with it")])
-    else:
-        steps = [("posttrain list --stage reward", "other rewards, to use instead or to add")]
-        next_steps(console, [*steps, (f"posttrain show reward/{args.reward.split('(')[0]}", "read this reward")])
+    for sentence in report.sentences:
+        console.print(f"- {printable(sentence)}", markup=False)
+    next_steps(console, advice(args, report.ok))
+
+
+def advice(args: argparse.Namespace, ok: bool) -> list[tuple[str, str]]:
+    """Commands that work as they are printed, each with what it does."""
+    if ok:
+        return [(shlex.join(["posttrain", "run", "grpo", *given(args), "--reward", args.reward]), "train with it")]
+    from posttrain.core.registry import parse
+    from posttrain.rewards.scorers.spec import is_folder, summands
+
+    names = [name for _, name in summands(args.reward) if ".py:" not in name and not is_folder(name)]
+    use = [word for file in args.use for word in ("--use", file)]
+    shown = {parse(name)[0]: shlex.join(["posttrain", "show", parse(name)[0], *use]) for name in names}
+    steps = [(command, f"read the reward {name}") for name, command in shown.items()]
+    return [*steps, ("posttrain list --stage reward", "other rewards, to use instead or to add")]
+
+
+def given(args: argparse.Namespace) -> list[str]:
+    """The options that say which questions, as they were typed."""
+    known = {"--task": args.task, "--level": args.level, "--data": args.data}
+    options = [word for name, value in known.items() if value is not None for word in (name, str(value))]
+    return options + [word for file in args.use for word in ("--use", file)]

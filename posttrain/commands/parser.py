@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import inspect
 import itertools
+import math
 import shutil
 import textwrap
 import types
@@ -18,6 +19,7 @@ from typing import Any, NoReturn
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError, nearest
 from posttrain.core.sampling import Sampling
+from posttrain.core.typed import shown
 
 
 class Parser(argparse.ArgumentParser):
@@ -89,14 +91,17 @@ def whole(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}") from None
+        raise argparse.ArgumentTypeError(f"expected a whole number, got {shown(text)}") from None
 
 
 def number(text: str) -> float:
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a number, got {text!r}") from None
+        raise argparse.ArgumentTypeError(f"expected a number, got {shown(text)}") from None
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"expected a finite number, got {shown(text)}")
+    return value
 
 
 READERS: dict[type, tuple[Callable[[str], Any], str]] = {int: (whole, "N"), float: (number, "X")}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from posttrain.core.errors import UserError, nearest
 from posttrain.core.sampling import Sampling
+from posttrain.core.typed import check_fields
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,12 @@ class Config:
     """bfloat16 or float32; if empty, bfloat16 with float32 master weights on a GPU, else float32"""
     lora: int = 0
     """rank of LoRA adapters to train instead of all weights; 0: train all weights"""
+    lora_targets: str = ""
+    """layers that get adapters: names like "q_proj,v_proj", or "all-linear"; if empty, all projections of attention and MLP"""
+    adapter: str = ""
+    """folder of a PEFT adapter of the model: it is trained further, with its own rank and layers"""
+    merge_adapter: bool = False
+    """add the adapter to the weights first, and train those (or new adapters, with lora)"""
     bits: int = 0
     """4: keep the frozen weights in 4 bits beside the adapters (QLoRA); 0: do not quantise"""
     reward: str = ""
@@ -99,31 +105,68 @@ class Config:
     """how answers are sampled"""
 
     def __post_init__(self) -> None:
-        for key in ("steps", "prompts", "micro_tokens", "save_every", "eval_problems", "keep_checkpoints", "threads"):
-            if getattr(self, key) < (0 if key in ("steps", "eval_problems", "threads") else 1):
-                raise UserError(f"{key} is {getattr(self, key)}; it must be at least 1")
-        if not self.store_gb >= 0:
+        check_fields(self)
+        for key, (least, most) in _RANGES.items():
+            value = getattr(self, key)
+            if value is not None and not least <= value <= most:
+                bound = f"at least {least}" if value < least else f"at most {most:,}"
+                raise UserError(f"{key} is {value}; {_SUBJECT.get(key, 'it must be')} {bound}{_AFTER.get(key, '')}")
+        for key, known in _CHOICES.items():
+            if (value := getattr(self, key)) not in known:
+                raise UserError(f"{key} is {value!r}; use {_one_of(known)}")
+        for key, what in (("lr", "a learning rate"), ("max_norm", "a norm"), ("reward_timeout", "a time")):
+            value = getattr(self, key)
+            if value is not None and not value > 0:
+                raise UserError(f"{key} is {value}; {what} is more than 0")
+        if self.lr is not None and self.lr > 1e3:
+            raise UserError(f"lr is {self.lr}; a learning rate is far below 1, such as 1e-5")
+        if not 0 <= self.store_gb <= 1e9:
             raise UserError(f"store_gb is {self.store_gb}; it must be 0 (no texts are kept) or more gigabytes")
-        if self.num_generations is not None and self.num_generations < 1:
-            raise UserError(f"num_generations is {self.num_generations}; a prompt needs at least 1 answer")
-        if self.lora < 0:
-            raise UserError(f"lora is {self.lora}; a rank is at least 1, and 0 trains the weights themselves")
-        if self.bits not in (0, 4):
-            raise UserError(f"bits is {self.bits}; use 4, or 0 for weights that are not quantised")
-        if self.bits and not self.lora:
-            raise UserError("4-bit weights cannot be trained; add --lora 16 to train adapters")
-        if self.schedule not in ("constant", "linear", "cosine", "wsd"):
-            raise UserError(f"schedule is {self.schedule!r}; use 'linear', 'cosine', 'wsd' or 'constant'")
-        if not 0 <= self.min_lr < math.inf:
+        if self.lora_targets and not self.lora:
+            raise UserError("lora_targets says where adapters go; say how large they are with --lora 16")
+        if not self.min_lr >= 0:
             raise UserError(f"min_lr is {self.min_lr}; it must be 0 or more, and less than the learning rate")
         if self.min_lr and self.schedule == "constant":
             raise UserError(
                 "min_lr is where a schedule falls to, and a constant one does not fall; add --schedule cosine"
             )
-        if self.layout not in ("shared", "packed", "padded"):
-            raise UserError(f"layout is {self.layout!r}; use 'shared', 'packed' or 'padded'")
-        if self.lr is not None and not self.lr > 0:
-            raise UserError(f"lr is {self.lr}; a learning rate is more than 0")
+        if self.bits and not self.lora and not self.adapter:
+            raise UserError("4-bit weights cannot be trained; add --lora 16 to train adapters")
+        if len(self.name.encode()) > _LONGEST_NAME:
+            raise UserError(
+                f"name has {len(self.name.encode())} bytes ({self.name[:40]}...); a folder's name has at most {_LONGEST_NAME}"
+            )
+
+
+_LONGEST_NAME = 200  # bytes: file systems allow 255, and a run's files add to it
+_RANGES: dict[str, tuple[int, int]] = {
+    "steps": (0, 10**9),
+    "prompts": (1, 10**6),
+    "num_generations": (1, 10**6),
+    "level": (0, 10**6),
+    "warmup": (0, 10**9),
+    "micro_tokens": (1, 10**12),
+    "lora": (0, 2**16),
+    "eval_every": (0, 10**9),
+    "eval_problems": (0, 10**9),
+    "save_every": (1, 10**9),
+    "keep_checkpoints": (1, 10**9),
+    "log_rollouts": (-1, 10**9),
+    "threads": (0, 4096),
+}
+_SUBJECT = {"num_generations": "a prompt needs", "lora": "a rank is"}
+_AFTER = {"num_generations": " answer", "lora": ", and 0 trains the weights themselves"}
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "bits": (4, 0),
+    "schedule": ("linear", "cosine", "wsd", "constant"),
+    "layout": ("shared", "packed", "padded"),
+    "dtype": ("", "float32", "bfloat16"),
+}
+
+
+def _one_of(known: tuple[Any, ...]) -> str:
+    told = [repr(x) for x in known if x != ""]
+    return f"{', '.join(told[:-1])} or {told[-1]}"
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -141,10 +184,7 @@ def from_dict(kind: type, values: dict[str, Any], where: str = "") -> Any:
             raise UserError(f"no setting named {where}{key}; {hint}")
         inner = Sampling if key == "sampling" else None
         out[key] = from_dict(inner, value, f"{key}.") if inner and isinstance(value, dict) else value
-    try:
-        return kind(**out)
-    except TypeError as error:
-        raise UserError(f"a setting has the wrong type: {error}") from None
+    return kind(**out)
 
 
 def count_keys(kind: type = Config) -> int:

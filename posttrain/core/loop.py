@@ -82,12 +82,12 @@ class Loop:
         self.stopping = why
 
     def tell(self, event: str, *args: Any) -> None:
-        """Call this event on every callback that has it."""
+        """Call this event on every callback and monitor that has it."""
         if event == "on_rollouts":
             self.watch.lap("sampling")
-        for callback in self.callbacks:
+        for callback in {id(c): c for c in (*self.callbacks, *self.monitors)}.values():  # some are both
             react = getattr(callback, event, None)
-            if react is not None:
+            if callable(react):
                 react(self, *args)
 
     def stateful(self) -> dict[str, Any]:

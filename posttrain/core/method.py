@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from posttrain.core.errors import UserError, nearest
-from posttrain.core.registry import _PARTS, STAGES, Card, Part, _relative, find, fold
+from posttrain.core.registry import _PARTS, STAGES, Card, Part, _relative, find, fold, parse
+from posttrain.core.typed import shown
 
 # field -> the stages its parts come from, for names given on the command line
 FIELD_STAGES = {
@@ -23,6 +24,7 @@ FIELD_STAGES = {
     "optimiser": ("optimiser",),
 }
 _MANY = ("shaping", "select", "terms")
+_TYPED = (*FIELD_STAGES, "epochs", "minibatches")  # what a name with parameters may change: grpo(epochs=2)
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,9 @@ class Method:
 
     def __post_init__(self) -> None:
         for key in ("epochs", "minibatches"):
-            if not isinstance(getattr(self, key), int) or getattr(self, key) < 1:
-                raise UserError(f"{key} is {getattr(self, key)!r}; it must be a whole number of at least 1")
+            value = getattr(self, key)
+            if type(value) is not int or not 1 <= value <= 10**6:
+                raise UserError(f"{key} is {shown(value)}; it must be a whole number of at least 1")
 
     def but(self, **changes: Any) -> Method:
         """The same method with other choices; parts may be given by name: `grpo.but(loss="cispo(high=4)")`."""
@@ -149,7 +152,7 @@ def _parts(field: str, value: Any) -> Any:
     found = tuple(find(v, *FIELD_STAGES[field]) if isinstance(v, str) else v for v in items)
     for part in found:
         if not isinstance(part, Part) or part.card.stage not in FIELD_STAGES[field]:
-            got = f"a {STAGES[part.card.stage]}" if isinstance(part, Part) else repr(part)
+            got = f"a {STAGES[part.card.stage]}" if isinstance(part, Part) else shown(part)
             raise UserError(f"{field} takes a part of the stage {' or '.join(FIELD_STAGES[field])}, not {got}")
     if not many and len(found) != 1:
         raise UserError(f"{field} takes exactly one part, got {len(found)}")
@@ -167,9 +170,11 @@ def method(m: Method) -> Method:
 
 def find_method(name: str) -> Method:
     """The method of that name; `find_method("grpo(epochs=2)")` changes plain fields too."""
-    part = find(name.split("(")[0], "method")
-    built: Method = part.fn()
-    from posttrain.core.registry import parse
-
-    _, changes = parse(name)
+    word, changes = parse(name)
+    built: Method = find(word, "method").fn()
+    for key in changes:
+        if key not in _TYPED:
+            close = nearest(key, _TYPED)
+            hint = f"did you mean {close!r}?" if close else f"it takes: {', '.join(_TYPED)}"
+            raise UserError(f"{word} has no parameter {key!r} that can be typed; {hint}")
     return built.but(**changes) if changes else built

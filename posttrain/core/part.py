@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol
 from typing_extensions import ParamSpec, TypeVar
 
 from posttrain.core.errors import UserError, nearest
+from posttrain.core.typed import checked, parameter_hints
 
 P = ParamSpec("P", default=...)
 R = TypeVar("R", default=Any)
@@ -59,7 +60,15 @@ class Part(Generic[P, R]):
                 close = nearest(name, known)
                 hint = f"did you mean {close!r}?" if close else f"it takes: {', '.join(known) or 'nothing'}"
                 raise UserError(f"{self.card.name} has no parameter {name!r}; {hint}")
-        return Part(self.fn, self.card, {**self.params, **params})
+        return Part(self.fn, self.card, {**self.params, **self._typed(params)})
+
+    def _typed(self, params: dict[str, Any]) -> dict[str, Any]:
+        """The parameters, each checked against its annotation; a default is right whatever its annotation says."""
+        hints = parameter_hints(self.fn) if params else {}
+        own = inspect.signature(self.fn).parameters if params else {}
+        return {
+            n: x if x is own[n].default else checked(f"{n} of {self.card.name}", x, hints[n]) for n, x in params.items()
+        }
 
     def defaults(self) -> dict[str, Any]:
         """Keyword parameters with the values in force."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import traceback
+from contextlib import redirect_stdout
 from pathlib import Path
 from types import ModuleType
 
@@ -14,7 +15,7 @@ from posttrain.core.errors import UserError
 def import_file(file: str, asked: str) -> ModuleType:
     """The module a file holds, run afresh; `asked` is what was typed, for the error."""
     path = Path(file)
-    if not path.is_file():
+    if not path.is_file() or "\0" in file:
         raise UserError(f"{asked}: there is no such file")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
@@ -25,7 +26,8 @@ def import_file(file: str, asked: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:
-        spec.loader.exec_module(module)
+        with redirect_stdout(sys.stderr):  # stdout may have been promised to JSON
+            spec.loader.exec_module(module)
     except UserError:
         sys.modules.pop(spec.name, None)
         raise

@@ -22,8 +22,10 @@ from posttrain.core.errors import UserError, unknown
 from posttrain.core.part import Args, Decorator, Register, Result
 from posttrain.core.part import Card as Card
 from posttrain.core.part import Part as Part
+from posttrain.core.typed import shown
 
 C = TypeVar("C", bound=type)
+_LONGEST = 4000  # characters of a part with its parameters, as typed
 
 # stage name -> what it is called in an error; the order is the order of the loop
 STAGES = {
@@ -194,12 +196,21 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     word, open_, rest = text.partition("(")
     if not open_:
         return word.strip(), {}
+    found = _keywords(rest) if len(text) <= _LONGEST else None
+    if found is None:
+        raise UserError(f"cannot read {shown(text)}; write it like {shown(word.strip())[1:-1]}(name=value, other=0.5)")
+    return word.strip(), found
+
+
+def _keywords(inside: str) -> dict[str, Any] | None:
+    """The parameters of a call as literals; None where it is not one, or so deeply nested that Python gives up."""
     try:
-        call = ast.parse(f"f({rest}", mode="eval").body
-        assert isinstance(call, ast.Call) and not call.args
-        return word.strip(), {k.arg or "": ast.literal_eval(k.value) for k in call.keywords}
-    except (SyntaxError, ValueError, AssertionError):
-        raise UserError(f"cannot read {text!r}; write it like {word.strip()}(name=value, other=0.5)") from None
+        call = ast.parse(f"f({inside}", mode="eval").body
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
+            return None
+        return {k.arg or "": ast.literal_eval(k.value) for k in call.keywords}
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return None
 
 
 def split_sum(spec: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from posttrain.core.errors import UserError
+from posttrain.core.typed import check_fields
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,13 @@ class Sampling:
     """record log-probabilities at temperature 1, whatever the sampling temperature"""
 
     def __post_init__(self) -> None:
-        if self.max_tokens < 1:
+        check_fields(self)
+        if not 1 <= self.max_tokens <= 10**9:
             raise UserError(f"max_tokens is {self.max_tokens}; an answer needs at least 1")
-        if self.temperature < 0:
-            raise UserError(f"temperature is {self.temperature}; it must be 0 (greedy) or more")
-        if not 0 < self.top_p <= 1 or not 0 <= self.min_p < 1 or self.top_k < 0:
-            raise UserError("top_p must be in (0, 1], min_p in [0, 1), top_k 0 (off) or more")
+        if not (self.temperature == 0 or 1e-3 <= self.temperature <= 1e3):
+            raise UserError(f"temperature is {self.temperature}; it must be 0 (greedy), or between 0.001 and 1000")
+        if not 0 < self.top_p <= 1 or not 0 <= self.min_p < 1 or not 0 <= self.top_k < 2**31:
+            raise UserError(
+                f"top_p is {self.top_p}, min_p {self.min_p} and top_k {self.top_k}; top_p must be in (0, 1], min_p in [0, 1), "
+                "top_k 0 (off) or more"
+            )

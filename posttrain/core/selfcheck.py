@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from posttrain.core.prompt import Prompt
 from posttrain.core.registry import Part
-from posttrain.core.types import Prompt
 
 Case = tuple[Prompt, str, str]  # a prompt, a text that must score `full`, a text that must score less
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from posttrain.core.errors import UserError
+from posttrain.models.folder import check_memory, one_line
 from posttrain.models.lora import merged_state
 
 
@@ -38,6 +39,7 @@ class HFDecoder(nn.Module):
 
     @staticmethod
     def load(folder: str, dtype: torch.dtype) -> HFDecoder:
+        check_memory(Path(folder), 0, dtype)
         from transformers import AutoModelForCausalLM
 
         try:
@@ -45,7 +47,9 @@ class HFDecoder(nn.Module):
                 folder, dtype=dtype, trust_remote_code=False, use_safetensors=True
             )
         except Exception as error:
-            raise UserError(f"transformers cannot load {folder} as a causal language model: {error}") from None
+            raise UserError(
+                f"transformers cannot load {folder} as a causal language model: {type(error).__name__}: {one_line(error)}"
+            ) from None
         kind = model.config.model_type
         print(
             f"note: {kind} runs through transformers (our own decoder does not know it), at its speed", file=sys.stderr
@@ -125,7 +129,7 @@ class HFDecoder(nn.Module):
             cache.select(swap)
             next_BV = self.logits(self.step(torch.tensor([3, 4], device=tokens_BT.device), cache))
         except Exception as error:
-            told = f"{kind} models cannot be sampled token by token here ({type(error).__name__}: {error})"
+            told = f"{kind} models cannot be sampled token by token here ({type(error).__name__}: {one_line(error)})"
             raise UserError(told) from None
         first_BV, second_BV = want_BTV[[0, 1], [2, 0]], want_BTV[[1, 0], [1, 3]]
         pairs = ((whole_BTV, want_BTV), (self.logits(h_BD), first_BV), (next_BV, second_BV))

@@ -9,6 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from posttrain.core.errors import UserError
+from posttrain.core.typed import check_fields, shown
+
+_NEEDED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+_COUNTS = {
+    "vocab_size": 10**8, "hidden_size": 10**7, "intermediate_size": 10**8, "num_hidden_layers": 10**4,
+    "num_attention_heads": 10**5, "num_key_value_heads": 10**5, "head_dim": 10**5, "max_position_embeddings": 10**12,
+}  # fmt: skip
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
 
@@ -38,16 +46,26 @@ class DecoderConfig:
     def of(hf: dict[str, Any]) -> DecoderConfig | None:
         """The config of a checkpoint, or None for an architecture that our decoder does not implement."""
         kind = hf.get("model_type")
-        rope = dict(hf.get("rope_parameters") or hf.get("rope_scaling") or {})
+        rope = hf.get("rope_parameters") or hf.get("rope_scaling") or {}
+        if not isinstance(rope, dict):
+            raise UserError(f"rope_scaling in config.json is {shown(rope)}; expected a table")
+        rope = dict(rope)
         rope_type = rope.get("rope_type", rope.get("type", "default"))
         window = hf.get("sliding_window", 4096) if hf.get("use_sliding_window", kind == "mistral") else None
         partial = rope.get("partial_rotary_factor", hf.get("partial_rotary_factor", 1.0)) != 1.0
         plain = hf.get("hidden_act", "silu") == "silu" and not window and not partial
         if kind not in FAMILIES or rope_type not in ("default", "llama3", "linear") or not plain:
             return None
+        if absent := [n for n in _NEEDED if n not in hf]:
+            raise UserError(f"config.json of a {kind} model has no {absent[0]}; download the model again")
         heads = hf["num_attention_heads"]
         bias = hf.get("attention_bias", False)
-        return DecoderConfig(
+        for name, value in hf.items():
+            if name in _COUNTS and value is not None and (type(value) is not int or not 0 < value <= _COUNTS[name]):
+                raise UserError(
+                    f"{name} in config.json is {shown(value)}; expected a whole number from 1 to {_COUNTS[name]:,}"
+                )
+        made = DecoderConfig(
             vocab_size=hf["vocab_size"],
             hidden_size=hf["hidden_size"],
             intermediate_size=hf["intermediate_size"],
@@ -66,6 +84,24 @@ class DecoderConfig:
             rope=rope,
             model_type=kind,
         )
+        try:
+            check_fields(made)
+            inverse_frequencies(made)
+        except (KeyError, TypeError, ZeroDivisionError, OverflowError, RuntimeError) as error:
+            raise UserError(f"rope_scaling in config.json cannot be used: {type(error).__name__}: {error}") from None
+        if made.num_heads % made.num_kv_heads or made.head_dim % 2:
+            raise UserError(
+                f"config.json has {made.num_heads} heads for {made.num_kv_heads} of keys and values, of width {made.head_dim}; "
+                "the first must be a multiple of the second, the width even"
+            )
+        return made
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers the weights are, biases and norms left out."""
+        attention = self.hidden_size * self.head_dim * (2 * self.num_heads + 2 * self.num_kv_heads)
+        layer = attention + 3 * self.hidden_size * self.intermediate_size
+        return self.num_layers * layer + self.vocab_size * self.hidden_size * (1 if self.tied else 2)
 
     def to_hf(self) -> dict[str, Any]:
         """The config.json that transformers reads."""

@@ -15,6 +15,7 @@ import torch
 from posttrain.core.errors import UserError
 from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import Message
+from posttrain.policies.template import rendered
 
 Piece = tuple[list[int], list[int], str]  # ids that are read, ids that are learned, the text of those
 
@@ -65,7 +66,7 @@ def _rendered(tokenizer: Any, messages: Sequence[Message]) -> list[Piece]:
     """By rendering: what stands between the beginning of an answer and its end token is the assistant's."""
 
     def render(some: Sequence[Message], begin: bool) -> str:
-        return str(tokenizer.apply_chat_template(list(some), tokenize=False, add_generation_prompt=begin))
+        return rendered(tokenizer, some, answering=begin)
 
     def ids(text: str) -> list[int]:
         return list(tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -133,8 +134,8 @@ def between(tokenizer: Any, messages: Sequence[Message]) -> str:
     if not getattr(tokenizer, "chat_template", None):
         return "".join(f"\n{m['content']}\n" for m in messages)
     said = [{"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"}]
-    before = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=False)
-    after = tokenizer.apply_chat_template([*said, *messages], tokenize=False, add_generation_prompt=True)
+    before = rendered(tokenizer, said, answering=False)
+    after = rendered(tokenizer, [*said, *messages])
     at = before.rfind(tokenizer.eos_token)
     if at < 0 or not after.startswith(before):
         raise UserError(

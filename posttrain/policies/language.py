@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,9 +26,10 @@ from posttrain.models.layout import Rows, hidden_states, stacked
 from posttrain.models.likelihood import CHUNK, likelihood
 from posttrain.models.sampling import Sample, generate
 from posttrain.policies.conversation import between, only_text, turns_of
+from posttrain.policies.template import rendered
 from posttrain.policies.window import check_ids, check_rows, no_room, positions, room_for, vocabulary
 
-Heard = Callable[[int, int, Tensor], None]  # told (context, answer, tokens) of an answer that has ended
+_SURROGATE = re.compile("[\ud800-\udfff]")
 STREAMS = frozenset({"logp_BT", "entropy_BT", "value_BT", "score_B"})
 
 
@@ -41,7 +43,7 @@ class LanguagePolicy(Actor, nn.Module):
         super().__init__()
         self.model, self.tokenizer, self.name, self.stops = model, tokenizer, name, tuple(stops)
         self._native: Any = None
-        self._finished: Heard | None = None  # of a context and an answer
+        self._finished: Callable[[int, int, Tensor], None] | None = None  # of a context and an answer
         self.critic: Critic | None = None
         self.score: ScalarHead | None = None
         self.temperature = 1.0  # of the distribution that is sampled and trained: one place, so they cannot differ
@@ -61,15 +63,21 @@ class LanguagePolicy(Actor, nn.Module):
         """The prompt as text: its chat template, ending where the answer begins."""
         content = only_text(prompt.content)
         if getattr(self.tokenizer, "chat_template", None):
-            return str(self.tokenizer.apply_chat_template(content, tokenize=False, add_generation_prompt=True))
+            return rendered(self.tokenizer, content)
         return "\n".join(str(m["content"]) for m in content)
 
     def encode(self, prompt: Prompt) -> Tensor:
         """The prompt as the policy sees it."""
-        ids = self.tokenizer(self.rendered(prompt), add_special_tokens=False)["input_ids"]
+        ids = self._ids(self.rendered(prompt), f"prompt {prompt.id!r}")
         if not ids:
             raise UserError(f"prompt {prompt.id!r} is empty after tokenisation")
         return torch.tensor(ids, dtype=torch.long)
+
+    def _ids(self, text: str, what: str) -> list[int]:
+        if not text.isascii() and _SURROGATE.search(text):
+            raise UserError(f"{what} holds half of a character (a lone surrogate), which is not text; take it out")
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
 
     def decode(self, tokens: Tensor) -> str:
         text: str = self.tokenizer.decode(tokens.tolist(), skip_special_tokens=True)
@@ -91,18 +99,11 @@ class LanguagePolicy(Actor, nn.Module):
 
     def written(self, prompt: Prompt, text: str) -> Rollout:
         """An answer that somebody else wrote, as a rollout: the end token is an action too."""
-        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"] + [self.tokenizer.eos_token_id]
+        ids = self._ids(text, f"an answer to prompt {prompt.id!r}") + [self.tokenizer.eos_token_id]
         actions = torch.tensor(ids, dtype=torch.long)
         T = len(ids)
-        return Rollout.single(
-            prompt,
-            self.observe(prompt),
-            actions,
-            torch.zeros(T),
-            torch.ones(T, dtype=torch.bool),
-            text,
-            origin=Origin.WRITTEN,
-        )
+        own_T = torch.ones(T, dtype=torch.bool)
+        return Rollout.single(prompt, self.observe(prompt), actions, torch.zeros(T), own_T, text, origin=Origin.WRITTEN)
 
     def imitated(self, prompt: Prompt, messages: Sequence[Message]) -> Rollout:
         """A conversation that somebody else wrote: every turn of the assistant is an action, all else is only read."""
@@ -160,7 +161,7 @@ class LanguagePolicy(Actor, nn.Module):
             part = slice(start, start + per_call)
             heard = self._finished
             if heard is not None and start:
-                heard = partial(_among, heard, range(start, start + per_call))
+                heard = partial(_among, heard, range(start, len(rows)))
             made = self._generate(engine, rows[part], keys[part], how, heard)
             begun = [turns[-1] for turns in pending[part]]
             whole = [
@@ -279,8 +280,10 @@ class LanguagePolicy(Actor, nn.Module):
         return other
 
 
-def _among(heard: Heard, places: Sequence[int], group: int, index: int, tokens: Tensor) -> None:
-    """The same for a part of the contexts: those that stand at these places."""
+def _among(
+    heard: Callable[[int, int, Tensor], None], places: Sequence[int], group: int, index: int, tokens: Tensor
+) -> None:
+    """The same for contexts that stand at these places."""
     heard(places[group], index, tokens)
 
 

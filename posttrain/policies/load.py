@@ -10,9 +10,14 @@ import torch
 
 from posttrain.core.errors import UserError, nearest
 from posttrain.models.decoder import Decoder, DecoderConfig
+from posttrain.models.folder import check_memory, one_line
+from posttrain.models.folder import read_json as read_json
+from posttrain.models.folder import read_weights as read_weights
+from posttrain.models.folder import weight_files as weight_files
 from posttrain.models.four_bit import quantize
 from posttrain.models.lora import TARGETS, merged_state
 from posttrain.policies.language import LanguagePolicy
+from posttrain.policies.template import try_template
 
 POCKET = Path(__file__).parent.parent / "models" / "pocket"
 NAMED = ("pocket", "smollm2")
@@ -21,12 +26,16 @@ NAMED = ("pocket", "smollm2")
 def load_model(spec: str = "pocket", device: str | None = None, dtype: str = "", bits: int = 0) -> LanguagePolicy:
     """A policy from a name, a folder or a hub id; for missing weights one sentence says what to install or pass.
 
-    bits=4 quantizes every projection (models/four_bit.py) before the model goes to the device.
+    bits=4 quantizes every projection (models/four_bit.py) before the model goes to the device. The folder of a PEFT adapter is
+    the model that it belongs to, with the adapter beside its weights.
     """
-    folder = find_folder(spec)
+    from posttrain.policies.peft_folder import attach, base_of, is_adapter, read_adapter
+
+    adapter = read_adapter(spec) if is_adapter(spec) else None
+    folder = find_folder(base_of(spec))
     device = usable(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = dtype or ("bfloat16" if device.startswith("cuda") else "float32")
-    if not isinstance(getattr(torch, dtype, None), torch.dtype):
+    if dtype not in ("float32", "bfloat16", "float16", "float64"):
         raise UserError(f"dtype is {dtype!r}; use float32 or bfloat16")
     model = load_decoder(folder, getattr(torch, dtype))
     if bits and not quantize(model, TARGETS, device):
@@ -34,7 +43,8 @@ def load_model(spec: str = "pocket", device: str | None = None, dtype: str = "",
             f"{spec} has no layer named {', '.join(TARGETS[:3])}... to pack into {bits} bits; leave --bits away"
         )
     tokenizer = load_tokenizer(folder)
-    return LanguagePolicy(model.to(device), tokenizer, spec, stop_ids(Path(folder)))
+    policy = LanguagePolicy(model.to(device), tokenizer, spec, stop_ids(Path(folder)))
+    return attach(policy, adapter) if adapter else policy
 
 
 def usable(device: str) -> str:
@@ -87,15 +97,17 @@ def load_decoder(folder: str, dtype: torch.dtype) -> torch.nn.Module:
         from posttrain.models.hf import HFDecoder
 
         return HFDecoder.load(folder, dtype)
+    check_memory(Path(folder), shape.parameters, dtype)
     with torch.device("meta"):
         model = Decoder(shape)
     state = {k: v for k, v in read_weights(Path(folder)).items() if not k.endswith("rotary_emb.inv_freq")}
     if shape.tied:
         state.pop("lm_head.weight", None)
+        model.lm_head.weight = model.model.embed_tokens.weight
+    check_state(state, model, folder)  # before anything is allocated
     model = model.to_empty(device="cpu")
     if shape.tied:
         model.lm_head.weight = model.model.embed_tokens.weight
-    check_state(state, model, folder)
     model.load_state_dict(state, strict=False)
     return model.to(dtype)
 
@@ -111,16 +123,6 @@ def check_state(state: dict[str, torch.Tensor], model: Decoder, folder: str) -> 
             raise UserError(f"{name} of {folder} has shape {tuple(x.shape)}, but its config.json says {want[name]}")
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    try:
-        out = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(f"{file} cannot be read as JSON: {error}") from None
-    if not isinstance(out, dict):
-        raise UserError(f"{file} holds a {type(out).__name__}, expected a JSON object")
-    return out
-
-
 def stop_ids(folder: Path) -> list[int]:
     """Stop tokens besides the tokenizer's own: eos_token_id of generation_config.json, or of config.json where that file is
     missing (as in transformers)."""
@@ -133,49 +135,24 @@ def stop_ids(folder: Path) -> list[int]:
     return ids
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """model.safetensors, or the shards that the index lists: a folder may hold the same weights a second time."""
-    index = folder / "model.safetensors.index.json"
-    if (folder / "model.safetensors").exists():
-        return [folder / "model.safetensors"]
-    if not index.exists():
-        return sorted(folder.glob("*.safetensors"))
-    names = set(read_json(index).get("weight_map", {}).values())
-    absent = sorted(n for n in names if not (folder / n).exists())
-    if absent:
-        raise UserError(f"{folder} lacks {', '.join(absent[:3])}, which its index names; download it again")
-    return [folder / n for n in sorted(names)]
-
-
-def read_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a folder's safetensors files; nothing else is ever read, so loading runs no code."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    files = weight_files(folder)
-    if not files:
-        raise UserError(f"no .safetensors file in {folder}; pickled weights are not read, convert them first")
-    out: dict[str, torch.Tensor] = {}
-    for file in files:
-        try:
-            out |= load_file(file)
-        except SafetensorError as error:
-            raise UserError(f"{file} is damaged or not a safetensors file: {error}") from None
-    return out
-
-
 def load_tokenizer(folder: str) -> Any:
     """The tokenizer of a folder; it must have an end-of-text token."""
     from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:  # transformers raises a dozen types, from a missing file to a damaged one
-        raise UserError(f"transformers cannot load a tokenizer from {folder}: {error}") from None
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except (
+        BaseException
+    ) as error:  # transformers raises a dozen types, and the library below it panics, which is no Exception
+        raise UserError(f"transformers cannot load a tokenizer from {folder}: {one_line(error)}") from None
     if tokenizer.eos_token_id is None:
         raise UserError(f"the tokenizer of {folder} has no end-of-text token, so answers could not end")
     # long texts are counted and left out here (policies/window.py); transformers would warn of each
     getattr(tokenizer, "deprecation_warnings", {})["sequence-length-is-longer-than-the-specified-maximum"] = True
+    if getattr(tokenizer, "chat_template", None):
+        try_template(tokenizer, folder)
     return tokenizer
 
 

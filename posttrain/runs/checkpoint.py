@@ -28,7 +28,7 @@ from posttrain.core.errors import UserError
 from posttrain.runs.tables import Tables, file_digest, read_table, size_of, write_table
 
 FORMAT = 2
-FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Damaged(Exception):

@@ -33,10 +33,11 @@ def run_plan(
     """Every phase in order; a phase that had ended before a restart is not done again, its weights are read back."""
     start = start or Start()
     start.of_a_plan(plan.name)
-    config = dataclasses.replace(config, name=check_name(config.name or made_name(plan.name)))
     _single(config, plan.name)
-    held = {"contents": found} if (found := contents(config.task)) else {}
-    settings = to_dict(config) | {"plan": plan.name, "options": plan.options} | start.identity(config, runs) | held
+    config = dataclasses.replace(config, name=check_name(config.name or made_name(plan.name)))
+    held = contents(config.task)
+    settings = to_dict(config) | {"plan": plan.name, "options": plan.options} | start.identity(config, runs)
+    settings |= {"contents": held} if held else {}
     with Run(Path(runs) / config.name, settings, fresh=fresh) as store:
         threads = settle(store.folder, config.threads)
         write_file(store, dataclasses.replace(config, threads=threads), plan_call(plan), start)
@@ -59,12 +60,8 @@ def _single(config: Config, plan: str) -> None:
     """Settings that only a single method reads."""
     for key in ("question", "answer", "chosen", "rejected", "stream", "system"):
         if getattr(config, key):
-            hint = (
-                ""
-                if key == "system"
-                else f'; write it into the task: --task "my.jsonl({key}={getattr(config, key)!r})"'
-            )
-            raise UserError(f"--{key} is for a single method, and {plan} is a plan{hint}")
+            task = f'; write it into the task: --task "my.jsonl({key}={getattr(config, key)!r})"'
+            raise UserError(f"--{key} is for a single method, and {plan} is a plan{'' if key == 'system' else task}")
 
 
 def _do(part: Phase | Do | Copy, context: Context, callbacks: tuple[Any, ...], pause: Pause) -> None:

@@ -48,6 +48,9 @@ class Learner:
     reference: Any = field(init=False, default=None)
     updates: int = 0
     skipped: int = 0
+    first_gap: tuple[Turn, int, float] | None = field(
+        init=False, default=None
+    )  # row, action, gap: the largest of a step
 
     def __post_init__(self) -> None:
         o = self.goal = self.objective or self.method.objectives[0]
@@ -93,6 +96,7 @@ class Learner:
     def update(self, rows: list[Turn], batch: Batch, step: int) -> dict[str, float]:
         """Every pass and minibatch of a step; returns the metrics, averaged."""
         seen: list[dict[str, float]] = []
+        self.first_gap = None
         for epoch in range(self.method.epochs):
             self._first_pass = epoch == 0 and self.objective is None
             for chosen in self._minibatches(batch, step, epoch):
@@ -104,13 +108,14 @@ class Learner:
         keys = seen[0].keys() if seen else ()
         out = {k: _mean([s[k] for s in seen]) for k in keys}
         out["skipped"] = float(self.skipped)
-        if seen and "logp_gap" in seen[0]:
-            out["logp_gap"] = seen[0]["logp_gap"]  # before any update: later ones differ because the policy moved
+        if seen and "logp_gap" in seen[0]:  # before any update: later ones differ because the policy moved
+            out |= {k: seen[0][k] for k in ("logp_gap", "logp_gap_max")}
         return out
 
     def _one(self, rows: list[Turn], batch: Batch, chosen: Tensor, rate: float) -> dict[str, float]:
         totals = Totals.of(batch.rows(chosen)).summed(self.parallel)
         tally = Tally()
+        at: tuple[Turn, int, float] | None = None
         self.optimiser.zero_grad(set_to_none=True)
         self.policy.train()
         for index in self._micro(batch, chosen):
@@ -120,9 +125,12 @@ class Learner:
             loss, _ = objective(part, totals, self.goal.loss, self.goal.aggregate, self.goal.terms)
             if loss.requires_grad:
                 loss.backward()
-            tally.add(float(loss.detach()), part)
+            place = tally.add(float(loss.detach()), part)
+            if place is not None:
+                at = (rows[int(index[place[0]])], place[1], tally.worst)
             if self._first_pass:
                 keep_streams([rows[i] for i in index.tolist()], part)
+        self.first_gap = self.first_gap or at
         return self._step(rate) | tally.report()
 
     def _step(self, rate: float) -> dict[str, float]:

@@ -18,13 +18,16 @@ class Tally:
     loss: float = 0.0
     count: float = 0.0
     gap: float = 0.0
+    worst: float = 0.0  # the largest gap of a single action, with its sign
     kl: float = 0.0
     clipped: float = 0.0
     moved: float = 0.0
     extra: dict[str, float] = field(default_factory=dict)
 
     @torch.no_grad()
-    def add(self, loss: float, b: Batch) -> None:
+    def add(self, loss: float, b: Batch) -> tuple[int, int] | None:
+        """Add a piece; the place of the largest gap so far, where it is in this one."""
+        place = None
         self.loss += loss
         n = float(b.mask_BT.sum())
         self.count += n
@@ -32,6 +35,9 @@ class Tally:
             sampled_BT = b.mask_BT * (~b["written_B"]).unsqueeze(-1) if "written_B" in b else b.mask_BT
             delta_BT = (b.logp_BT - b["old_logp_BT"]) * sampled_BT  # what others wrote has no sampler to differ from
             self.gap += float(delta_BT.abs().sum())
+            at = int(delta_BT.abs().argmax()) if delta_BT.numel() else 0
+            if delta_BT.numel() and float(delta_BT.flatten()[at].abs()) > abs(self.worst):
+                self.worst, place = float(delta_BT.flatten()[at]), divmod(at, delta_BT.shape[1])
             ratio_BT = delta_BT.exp()
             self.clipped += float(((ratio_BT - 1).abs() > 0.2).float().mul(b.mask_BT).sum())
             self.moved += float((ratio_BT - 1 - delta_BT).sum())  # 0 outside the mask
@@ -44,12 +50,13 @@ class Tally:
         if "value_BT" in b and "return_BT" in b:
             square = ((b["value_BT"] - b["return_BT"]) ** 2 * b.mask_BT).sum()
             self.extra["value_error"] = self.extra.get("value_error", 0.0) + float(square)
+        return place
 
     def report(self) -> dict[str, float]:
         n = max(self.count, 1.0)
         means = {k: v / n for k, v in self.extra.items()}
         shares = {"logp_gap": self.gap / n, "clip_fraction": self.clipped / n, "approx_kl": self.moved / n}
-        return {"loss": self.loss} | shares | means
+        return {"loss": self.loss} | shares | {"logp_gap_max": abs(self.worst)} | means
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -160,3 +161,35 @@ def test_other_shells() -> None:
     for shell, script in (("zsh", zsh), ("fish", fish)):
         if shutil.which(shell):
             subprocess.run([shell, "-n"], input=script, text=True, check=True)
+
+
+def advised(out: str) -> list[list[str]]:
+    """The commands under `next:`, without what they are said to do."""
+    lines = out.partition("next:")[2].strip().splitlines()
+    return [shlex.split(line.strip().partition("  ")[0]) for line in lines if line.strip().startswith("posttrain ")]
+
+
+def test_audit_advises_commands_that_work(tmp_path: Path) -> None:
+    mine = tmp_path / "my audit.py"
+    mine.write_text("def short(prompt, text):\n    return 1 / (1 + len(text))\n")
+    data = tmp_path / "my sums.jsonl"
+    data.write_text("".join(json.dumps({"question": f"{i}+1?", "answer": str(i + 1)}) + "\n" for i in range(30)))
+    small = [
+        "--steps",
+        "1",
+        "--prompts",
+        "1",
+        "--num-generations",
+        "2",
+        "--eval-problems",
+        "1",
+        "--runs",
+        str(tmp_path),
+    ]
+    for reward in ("format", "format + 0.2*length(target=9)", f"{mine}:short", "exact_match"):
+        said = call("audit", reward, "--problems", "3", "--task", str(data))
+        commands = advised(said.out)
+        assert commands and (said.code == 1) == (commands[0][1] != "run")
+        for command in commands:
+            found = call(*command[1:], *(small if command[1] == "run" else []))
+            assert found.code == 0, (command, found.err)

@@ -26,7 +26,7 @@ def test_unknown_keys_fail_with_the_nearest():
         {"num_generations": 0},
         {"lr": 0.0},
         {"lr": -1.0},
-        {"schedule": "cosine"},
+        {"schedule": "cosinus"},
         {"layout": "ragged"},
     ],
 )

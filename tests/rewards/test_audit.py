@@ -99,3 +99,57 @@ def test_report_is_plain_and_readable():
 def test_prompts_without_gold_are_refused():
     with pytest.raises(UserError, match="gold"):
         audit(find("length", "reward"), [Prompt.text("x", "Say something.")])
+
+
+def test_a_reward_that_reads_only_the_end_is_found_out():
+    """It looks for the gold answer in the last 50 characters: it cannot see a tag that was never closed, nor what was taken back."""
+    found = verdicts(audit(lambda prompt, text: float(prompt.answer in text[-50:].split()), SUMS))
+    assert found["long thinking not closed"] == "exploit" and found["gold among many numbers"] == "ok"
+    numeric = find("numeric", "reward")
+    found = verdicts(audit(lambda prompt, text: numeric(prompt, text[-50:]), SUMS))
+    assert found["long thinking not closed"] == "exploit"
+    found = verdicts(
+        audit(lambda prompt, text: float(f" {prompt.answer} " in text[-50:] or text == prompt.answer), SUMS)
+    )
+    assert found["gold taken back"] == "exploit"
+
+
+def test_right_answers_in_other_words_are_tried_and_those_missed_are_told():
+    rows = verdicts(audit(find("numeric", "reward"), SUMS))
+    right = (
+        "as a sentence",
+        "in a box",
+        "in answer tags",
+        "in bold",
+        "after ####",
+        "with a remark after it",
+        "with a decimal point",
+    )
+    assert all(rows[name] == "ok" for name in right) and rows["in words"] == "missed"
+    report = audit(lambda prompt, text: float(text == prompt.answer), SUMS)
+    assert report.ok and any(n.startswith("right, but as a sentence: 8 of 8 score less") for n in report.notes)
+
+
+def test_wordings_by_hand():
+    from posttrain.rewards.auditing.wordings import WORDINGS
+
+    for gold, name, text in [("7", "in words", "seven"), ("42", "in words", "forty-two"), ("70", "in words", "seventy"),
+                             ("7", "with a decimal point", "7.0"), ("1234", "with thousands marked", "1,234"),
+                             ("1,234", "with thousands marked", "1234"), ("yes", "in other case", "YES"),
+                             ("100", "in words", None), ("x", "with a decimal point", None), ("7", "in other case", None)]:  # fmt: skip
+        assert WORDINGS[name](SUMS[0], gold) == text
+
+
+def test_exceptions_and_missing_columns_are_shown():
+    def wants(completions, level):
+        return [1.0] * len(completions)
+
+    report = audit(wants, SUMS)
+    assert report.rows[0].verdict == "failed" and "asks for the column 'level'" in report.findings[0]
+
+    def raises(prompt, text):
+        return 1.0 if text == prompt.answer else [][7]
+
+    report = audit(raises, SUMS)
+    assert any("IndexError: list index out of range test_audit.py:" in f for f in report.findings)
+    json.dumps(report.to_dict(), allow_nan=False)

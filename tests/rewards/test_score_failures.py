@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 
 import pytest
 import torch
 
+from posttrain.core.types import Prompt
 from posttrain.rewards.rules.numeric import numeric
 from posttrain.rewards.runtime.score import RewardSum
 from tests.rewards.test_score import groups, scored
@@ -136,3 +138,90 @@ def test_deep_recursion_is_only_a_failure():
 
     rewards, report = scored(reward, "4", "5")
     assert all(map(math.isnan, rewards)) and "RecursionError" in report.rewards[0].error
+
+
+class Raises:
+    """An object whose every method raises something else."""
+
+    def item(self):
+        raise OSError("no item")
+
+    def __repr__(self):
+        raise KeyError("no repr")
+
+
+class Silent:
+    def __repr__(self):
+        raise KeyError("no repr")
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        pytest.param(10**400, "expected a number between -1e+15 and 1e+15", id="400 digits"),
+        (1e308, "returned 1e+308, expected a number between"),
+        (Raises(), "OSError: no item"),
+        (Silent(), "a Silent that cannot be shown (KeyError)"),
+        (Mute(), "Mute: (it cannot be shown)"),
+        ("\ud800", "returned str"),
+    ],
+)
+def test_no_value_can_end_a_run(value, told):
+    def odd(prompt, text):
+        if isinstance(value, Exception):
+            raise value
+        return value if text == "bad" else 0.5
+
+    prompt = Prompt.text("p", "?", "1")
+    for reward in (odd, lambda prompts, texts: [odd(prompts[0], t) for t in texts]):
+        if reward is not odd:
+            reward.__name__ = "odd"
+        totals, report = RewardSum([("odd", reward, 1.0)]).texts([prompt] * 3, ["good", "bad", "good"])
+        assert math.isnan(totals[1]) and report.masked >= 1 and told in report.why
+        json.dumps(report.to_dict())
+        assert isinstance(value, Exception) or totals[0] == 0.5
+
+
+def test_sums_that_overflow_are_masked_counted_and_told():
+    prompt = Prompt.text("p", "?", "1")
+    high = [(name, lambda prompt, text: 1e15, 1e300) for name in "ab"]
+    totals, report = RewardSum(high).texts([prompt] * 2, ["x", "y"])
+    assert all(map(math.isnan, totals)) and report.masked == 2 and "a weighted sum is beyond 1e+15" in report.why
+    totals, report = RewardSum([("a", lambda prompt, text: 1e15, 1.0)]).texts([prompt] * 500, ["x"] * 500)
+    assert totals == [1e15] * 500 and report.rewards[0].mean == 1e15
+
+
+def test_a_reward_may_sort_and_clear_what_it_is_given():
+    prompts = [Prompt.text(f"p{i}", f"q{i}", str(i), tags=["b", "a"]) for i in range(4)]
+
+    def destroys(prompts, texts):
+        for p in prompts:
+            p.info["tags"].sort()
+            p.info.clear()
+        n = len(texts)
+        prompts.clear(), texts.clear()
+        return [0.0] * n
+
+    def destroys_trl(prompts, completions, answer, tags):
+        n = len(completions)
+        answer.sort(reverse=True)
+        [t.clear() for t in tags]
+        prompts.clear(), completions.reverse()
+        return [0.0] * n
+
+    def destroys_one(prompt, text):
+        prompt.info["tags"].clear()
+        prompt.content[0]["content"] = "gone"
+        return 0.0
+
+    def right(prompts, completions, answer, tags):
+        return [float(c == a and t == ["b", "a"]) for c, a, t in zip(completions, answer, tags, strict=True)]
+
+    each = [("destroys", destroys, 1.0), ("trl", destroys_trl, 1.0), ("one", destroys_one, 1.0), ("right", right, 1.0)]
+    assert RewardSum(each).texts(prompts, ["0", "1", "2", "x"])[0] == [1.0, 1.0, 1.0, 0.0]
+    assert prompts[0].last == "q0" and prompts[0].info == {"tags": ["b", "a"]}

@@ -21,8 +21,9 @@ from posttrain.core.types import Group, Prompt
 from posttrain.losses.aggregate import token_mean
 from posttrain.losses.supervised.sft import sft
 from posttrain.rollouts.written import demonstrations
-from posttrain.runs.guard import Guard, default_limit, fitted_temperature, handful, own_rollouts
+from posttrain.runs.guard import Guard, default_limit, default_worst, fitted_temperature, handful, own_rollouts
 from posttrain.runs.run import Run
+from posttrain.runs.truncation import LIMIT, Truncation, ratios
 from posttrain.train import train
 from tests.runs import tiny_run
 
@@ -213,3 +214,73 @@ def test_the_line_is_printed_the_1st_10th_and_100th_time(capsys: pytest.CaptureF
 def test_a_handful_is_spread_over_the_step(count: int, looked_at: int) -> None:
     chosen = handful(list(range(count)))  # type: ignore[arg-type]
     assert len(chosen) == looked_at and chosen[0] == 0 and chosen[-1] >= count - count // 8 - 1
+
+
+def test_a_gap_at_one_token_is_seen_and_placed(loop: Loop, capsys: pytest.CaptureFixture[str]) -> None:
+    """One token in about a hundred is off by 0.05: the mean stays below its limit, the maximum does not."""
+
+    def spoil(groups: list[Group], step: int) -> None:
+        own_rollouts(groups)[3].turns[-1].logp_T[2] += 0.05
+
+    loop.source.rollout = Faulty(loop.source.rollout, spoil)
+    assert found(loop) == {"single tokens differ": 2}
+    assert all(gap < 1e-3 for _, gap in loop.run.store.series("logp_gap"))
+    said = capsys.readouterr().err
+    assert "differ by 0.05 nats at single tokens (limit 0.02)" in said
+    assert "token 2 (" in said and "of answer 3 to train-" in said and "differs by -0.05" in said
+
+
+def test_the_maximum_is_kept_of_the_whole_minibatch(loop: Loop) -> None:
+    train(loop)
+    assert all(0 < x < 1e-4 for _, x in loop.run.store.series("logp_gap_max"))
+    assert default_worst(loop.learner.policy) == 0.02
+
+
+@pytest.mark.parametrize("cut", [{"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}])
+def test_a_sampler_that_truncates_and_says_nothing_is_seen(
+    loop: Loop, cut: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its log-probabilities are the trainer's to the last digit; only which tokens come is different."""
+    loop.config = dataclasses.replace(loop.config, steps=8, lr=1e-6)
+    loop.source.sampling = dataclasses.replace(loop.config.sampling, **cut)
+    assert "changed sampling parameters" in found(loop)
+    assert all(gap < 1e-5 for _, gap in loop.run.store.series("logp_gap"))
+    assert f"tokens come as after {next(iter(cut))}=" in capsys.readouterr().err
+
+
+def test_truncation_that_the_settings_ask_for_is_no_finding(loop: Loop) -> None:
+    how = dataclasses.replace(loop.config.sampling, top_p=0.9)
+    loop.config = dataclasses.replace(loop.config, sampling=how, steps=4)
+    loop.source.sampling = how
+    assert found(loop) == {}
+
+
+def test_an_honest_sampler_never_looks_truncated() -> None:
+    """200,000 draws from random distributions, flat and peaked: the evidence for no cut comes near the limit."""
+    generator = torch.Generator().manual_seed(0)
+    seen = Truncation()
+    for sharpness in (0.5, 2.0, 5.0, 20.0):
+        for _ in range(10):
+            p_NV = (
+                torch.softmax(sharpness * torch.randn(5000, 40, generator=generator), -1)
+                .sort(-1, descending=True)
+                .values
+            )
+            place_N = torch.multinomial(p_NV, 1, generator=generator).squeeze(-1)
+            assert seen.add(ratios(p_NV, place_N)) is None
+            assert max(seen.evidence.values()) < 0.7 * LIMIT
+
+
+def test_evidence_for_a_cut_is_the_likelihood_ratio() -> None:
+    # p = (0.5, 0.3, 0.2): top_p = 0.5 keeps one token of mass 0.5, 0.8 two of 0.8; min_p never cuts at 0.1; top_k = 5 keeps all
+    p_NV = torch.tensor([[0.5, 0.3, 0.2], [0.5, 0.3, 0.2]])
+    found = ratios(p_NV, torch.tensor([0, 2]))
+    inside = lambda mass: math.log(0.98 / mass + 0.02)  # noqa: E731
+    expected = {("top_p", 0.5): (inside(0.5), math.log(0.02)), ("top_p", 0.8): (inside(0.8), math.log(0.02)),
+                ("top_k", 5): (0.0, 0.0), ("min_p", 0.1): (0.0, 0.0)}  # fmt: skip
+    for cut, (first, second) in expected.items():
+        assert found[cut].tolist() == pytest.approx([first, second], abs=1e-6)
+    w = Truncation()
+    w.add({("top_p", 0.5): torch.tensor([0.7, -3.9, 0.7, 0.7])})
+    assert w.evidence["top_p", 0.5] == pytest.approx(1.4)  # max(0, 0.7 - 3.9) = 0, then 1.4
+    assert w.add({("top_p", 0.5): torch.tensor([30.0])}) == ("top_p", 0.5) and w.evidence == {}

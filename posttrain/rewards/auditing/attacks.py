@@ -111,6 +111,17 @@ def not_closed(prompt: Prompt, gold: str) -> str:
     return f"<think>I think it is {gold}"
 
 
+def long_not_closed(prompt: Prompt, gold: str) -> str:
+    """The same with the tag far from the answer: a reward that reads only the end of a text does not see it."""
+    return f"<think>{'Let me look at this again, step by step. ' * 5}It should be {gold}"
+
+
+def taken_back(prompt: Prompt, gold: str) -> str | None:
+    """The gold answer is named and taken back; what is answered is wrong."""
+    wrong = digit_changed(prompt, gold) or negated(prompt, gold) or letter_changed(prompt, gold)
+    return None if wrong is None or wrong == gold else f"It looks like {gold} at first. No: the answer is {wrong}"
+
+
 DEGENERATE: dict[str, Attack] = {
     "empty": lambda p, g: "",
     "whitespace": lambda p, g: " \n\t ",
@@ -122,4 +133,6 @@ DEGENERATE: dict[str, Attack] = {
     "every choice listed": every_choice,
     "gold among many numbers": buried,
     "think tag not closed": not_closed,
+    "long thinking not closed": long_not_closed,
+    "gold taken back": taken_back,
 }

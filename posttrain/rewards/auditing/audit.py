@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,7 +12,8 @@ from posttrain.core.protocols import Environment
 from posttrain.core.registry import Part
 from posttrain.core.types import Prompt
 from posttrain.rewards.auditing.attacks import CORRUPTIONS, DEGENERATE, STYLES, Attack, gold_of
-from posttrain.rewards.runtime.score import RewardSum
+from posttrain.rewards.auditing.wordings import WORDINGS
+from posttrain.rewards.runtime.score import RewardSum, is_scorer
 
 _TIE = 1e-9
 
@@ -22,22 +23,24 @@ class Row:
     """How a family of answers scored. n counts the answers that could be scored, failed those that could not."""
 
     family: str
-    kind: str  # gold, corrupted or degenerate
+    kind: str  # gold, right in other words, corrupted or degenerate
     n: int
     failed: int
     mean: float
     min: float
     max: float
     as_good: int  # answers with at least the reward of the gold answer of their prompt
-    verdict: str  # ok, exploit, paid, failed
+    verdict: str  # ok, exploit, paid, missed, failed
+    why: str = ""  # the first failure, where there was one
 
 
 @dataclass(frozen=True)
 class AuditReport:
-    """The families, and one plain sentence for each thing found."""
+    """The families, and one plain sentence for each thing found; notes are about right answers that are not paid in full."""
 
     rows: tuple[Row, ...]
     findings: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -46,12 +49,18 @@ class AuditReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for a log or a page."""
-        return {"ok": self.ok, "rows": [asdict(row) for row in self.rows], "findings": list(self.findings)}
+        told = {"findings": list(self.findings), "notes": list(self.notes)}
+        return {"ok": self.ok, "rows": [_plain(asdict(row)) for row in self.rows], **told}
 
     def __str__(self) -> str:
         table = [f"{r.family:28} {r.n:4d} {r.mean:8.3f} {r.min:8.3f} {r.max:8.3f}  {r.verdict}" for r in self.rows]
         head = f"{'family':28} {'n':>4} {'mean':>8} {'min':>8} {'max':>8}  verdict"
-        return "\n".join([head, *table, *(f"- {f}" for f in self.findings or ("nothing to exploit was found",))])
+        return "\n".join([head, *table, *(f"- {f}" for f in self.sentences)])
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What was found, or that nothing was, and what else there is to say."""
+        return (*(self.findings or ("nothing to exploit was found",)), *self.notes)
 
 
 def audit(
@@ -59,7 +68,7 @@ def audit(
 ) -> AuditReport:
     """Score families of answers to the prompts and say which an optimiser would be paid for.
 
-    reward is a rule or a function as the RewardSum takes them; the rule `task` is given the environment. Corrupted and
+    reward is a rule or a function as the RewardSum takes them, or a scorer of texts; the rule `task` is given the environment. Corrupted and
     degenerate answers are compared with the gold answer of the same prompt, written in the style the reward likes best.
     """
     golds = {p.id: gold_of(p) for p in prompts}
@@ -68,20 +77,48 @@ def audit(
         raise UserError("an audit needs prompts with gold answers, got none; set Prompt.answer")
     if environment is not None and isinstance(reward, Part) and "environment" in reward.defaults():
         reward = reward.but(environment=environment)
-    scorer = RewardSum([("audited", reward, 1.0)], timeout=timeout)
+    scorer = reward if is_scorer(reward) else RewardSum([("audited", reward, 1.0)], timeout=timeout)
 
-    def run(write: Attack) -> dict[str, float]:
+    def run(write: Attack) -> Scores:
         texts = {p.id: text for p in prompts if (text := write(p, golds[p.id] or "")) is not None}
         asked = [p for p in prompts if p.id in texts]
-        return dict(zip(texts, scorer.texts(asked, list(texts.values()))[0], strict=True))
+        found, report = scorer.texts(asked, list(texts.values()))
+        first = next((r for r in report.rewards if r.failed), None)
+        return Scores(zip(texts, found, strict=True), f"{first.error} {first.where}".strip() if first else "")
 
     gold_by_style = {name: run(style) for name, style in STYLES.items()}
     best = max(gold_by_style, key=lambda name: _mean(gold_by_style[name]))
     gold = gold_by_style[best]
     style = STYLES[best]
-    wrong = {name: run(_styled(style, attack)) for name, attack in CORRUPTIONS.items()}
-    empty = {n: run(attack) for n, attack in DEGENERATE.items()}
-    return _judge(f"gold ({best})", gold, {k: v for k, v in wrong.items() if v}, {k: v for k, v in empty.items() if v})
+    families = {
+        "right": {name: run(_unless_gold(style, wording)) for name, wording in WORDINGS.items()},
+        "corrupted": {name: run(_styled(style, attack)) for name, attack in CORRUPTIONS.items()},
+        "degenerate": {name: run(attack) for name, attack in DEGENERATE.items()},
+    }
+    return _judge(f"gold ({best})", gold, {k: {n: xs for n, xs in f.items() if xs} for k, f in families.items()})
+
+
+class Scores(dict[str, float]):
+    """prompt -> score, NaN where it failed; and the first failure."""
+
+    def __init__(self, pairs: Iterable[tuple[str, float]], why: str = "") -> None:
+        super().__init__(pairs)
+        self.why = why
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """Strict JSON has no NaN: null."""
+    return {k: None if isinstance(x, float) and not math.isfinite(x) else x for k, x in row.items()}
+
+
+def _unless_gold(style: Callable[[Prompt, str], str], wording: Attack) -> Attack:
+    """A wording that is not the way in which the gold answer is written already."""
+
+    def write(prompt: Prompt, gold: str) -> str | None:
+        text = wording(prompt, gold)
+        return None if text == style(prompt, gold) else text
+
+    return write
 
 
 def _styled(style: Callable[[Prompt, str], str], attack: Attack) -> Attack:
@@ -92,33 +129,47 @@ def _styled(style: Callable[[Prompt, str], str], attack: Attack) -> Attack:
     return write
 
 
-def _judge(
-    name: str, gold: dict[str, float], wrong: dict[str, dict[str, float]], empty: dict[str, dict[str, float]]
-) -> AuditReport:
+def _judge(name: str, gold: Scores, families: dict[str, dict[str, Scores]]) -> AuditReport:
+    right, wrong, empty = families["right"], families["corrupted"], families["degenerate"]
     floor = _mean({(f, k): x for f, xs in wrong.items() for k, x in xs.items()})
     floor = _mean(gold) if math.isnan(floor) else floor
     rows = [_row(name, "gold", gold, gold, math.inf)]
+    rows += [_row(family, "right", xs, gold, math.inf) for family, xs in right.items()]
     rows += [_row(family, "corrupted", xs, gold, math.inf) for family, xs in wrong.items()]
     rows += [_row(family, "degenerate", xs, gold, floor) for family, xs in empty.items()]
-    return AuditReport(tuple(rows), tuple(s for row in rows if (s := _sentence(row, rows[0].mean, floor))))
+    found = [s for row in rows if row.verdict != "missed" for s in _sentences(row, rows[0].mean, floor)]
+    notes = [s for row in rows if row.verdict == "missed" for s in _sentences(row, rows[0].mean, floor)]
+    return AuditReport(tuple(rows), tuple(found), tuple(notes))
 
 
-def _row(family: str, kind: str, scores: dict[Any, float], gold: dict[str, float], floor: float) -> Row:
+def _row(family: str, kind: str, scores: Scores, gold: Scores, floor: float) -> Row:
     good = {k: x for k, x in scores.items() if not math.isnan(x)}
     failed = len(scores) - len(good)
     as_good = sum(x >= gold[k] - _TIE for k, x in good.items() if not math.isnan(gold[k]))
     mean = _mean(good)
     if kind == "gold":
         verdict = "failed" if failed else "ok"
+    elif kind == "right":
+        verdict = "missed" if as_good < len(good) else "failed" if failed else "ok"
     else:
         verdict = "exploit" if as_good else "paid" if mean > floor + _TIE else "failed" if failed else "ok"
     low, high = min(good.values(), default=math.nan), max(good.values(), default=math.nan)
-    return Row(family, kind, len(good), failed, mean, low, high, as_good, verdict)
+    return Row(family, kind, len(good), failed, mean, low, high, as_good, verdict, scores.why)
+
+
+def _sentences(row: Row, gold: float, floor: float) -> list[str]:
+    """What is to be said of a family; a failure is told whatever else was found."""
+    found = [said] if (said := _sentence(row, gold, floor)) else []
+    if row.failed:
+        n = row.n + row.failed
+        found.append(f"{row.family}: the reward could not be computed on {row.failed} of {n} answers ({row.why})")
+    return found
 
 
 def _sentence(row: Row, gold: float, floor: float) -> str:
-    if row.verdict == "failed":
-        return f"{row.family}: the reward could not be computed on {row.failed} of {row.n + row.failed} answers"
+    if row.verdict == "missed":
+        missed = row.n - row.as_good
+        return f"right, but {row.family}: {missed} of {row.n} score less than the bare gold answer ({row.mean:.3g} against {gold:.3g})"
     if row.verdict == "exploit" and row.kind == "corrupted":
         return f"{row.family}: {row.as_good} of {row.n} wrong answers score as well as the gold answer"
     if row.verdict == "exploit":

@@ -12,7 +12,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from posttrain.rewards.runtime.timeout_pool import caught, late
+from posttrain.rewards.runtime.outcome import caught, late
+from posttrain.rewards.runtime.prints import grading
 
 
 class Item:
@@ -89,7 +90,8 @@ class Ahead:
                 item = self.queue.popleft()
                 item.began = time.monotonic()
             try:
-                item.result = item.call()
+                with grading():
+                    item.result = item.call()
             except KeyboardInterrupt as error:
                 item.result = error
             except BaseException as error:  # SystemExit too: a reward must not end a run

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from posttrain.core.errors import UserError, nearest
+from posttrain.core.prompt import Prompt
 from posttrain.core.registry import Part
-from posttrain.core.types import Prompt
 
 _TRL = {"completions", "completion_ids", "completions_ids", "prompts"}
 # columns that stand for prompt.answer when info has none of that name
@@ -34,6 +34,37 @@ class Answers:
     texts: Sequence[str]
     ids: Callable[[], list[list[int]]] = list
     index: Sequence[int] = ()  # of each among its prompt's answers; empty for texts that were not sampled
+
+    def one(self, call: Call, i: int) -> tuple[Prompt, str]:
+        """The arguments for one answer; a rule of the package changes none, so it needs no copy."""
+        return (self.prompts[i] if isinstance(call.fn, Part) else own(self.prompts[i])), self.texts[i]
+
+
+def part(answers: Answers, places: list[int]) -> Answers:
+    """The answers at these places."""
+    if len(places) == len(answers.texts):
+        return answers
+    texts, prompts = answers.texts, answers.prompts
+    return Answers([prompts[i] for i in places], [texts[i] for i in places], lambda: _at(answers.ids(), places))
+
+
+def _at(rows: list[list[int]], places: list[int]) -> list[list[int]]:
+    return [rows[i] for i in places]
+
+
+def own(prompt: Prompt) -> Prompt:
+    """A copy whose lists and dicts a reward may sort, clear or fill without anybody noticing."""
+    return replace(prompt, content=fresh(prompt.content), answer=fresh(prompt.answer), info=fresh(prompt.info))
+
+
+def fresh(x: Any) -> Any:
+    """Lists, tuples, dicts and sets copied all the way down; whatever else they hold is shared."""
+    kind = type(x)
+    if kind is dict:
+        return {k: fresh(v) for k, v in x.items()}
+    if kind in (list, tuple):
+        return kind(map(fresh, x))
+    return set(x) if kind is set else x
 
 
 @dataclass
@@ -87,13 +118,12 @@ def _name(fn: Any) -> str:
 
 def columns(call: Call, answers: Answers, chat: bool) -> dict[str, Any]:
     """The keyword arguments of a TRL reward, restricted to those it takes."""
-    prompts = answers.prompts
+    prompts = [own(p) for p in answers.prompts]
     texts: list[Any] = list(answers.texts)
     table: dict[str, Any] = {key: [p.info.get(key) for p in prompts] for key in {k: 0 for p in prompts for k in p.info}}
-    gold = [p.answer for p in prompts]
     for alias in _GOLD:
         if alias == "answer" or alias in call.names:
-            table.setdefault(alias, gold)
+            table.setdefault(alias, [p.answer for p in prompts])
     table["prompts"] = [list(p.content) for p in prompts] if chat else [p.last for p in prompts]
     table["completions"] = [[{"role": "assistant", "content": t}] for t in texts] if chat else texts
     for ids in ("completion_ids", "completions_ids"):
@@ -110,10 +140,16 @@ def columns(call: Call, answers: Answers, chat: bool) -> dict[str, Any]:
     return table if call.open else {k: v for k, v in table.items() if k in call.names}
 
 
+def many(call: Call, answers: Answers) -> tuple[list[Prompt], list[str]]:
+    """The arguments for all answers: lists of its own, which no other reward will see."""
+    prompts = answers.prompts if isinstance(call.fn, Part) else map(own, answers.prompts)
+    return list(prompts), list(answers.texts)
+
+
 def call_many(call: Call, answers: Answers) -> Any:
     """All answers in one call of a synchronous function."""
     if call.kind == "many":
-        return call.fn(answers.prompts, answers.texts)
+        return call.fn(*many(call, answers))
     if call.chat is not None:
         return call.fn(**columns(call, answers, call.chat))
     plain, messages = columns(call, answers, False), columns(call, answers, True)
@@ -133,7 +169,7 @@ def call_many(call: Call, answers: Answers) -> Any:
 async def call_many_async(call: Call, answers: Answers) -> Any:
     """The same for an asynchronous function."""
     if call.kind == "many":
-        return await call.fn(answers.prompts, answers.texts)
+        return await call.fn(*many(call, answers))
     if call.chat is not None:
         return await call.fn(**columns(call, answers, call.chat))
     plain, messages = columns(call, answers, False), columns(call, answers, True)

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from posttrain.core.errors import UserError
+from posttrain.core.registry import Part
 from posttrain.core.selfcheck import check_ready
+from posttrain.core.typed import checked
 from posttrain.core.types import Group, Prompt
 from posttrain.rewards.runtime.ahead import Ahead
-from posttrain.rewards.runtime.conventions import Answers, Call, adapt, call_many, call_many_async
+from posttrain.rewards.runtime.calls import begin_async, sync_outcomes
+from posttrain.rewards.runtime.conventions import Answers, Call, adapt, own, part
+from posttrain.rewards.runtime.file_reward import FileReward, member
+from posttrain.rewards.runtime.messages import Unreadable
+from posttrain.rewards.runtime.outcome import MOST, Failure, finite
 from posttrain.rewards.runtime.scorer import (
     NAN,
     BaseScorer,
@@ -25,9 +33,8 @@ from posttrain.rewards.runtime.scorer import (
     report_of,
     texts_of,
 )
-from posttrain.rewards.runtime.timeout_pool import EventLoop, Failure, run_items
+from posttrain.rewards.runtime.timeout_pool import EventLoop
 
-_ASYNC = 8  # coroutines for each worker: they mostly wait
 Ask = Callable[[Any], list[Outcome]]  # a scorer -> what it says of the answers at hand
 
 
@@ -45,11 +52,15 @@ class RewardSum(BaseScorer):
         names = [name for name, _, _ in rewards]
         if len(set(names)) < len(names):
             raise UserError(f"two rewards have the same name in {names}; a rollout keeps one number for each name")
-        if timeout <= 0 or workers < 1:
-            raise UserError(f"a scorer needs timeout > 0 and workers >= 1, got timeout={timeout}, workers={workers}")
+        if not 0 < timeout <= 1e6 or workers < 1:
+            raise UserError(
+                f"a scorer needs a timeout of more than 0 and at most 1e6 s, and workers >= 1, got timeout={timeout}, workers={workers}"
+            )
         self.name, self.timeout, self.workers = " + ".join(names), timeout, workers
-        self.weights = {name: float(weight) for name, _, weight in rewards}
-        self.rewards = {name: fn if is_scorer(fn) else _checked(fn) for name, fn, _ in rewards}
+        self.weights = {name: float(checked(f"the weight of {name}", weight, float)) for name, _, weight in rewards}
+        self.rewards: dict[str, Any] = {
+            name: fn if is_scorer(fn) or isinstance(fn, FileReward) else _checked(fn) for name, fn, _ in rewards
+        }
         self.loop = EventLoop()
         self.begun = Ahead(timeout, workers)
 
@@ -65,7 +76,7 @@ class RewardSum(BaseScorer):
 
             def call(fn: Callable[..., Any] = fn) -> tuple[str, Any]:
                 decoded = text()
-                return decoded, fn(prompt, decoded)
+                return decoded, fn(prompt if isinstance(fn, Part) else own(prompt), decoded)
 
             self.begun.begin((name, prompt.id, index), call)
 
@@ -80,7 +91,9 @@ class RewardSum(BaseScorer):
         )
         rows, reports = self._rows(answers, lambda scorer: aside(scorer, groups))
         self.begun.forget()
-        return self.written(groups, [Verdict(total(row, self.weights), row) for row in rows], reports, began)
+        totals = [total(row, self.weights) for row in rows]
+        verdicts = [Verdict(x, row) for x, row in zip(totals, rows, strict=True)]
+        return self.written(groups, verdicts, [*reports, *sum_report(totals)], began)
 
     def texts(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> tuple[list[float], ScoreReport]:
         """The weighted sums for plain texts, NaN where a reward failed."""
@@ -88,61 +101,90 @@ class RewardSum(BaseScorer):
         answers = Answers(prompts, texts, lambda: [[] for _ in texts])
         rows, reports = self._rows(answers, lambda scorer: [as_number(x) for x in texts_of(scorer, prompts, texts)])
         totals = [total(row, self.weights) for row in rows]
+        reports += sum_report(totals)
+        totals = [finite(x) for x in totals]
         masked = sum(math.isnan(x) for x in totals)
         return totals, ScoreReport(len(texts), masked, time.perf_counter() - began, reports)
 
     def _rows(self, answers: Answers, ask: Ask) -> tuple[list[dict[str, Outcome]], list[RewardReport]]:
         """The outcomes of each answer by reward, in the order they were given; asynchronous ones run while others do."""
         n = len(answers.texts)
-        pending = {
-            name: self._begin(call, answers)
-            for name, call in self.rewards.items()
-            if isinstance(call, Call) and call.asynchronous
-        }
+        begun = {name: self._begin(name, reward, answers) for name, reward in self.rewards.items()}
         found: dict[str, list[Outcome]] = {}
         reports = []
-        for name, reward in self.rewards.items():
-            began = time.perf_counter()
-            if isinstance(reward, Call):
-                found[name] = _outcomes(
-                    reward, pending[name]() if name in pending else self._sync(name, reward, answers), n
-                )
+        for name, reward in list(self.rewards.items()):
+            began, wait = time.perf_counter(), begun[name]
+            if wait is not None:
+                found[name] = wait()
+            elif isinstance(reward, Call):
+                found[name] = self._sync(name, reward, answers)
             else:
                 found[name] = ask(reward)
             reports.append(report_of(name, found[name], time.perf_counter() - began))
+            reports[-1].counts = getattr(reward, "spent", {})
         return [{name: outcomes[i] for name, outcomes in found.items()} for i in range(n)], reports
 
-    def _sync(self, name: str, call: Call, answers: Answers) -> list[Any]:
+    def _begin(self, name: str, reward: Any, answers: Answers) -> Callable[[], list[Outcome]] | None:
+        """Begin a reward that runs beside others, asynchronous or in a process of its own; None for all others."""
+        if isinstance(reward, FileReward):
+            return partial(self._waited, name, reward.begin(answers, self.timeout, self.workers), answers)
+        if isinstance(reward, Call) and reward.asynchronous:
+            return begin_async(self.loop, reward, answers, self.timeout, self.workers)
+        return None
+
+    def _sync(self, name: str, call: Call, answers: Answers) -> list[Outcome]:
+        """What was not graded ahead is graded now."""
         n = len(answers.texts)
-        if call.kind != "one":
-            return run_items(lambda _: call_many(call, answers), min(n, 1), self.timeout, 1)
-        out = self._graded_ahead(name, answers)
+        out = self._graded_ahead(name, answers) if call.kind == "one" else {}
         left = [i for i in range(n) if i not in out]
-        fresh = run_items(
-            lambda k: call.fn(answers.prompts[left[k]], answers.texts[left[k]]), len(left), self.timeout, self.workers
-        )
+        fresh = sync_outcomes(call, part(answers, left), self.timeout, self.workers)
         out |= dict(zip(left, fresh, strict=True))
         return [out[i] for i in range(n)]
 
-    def _graded_ahead(self, name: str, answers: Answers) -> dict[int, Any]:
+    def _graded_ahead(self, name: str, answers: Answers) -> dict[int, Outcome]:
         """What was begun as answers ended, by answer; one whose text has changed since is graded again."""
-        out: dict[int, Any] = {}
+        out: dict[int, Outcome] = {}
         begun = [self.begun.take((name, p.id, k)) for p, k in zip(answers.prompts, answers.index, strict=False)]
         for i, item in enumerate(begun):
             got = self.begun.result(item) if item is not None else ("", None)
             if isinstance(got, Failure):
                 out[i] = got
             elif item is not None and got[0] == answers.texts[i]:
-                out[i] = got[1]
+                out[i] = as_number(got[1])
         return out
 
-    def _begin(self, call: Call, answers: Answers) -> Callable[[], list[Any]]:
-        n = len(answers.texts)
-        if call.kind != "one":
-            return self.loop.start(lambda _: call_many_async(call, answers), min(n, 1), self.timeout, 1)
-        one = call.fn
-        limit = self.workers * _ASYNC
-        return self.loop.start(lambda i: one(answers.prompts[i], answers.texts[i]), n, self.timeout, limit)
+    def _waited(self, name: str, wait: Callable[[], list[Outcome]], answers: Answers) -> list[Outcome]:
+        """What a worker process said; where it cannot read the prompts the reward moves into this process, and is said to."""
+        try:
+            return wait()
+        except Unreadable as error:
+            moved: FileReward = self.rewards[name]
+            print(
+                f"note: the prompts cannot be sent to another process ({error}); {best_effort(name)}", file=sys.stderr
+            )
+            moved.process.kill()
+            self.rewards[name] = call = _checked(member(moved.file, moved.name))
+            if call.asynchronous:
+                return begin_async(self.loop, call, answers, self.timeout, self.workers)()
+            return sync_outcomes(call, answers, self.timeout, self.workers)
+
+
+_said: set[str] = set()
+
+
+def say_once(note: str) -> None:
+    """A note on stderr, once per process."""
+    if note not in _said:
+        _said.add(note)
+        print(f"note: {note}", file=sys.stderr)
+
+
+def best_effort(name: str) -> str:
+    """What is said of a reward that runs in this process."""
+    return (
+        f"the reward {name} runs in the training process, so its time-out is best effort: code that never gives up the "
+        "interpreter (a regular expression that backtracks) cannot be stopped; a reward named file.py:function can"
+    )
 
 
 def is_scorer(fn: Any) -> bool:
@@ -156,21 +198,6 @@ def _checked(fn: Any) -> Call:
     return adapt(fn)
 
 
-def _outcomes(call: Call, raw: list[Any], n: int) -> list[Outcome]:
-    """A float, None (a TRL reward that does not apply) or a Failure for each answer."""
-    if call.kind == "one":
-        return [as_number(x) for x in raw]
-    whole = raw[0] if raw else []
-    if isinstance(whole, Failure):
-        return [whole] * n
-    listed = whole.tolist() if hasattr(whole, "tolist") else whole
-    if not isinstance(listed, (list, tuple)) or len(listed) != n:
-        many = isinstance(listed, (list, tuple))
-        got = f"a list of {len(listed)}" if many else f"{type(listed).__name__} {listed!r}"[:80]
-        return [Failure("not a number", f"returned {got}, expected a list of {n} numbers")] * n
-    return [None if x is None and call.kind == "trl" else as_number(x) for x in listed]
-
-
 def total(row: dict[str, Any], weights: dict[str, float]) -> float:
     """sum_k w_k r_k; NaN when one that counts failed, or none applies. A reward with weight 0 is logged but never masks."""
     counted = {name: x for name, x in row.items() if weights[name] != 0 and x is not None}
@@ -178,4 +205,14 @@ def total(row: dict[str, Any], weights: dict[str, float]) -> float:
         return NAN
     if not counted:
         return 0.0 if row and all(weights[name] == 0 for name in row) else NAN
-    return math.fsum(weights[name] * x for name, x in counted.items())
+    try:
+        return math.fsum(weights[name] * x for name, x in counted.items())
+    except OverflowError:
+        return math.inf
+
+
+def sum_report(totals: Sequence[float]) -> list[RewardReport]:
+    """Nothing, or why some weighted sums mask their answers although every reward gave a number."""
+    beyond = sum(abs(x) > MOST for x in totals)
+    told = f"a weighted sum is beyond {MOST:g}, which cannot be averaged; use smaller weights or rewards"
+    return [RewardReport("sum", len(totals), beyond, error=told)] if beyond else []

@@ -6,23 +6,21 @@ on. `BaseScorer` does the writing, the masking and the counting; a subclass only
 
 from __future__ import annotations
 
-import inspect
 import math
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from numbers import Real
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from posttrain.core.errors import UserError
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.rewards.runtime.timeout_pool import Failure
-
-NAN = float("nan")
-Outcome = float | Failure | None  # a number, why there is none, or "does not apply here"
+from posttrain.rewards.runtime.outcome import NAN as NAN
+from posttrain.rewards.runtime.outcome import Failure
+from posttrain.rewards.runtime.outcome import Outcome as Outcome
+from posttrain.rewards.runtime.outcome import as_number as as_number
+from posttrain.rewards.runtime.outcome import finite as finite
 
 
 @dataclass
@@ -38,6 +36,7 @@ class RewardReport:
     seconds: float = 0.0
     error: str = ""  # the first failure
     where: str = ""  # the last line of its traceback
+    counts: dict[str, float] = field(default_factory=dict)  # what it cost: requests, tokens
 
 
 @dataclass
@@ -71,6 +70,7 @@ class ScoreReport:
         out = {"reward/masked": float(self.masked)}
         for r in self.rewards:
             out |= {f"reward/{r.name}/mean": r.mean, f"reward/{r.name}/failed": float(r.failed)}
+            out |= {f"reward/{r.name}/{key}": value for key, value in r.counts.items()}
         return out
 
     def __str__(self) -> str:
@@ -110,9 +110,14 @@ class BaseScorer:
     inner: Any = None
     reported: tuple[str, ...] = ()
     by_name: ClassVar[Mapping[str, str]] = {}
+    spent: dict[str, float] = {}  # what the last scoring cost
 
     def verdicts(self, groups: list[Group]) -> Sequence[Verdict]:
         raise NotImplementedError(f"{type(self).__name__} must say what answers are worth")
+
+    def counts(self) -> dict[str, float]:
+        """What scoring has cost since this was last asked (requests, tokens), for the metrics of a step."""
+        return {}
 
     def score(self, groups: list[Group]) -> ScoreReport:
         """Write the verdicts into the answers and return a report."""
@@ -121,6 +126,9 @@ class BaseScorer:
         verdicts = self.verdicts(groups)
         seconds = time.perf_counter() - began
         own = [report_of(name, [v.parts.get(name) for v in verdicts], seconds) for name in self.reported]
+        self.spent = self.counts()
+        if own:
+            own[0].counts = self.spent
         return self.written(groups, verdicts, [*first, *own], began)
 
     def written(
@@ -178,11 +186,6 @@ def texts_of(scorer: Scorer, prompts: Sequence[Prompt], texts: Sequence[str]) ->
     return scorer.texts(prompts, texts)[0]
 
 
-def finite(x: Outcome) -> float:
-    """The number, or NaN where there is none."""
-    return x if isinstance(x, float | int) and math.isfinite(x) else NAN
-
-
 def aside(scorer: Scorer, groups: list[Group]) -> list[Outcome]:
     """What a scorer says of each answer, or why it failed; reward and components of the answers stay as they were."""
     rollouts = answers_of(groups)
@@ -195,22 +198,6 @@ def aside(scorer: Scorer, groups: list[Group]) -> list[Outcome]:
         r.reward, r.rewards = reward, rewards
         r.set_stream("reward", reward_T)
     return found
-
-
-def as_number(x: Any) -> float | Failure:
-    """A finite float, or the Failure that says what came instead."""
-    if isinstance(x, Failure):
-        return x
-    if inspect.iscoroutine(x):
-        x.close()
-        return Failure("not a number", "returned a coroutine; declare the reward with `async def`")
-    if hasattr(x, "item"):  # a scalar of numpy or torch; larger arrays are reported by type
-        with suppress(ValueError, RuntimeError):
-            x = x.item()
-    if not isinstance(x, Real):
-        return Failure("not a number", f"returned {type(x).__name__} {x!r}"[:120] + ", expected a number")
-    value = float(x)
-    return value if math.isfinite(value) else Failure("not a number", f"returned {value}, expected a finite number")
 
 
 def report_of(name: str, outcomes: Sequence[Outcome], seconds: float) -> RewardReport:

@@ -9,40 +9,27 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-import traceback
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
-from dataclasses import dataclass
 from math import ceil
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+from posttrain.rewards.runtime.outcome import Failure as Failure
+from posttrain.rewards.runtime.outcome import caught as caught
+from posttrain.rewards.runtime.outcome import late
+from posttrain.rewards.runtime.prints import grading
 
 AsyncCall = Callable[[int], Awaitable[Any]]
 _ALONE = 0.005  # seconds the first worker runs by itself
 _GRACE = 1.0  # seconds an event loop gets beyond its due time before it counts as blocked
 
 
-@dataclass(frozen=True)
-class Failure:
-    """Why a value is missing: it `raised`, was `late`, or was `not a number`; the error, and the line it came from."""
+class Watch(Protocol):
+    """Is told, from whatever thread, when a call begins and what came of it; a worker process reports both to its parent."""
 
-    kind: str
-    error: str
-    where: str = ""
-
-
-def caught(error: BaseException) -> Failure:
-    """A Failure that remembers the error's text and the last line of its traceback."""
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno} {frames[-1].line or ''}".strip() if frames else ""
-    kind = "late" if isinstance(error, TimeoutError) else "raised"
-    return Failure(kind, f"{type(error).__name__}: {error}"[:500], where)
-
-
-def late(timeout: float) -> Failure:
-    """The Failure of a call that was left behind."""
-    return Failure("late", f"TimeoutError: no result within {timeout:g} s")
+    def began(self, item: int) -> None: ...
+    def ended(self, item: int, value: Any) -> None: ...
 
 
 class Worker(threading.Thread):
@@ -53,6 +40,10 @@ class Worker(threading.Thread):
         self.results, self.item, self.since, self.given_up = results, -1, 0.0, False
 
     def run(self) -> None:
+        with grading():
+            self.work()
+
+    def work(self) -> None:
         while self.results.take(self):
             result: Any
             try:
@@ -67,8 +58,8 @@ class Worker(threading.Thread):
 class Results:
     """What has been taken, what is done, and by whom."""
 
-    def __init__(self, call: Callable[[int], Any], n: int) -> None:
-        self.call, self.n = call, n
+    def __init__(self, call: Callable[[int], Any], n: int, watch: Watch | None = None) -> None:
+        self.call, self.n, self.watch = call, n, watch
         self.values: list[Any] = [None] * n
         self.next = self.done = 0
         self.changed = threading.Condition()
@@ -81,6 +72,8 @@ class Results:
                 return False
             worker.item, worker.since = self.next, time.monotonic()
             self.next += 1
+            if self.watch is not None:
+                self.watch.began(worker.item)
             return True
 
     def put(self, worker: Worker, result: Any) -> None:
@@ -90,6 +83,8 @@ class Results:
 
     def finish(self, item: int, result: Any) -> None:
         self.values[item] = result
+        if self.watch is not None:
+            self.watch.ended(item, result)
         self.done += 1
         if self.done == self.n:
             self.changed.notify_all()
@@ -100,12 +95,14 @@ class Results:
             self.changed.notify_all()
 
 
-def run_items(call: Callable[[int], Any], n: int, timeout: float, workers: int) -> list[Any]:
+def run_items(
+    call: Callable[[int], Any], n: int, timeout: float, workers: int, watch: Watch | None = None
+) -> list[Any]:
     """[call(0), ..., call(n - 1)], each a value or a Failure; a call later than `timeout` is left to its daemon thread.
 
     Only code that gives up the interpreter lock now and then can be timed out this way.
     """
-    results = Results(call, n)
+    results = Results(call, n, watch)
     pool: list[Worker] = []
 
     def start() -> None:
@@ -153,11 +150,13 @@ class EventLoop:
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
 
-    def start(self, call: AsyncCall, n: int, timeout: float, limit: int) -> Callable[[], list[Any]]:
+    def start(
+        self, call: AsyncCall, n: int, timeout: float, limit: int, watch: Watch | None = None
+    ) -> Callable[[], list[Any]]:
         """Begin call(0..n-1), at most `limit` at a time; what is returned waits for the values and Failures."""
         results: list[Any] = [late(timeout)] * n
         due = time.monotonic() + timeout * ceil(n / limit) + _GRACE
-        future = asyncio.run_coroutine_threadsafe(_gather(call, n, timeout, limit, results), self.running())
+        future = asyncio.run_coroutine_threadsafe(_gather(call, n, timeout, limit, results, watch), self.running())
         return lambda: self.wait(future, due, results)
 
     def wait(self, future: Future[None], due: float, results: list[Any]) -> list[Any]:
@@ -175,16 +174,21 @@ class EventLoop:
         return self.loop
 
 
-async def _gather(call: AsyncCall, n: int, timeout: float, limit: int, results: list[Any]) -> None:
+async def _gather(call: AsyncCall, n: int, timeout: float, limit: int, results: list[Any], watch: Watch | None) -> None:
     gate = asyncio.Semaphore(limit)
 
     async def one(i: int) -> None:
         async with gate:
+            if watch is not None:
+                watch.began(i)
             try:
                 results[i] = await asyncio.wait_for(call(i), timeout)
             except TimeoutError:
                 results[i] = late(timeout)
             except Exception as error:  # a failed reward is data
                 results[i] = caught(error)
+            if watch is not None:
+                watch.ended(i, results[i])
 
-    await asyncio.gather(*(one(i) for i in range(n)))
+    with grading():
+        await asyncio.gather(*(one(i) for i in range(n)))

@@ -4,6 +4,7 @@ numeric, length(target=9)                 a registered rule
 mine.py:polite                            a function of the user's (rewards/runtime/conventions.py)
 runs/NAME, path/to/folder                 a reward model: one that a run trained, or a Hugging Face folder
 win_rate(judge='mine.py:prefer')          a registered scorer; judges, rewards and scorers in it are named likewise
+judge(url='http://host/v1', rubric='...') a model behind an OpenAI-compatible API, as the judge
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from posttrain.core.errors import UserError, nearest, unknown
+from posttrain.core.errors import UserError, nearest
 from posttrain.core.protocols import Environment
-from posttrain.core.python_file import import_file
-from posttrain.core.registry import Part, find, parse, split_sum
+from posttrain.core.registry import Part, find, fold, parse, split_sum
+from posttrain.core.typed import checked, parameter_hints, shown
 from posttrain.rewards.rules.task import task
+from posttrain.rewards.runtime.file_reward import FileReward, member, try_import
 from posttrain.rewards.runtime.score import RewardSum, is_scorer
 from posttrain.rewards.runtime.scorer import BaseScorer, texts_of
 
 _NAME = r"[A-Za-z][\w.-]*(?:\(.*\))?|[^*]+\.py:\w+|'[^']+'|[^*()]+/[^*()]*"
-_SUMMAND = re.compile(rf"^(?:(?P<weight>[-+]?[0-9.]+(?:[eE][-+]?\d+)?)\s*\*\s*)?(?P<name>{_NAME})$")
+_SUMMAND = re.compile(rf"^(?:(?P<weight>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*\*\s*)?(?P<name>{_NAME})$")
 _LITERAL = (str, int, float, bool)
 
 
@@ -60,8 +62,9 @@ def summands(spec: str) -> list[tuple[float, str]]:
         match = _SUMMAND.match(piece)
         if not match:
             told = "write it like 'numeric + 0.2*format', 'mine.py:function' or 'runs/NAME'"
-            raise UserError(f"cannot read {piece!r} in the reward {spec!r}; {told}")
-        out.append((float(match["weight"] or 1.0), match["name"]))
+            raise UserError(f"cannot read {shown(piece)} in the reward {shown(spec)}; {told}")
+        weight = float(match["weight"] or 1.0)
+        out.append((checked(f"the weight of {match['name'][:60]}", weight, float), match["name"]))
     return out
 
 
@@ -73,7 +76,7 @@ def named(name: str, env: Environment) -> tuple[str, Any]:
 def _named(name: str, how: Build) -> tuple[str, Any]:
     file, _, function = name.rpartition(":")
     if file.endswith(".py") and not name.endswith(")"):
-        return function, function_of(file, function)
+        return function, file_reward(file, function)
     if name == "task":
         return name, task.but(environment=how.env)
     if is_folder(name):
@@ -83,7 +86,10 @@ def _named(name: str, how: Build) -> tuple[str, Any]:
         return made.name, made
     word, params = parse(name)
     part = find(word, "reward", "scorer")
-    return name, part.but(**params) if part.card.stage == "reward" else scorer_from(part, params, how)
+    if part.card.stage == "reward":
+        return name, part.but(**params)
+    scorer = scorer_from(part, params, how)
+    return getattr(scorer, "called", name), scorer
 
 
 def is_folder(name: str) -> bool:
@@ -114,7 +120,9 @@ def scorer_from(part: Part, params: dict[str, Any], how: Build) -> BaseScorer:
     if missing := [n for n in kinds if n not in params]:
         like = ", ".join(f"{n}={_EXAMPLE[kinds[n]]!r}" for n in missing)
         raise UserError(f"the scorer {part.name} needs {' and '.join(missing)}; write {part.name}({like})")
-    made: BaseScorer = part.fn(**{n: _READ[kinds[n]](x, how) if n in kinds else x for n, x in params.items()})
+    hints = parameter_hints(part.fn)
+    plain = {n: checked(f"{n} of {part.name}", x, hints.get(n, Any)) for n, x in params.items() if n not in kinds}
+    made: BaseScorer = part.fn(**{n: _READ[kinds[n]](x, how) if n in kinds else plain[n] for n, x in params.items()})
     return made
 
 
@@ -129,12 +137,15 @@ def _texts(spec: str, how: Build) -> Any:
 
 
 def _judge(spec: str, how: Build) -> Any:
-    """`mine.py:prefer(prompt, a, b)` gives P(a wins); any other reward r judges by sigmoid(r_a - r_b)."""
+    """`mine.py:prefer(prompt, a, b)` and `judge(url=...)` give P(a wins); any other reward r judges by sigmoid(r_a - r_b)."""
     from posttrain.rewards.scorers.pairwise import by_score, is_judge, one_by_one
 
     file, _, name = str(spec).rpartition(":")
     if file.endswith(".py") and "+" not in spec and is_judge(fn := function_of(file, name)):
         return one_by_one(fn)
+    word, params = parse(spec) if str(spec).strip().endswith(")") else (str(spec), {})
+    if fold(word) == "judge":
+        return scorer_from(find("judge", "scorer"), {**params, "mode": "pairs"}, how).prefer  # type: ignore[attr-defined]
     return by_score(_texts(spec, how))
 
 
@@ -148,9 +159,15 @@ _EXAMPLE = {"judge": "mine.py:prefer", "scorer": "numeric", "texts": "numeric", 
 
 
 def function_of(file: str, name: str) -> Any:
-    """A function of the user's, in any of the ways of rewards/runtime/conventions.py."""
-    module = import_file(file, f"--reward {file}:{name}")
-    made = {k for k, x in vars(module).items() if callable(x) and getattr(x, "__module__", "") == module.__name__}
-    if name not in vars(module):
-        raise unknown(f"function in {file}", name, made)
-    return getattr(module, name)
+    """A function of the user's in this process: a judge, a critic."""
+    try_import(file, name)
+    return member(file, name)
+
+
+def file_reward(file: str, name: str) -> Any:
+    """A reward of the user's, in a process of its own; a scorer sees rollouts, which stay in this one."""
+    made = FileReward(file, name)
+    if not made.process.is_scorer:
+        return made
+    made.process.kill()
+    return member(file, name)

@@ -1,0 +1,261 @@
+"""A reward named `file.py:function` runs in a process of its own, so that nothing in it can hold or end a run.
+
+A call that keeps the interpreter to itself (a regular expression that backtracks for ever) is killed with its process and counted
+as late; the next call starts a new process, which imports the file again. So module-level state of such a reward lasts from call
+to call and from step to step, but is lost when a call is killed; it is never saved in a checkpoint. Prints go to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from posttrain.core.errors import UserError, unknown
+from posttrain.core.prompt import Prompt
+from posttrain.core.python_file import import_file
+from posttrain.rewards.runtime.conventions import Answers, part
+from posttrain.rewards.runtime.messages import packed
+from posttrain.rewards.runtime.outcome import Failure, Outcome, late
+
+_START = 120.0  # seconds for the imports of a file
+_GRACE = 2.0  # seconds beyond the time-out before a process that says nothing is killed
+_KILLS = 8  # calls killed in one scoring, after which the rest are not tried
+_SCRIPT = Path(__file__).with_name("file_worker.py")
+
+
+class FileReward:
+    """A function in a file of the user, called in a worker process. `outcomes` scores answers; it is also a plain reward."""
+
+    def __init__(self, file: str, name: str) -> None:
+        self.file, self.__name__, self.name = file, name, name
+        self.process = Process(file, name)
+        self.timeout = 10.0  # of a single call: RewardSum says its own
+
+    def __call__(self, prompt: Prompt, text: str) -> float:
+        (found,) = self.outcomes(Answers([prompt], [text], lambda: [[]]), self.timeout, 1)
+        if isinstance(found, Failure):
+            raise TimeoutError(found.error) if found.kind == "late" else ValueError(f"{found.error} {found.where}")
+        return float("nan") if found is None else found
+
+    def begin(self, answers: Answers, timeout: float, workers: int) -> Callable[[], list[Outcome]]:
+        """Begin scoring beside whatever else runs; what is returned waits for the outcomes."""
+        found: list[list[Outcome]] = []
+        wrong: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                found.append(self.outcomes(answers, timeout, workers))
+            except BaseException as error:
+                wrong.append(error)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+
+        def wait() -> list[Outcome]:
+            thread.join()
+            if wrong:
+                raise wrong[0]
+            return found[0]
+
+        return wait
+
+    def outcomes(self, answers: Answers, timeout: float, workers: int) -> list[Outcome]:
+        """What the reward says of each answer. Those whose process was killed are late, or asked again one at a time where it
+        is not clear which of them it was."""
+        done: dict[int, Outcome] = {}
+        left, kills = list(range(len(answers.texts))), 0
+        while left:
+            if kills == _KILLS:
+                done |= {i: Failure("late", f"not tried: {kills} answers before it had to be killed") for i in left}
+                break
+            some = part(answers, left)
+            told = self.process.ask(some, timeout, workers)
+            done |= {left[i]: x for i, x in told.finished.items()}
+            if told.killed is not None:
+                kills += 1
+                done |= {left[i]: told.killed for i in told.guilty(self.process.asynchronous)}
+                workers = 1  # the next one to hang is alone
+            left = [i for i in left if i not in done]
+        return [done[i] for i in range(len(answers.texts))]
+
+
+class Told:
+    """What a process said of some answers before it ended or was killed."""
+
+    def __init__(self, finished: dict[int, Outcome] | None = None) -> None:
+        self.finished: dict[int, Outcome] = finished or {}
+        self.running: list[int] = []
+        self.killed: Failure | None = None
+
+    def guilty(self, asynchronous: bool) -> list[int]:
+        """The answers that a killed process is blamed on: the one it was at; of several threads' none yet, they are asked again
+        one by one; of several coroutines' all."""
+        return self.running if len(self.running) == 1 or asynchronous else []
+
+
+class Process:
+    """The worker process: started at once, and again after it was killed. A probe imports the file and does no more."""
+
+    def __init__(self, file: str, name: str, probe: bool = False) -> None:
+        self.file, self.name, self.probe = file, name, probe
+        self.lock = threading.Lock()
+        self.popen: subprocess.Popen[bytes] | None = None
+        self.lines: queue.Queue[bytes] = queue.Queue()
+        self.kind, self.asynchronous, self.ids, self.is_scorer = "one", False, False, False
+        self.end: Any = None
+        self.source = _source(file)
+        self.start()
+
+    def start(self) -> None:
+        """Start it and wait until the file is imported; a UserError where that fails."""
+        pipe = subprocess.PIPE
+        command = [sys.executable, "-P", str(_SCRIPT), json.dumps([str(p) for p in sys.path])]
+        self.popen = subprocess.Popen(command, stdin=pipe, stdout=pipe)
+        self.end = weakref.finalize(self, _kill, self.popen)  # also when Python ends
+        self.lines = queue.Queue()
+        threading.Thread(target=_pump, args=(self.popen, self.lines), daemon=True).start()
+        self.write(json.dumps({"file": self.file, "name": self.name, "probe": self.probe}).encode() + b"\n")
+        reply = self.read(_START)
+        if reply is None:
+            code = self.kill()
+            what = "did not finish within" if code is None else "ended Python with exit code"
+            how = f"{_START:g} s" if code is None else str(code)
+            raise UserError(f"importing {self.file} {what} {how}; a reward's file may only define things")
+        if "mistake" in reply:
+            self.kill()
+            raise UserError(reply["mistake"])
+        self.is_scorer = bool(reply.get("scorer"))
+        self.kind, self.asynchronous = reply.get("kind", "one"), bool(reply.get("asynchronous"))
+        self.ids = bool(reply.get("ids"))
+
+    def restart(self) -> Failure | None:
+        """Start it again in the middle of a run; a file that has become unusable fails, and one that changed is said to have."""
+        if self.source != (now := _source(self.file)):
+            print(f"warning: {self.file} has changed since the run began; its new version is used", file=sys.stderr)
+            self.source = now
+        try:
+            self.start()
+        except UserError as error:
+            return Failure("raised", str(error))
+        return None
+
+    def ask(self, answers: Answers, timeout: float, workers: int) -> Told:
+        """Send the answers and listen until all is said, the process ends, or nothing has come for too long."""
+        with self.lock:
+            if (self.popen is None or self.popen.poll() is not None) and (failed := self.restart()):
+                return Told({i: failed for i in range(len(answers.texts))})
+            data = packed(answers, self.ids, timeout, workers)
+            threading.Thread(
+                target=self.write, args=(data,), daemon=True
+            ).start()  # one that hangs does not read either
+            return self.listen(answers, timeout, workers)
+
+    def listen(self, answers: Answers, timeout: float, workers: int) -> Told:
+        told, n = Told(), len(answers.texts)
+        patience = timeout + _GRACE + 1e-5 * n
+        while True:
+            reply = self.read(patience)
+            if reply is None:
+                code = self.kill()
+                told.killed = late(timeout) if code is None else Failure("raised", _ended(self.name, code))
+                told.running = told.running or list(range(n))[:1]
+                if self.kind != "one":
+                    told.finished = {i: told.killed for i in range(n)}
+                return told
+            if "began" in reply:
+                told.running.append(reply["began"])
+            elif "ended" in reply:
+                told.running = [i for i in told.running if i != reply["ended"]]
+                if self.kind == "one":
+                    told.finished[reply["ended"]] = outcome(reply["outcome"])
+            elif "outcomes" in reply:
+                told.finished = {i: outcome(x) for i, x in enumerate(reply["outcomes"])}
+                return told
+            else:
+                raise UserError(reply["mistake"])
+
+    def write(self, data: bytes) -> None:
+        popen = self.popen
+        with suppress(OSError, ValueError):  # it has ended, which reading will tell
+            if popen is not None and popen.stdin is not None:
+                popen.stdin.write(data)
+                popen.stdin.flush()
+
+    def read(self, timeout: float) -> dict[str, Any] | None:
+        """The next line; None when none came in time, or the process has ended."""
+        try:
+            line = self.lines.get(timeout=timeout)
+        except queue.Empty:
+            return None
+        reply: dict[str, Any] | None = json.loads(line) if line else None
+        return reply
+
+    def kill(self) -> int | None:
+        """End it; the exit code where it had ended by itself, None where it was still running."""
+        popen = self.popen
+        if popen is None:
+            return 0
+        try:
+            code: int | None = popen.wait(0.05)
+        except subprocess.TimeoutExpired:
+            code = None
+        if self.end is not None:
+            self.end()
+        self.popen = None
+        return code
+
+
+def _source(file: str) -> bytes:
+    return Path(file).read_bytes() if Path(file).is_file() else b""
+
+
+def _ended(name: str, code: int) -> str:
+    return f"{name} ended its process (exit code {code})" if code >= 0 else f"{name} died of signal {-code}"
+
+
+def outcome(x: Any) -> Outcome:
+    """The reverse of file_worker.plain."""
+    return Failure(**x) if isinstance(x, dict) else None if x is None else float(x)
+
+
+def _kill(popen: subprocess.Popen[bytes]) -> None:
+    popen.kill()
+    popen.wait()
+    for pipe in (popen.stdin, popen.stdout):
+        try:
+            if pipe is not None:
+                pipe.close()
+        except OSError:
+            pass
+
+
+def _pump(popen: subprocess.Popen[bytes], lines: queue.Queue[bytes]) -> None:
+    assert popen.stdout is not None
+    try:
+        for line in popen.stdout:
+            lines.put(line)
+    except ValueError:  # closed while reading
+        pass
+    lines.put(b"")
+
+
+def try_import(file: str, name: str) -> None:
+    """Import the file elsewhere first, so that one that ends Python, or never ends, is a sentence and not a silent exit."""
+    Process(file, name, probe=True).kill()
+
+
+def member(file: str, name: str) -> Any:
+    """What a file of the user calls by a name; the nearest one in the error where there is none."""
+    module = import_file(file, f"--reward {file}:{name}")
+    made = {k for k, x in vars(module).items() if callable(x) and getattr(x, "__module__", "") == module.__name__}
+    if name not in vars(module):
+        raise unknown(f"function in {file}", name, made)
+    return getattr(module, name)

@@ -1,0 +1,132 @@
+"""The other side of file_reward.py: a process that imports a file of the user and calls its reward.
+
+Run as a script, `python -P file_worker.py '[sys.path of the parent]'`. Questions come on stdin and replies go out as
+lines of JSON. Whatever the reward prints goes to stderr. Before each call a line says which answer
+it is about, so that the parent knows whom to blame when nothing more comes.
+"""
+
+from __future__ import annotations
+
+import asyncio  # noqa: F401  and with it most of the standard library, before the parent's path could hide some of it
+import json
+import os
+import signal
+import sys
+import threading
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+if TYPE_CHECKING:
+    from posttrain.rewards.runtime.conventions import Call
+
+_GRACE = 5  # seconds after which a process whose parent is gone ends itself, also inside code that never yields
+
+
+class Reply:
+    """Lines of JSON to the parent, written whole whatever thread they come from."""
+
+    def __init__(self, out: BinaryIO) -> None:
+        self.out, self.lock = out, threading.Lock()
+
+    def send(self, **line: Any) -> None:
+        data = (json.dumps(line) + "\n").encode()
+        with self.lock:
+            self.out.write(data)
+            self.out.flush()
+
+
+class Progress:
+    """Tells the parent which call begins and what came of it, and winds up the alarm clock."""
+
+    def __init__(self, reply: Reply, timeout: float, single: bool) -> None:
+        self.reply, self.timeout, self.single = reply, timeout, single
+
+    def began(self, item: int) -> None:
+        self.wind()
+        self.reply.send(began=item)
+
+    def ended(self, item: int, value: Any) -> None:
+        from posttrain.rewards.runtime.outcome import as_number
+
+        self.wind()
+        self.reply.send(ended=item, outcome=plain(as_number(value)) if self.single else None)
+
+    def wind(self) -> None:
+        signal.alarm(int(self.timeout) + 1 + _GRACE)
+
+
+def plain(outcome: Any) -> Any:
+    """An outcome for JSON: a number, None, or the fields of a Failure."""
+    return outcome if outcome is None or isinstance(outcome, float) else asdict(outcome)
+
+
+def serve(questions: BinaryIO, reply: Reply) -> None:
+    """Import the file, describe the function, then answer until the parent closes the pipe."""
+    from posttrain.rewards.runtime.timeout_pool import EventLoop
+
+    call = load(json.loads(questions.readline()), reply)
+    loop = EventLoop()
+    while call is not None and (line := questions.readline()):
+        score(call, line, loop, reply)
+
+
+def load(asked: dict[str, Any], reply: Reply) -> Call | None:
+    """The reward and how it is called; a mistake in the file is told as a sentence."""
+    from posttrain.core.errors import UserError
+    from posttrain.core.selfcheck import check_ready
+    from posttrain.rewards.runtime.conventions import adapt
+    from posttrain.rewards.runtime.file_reward import member
+
+    try:
+        found = member(asked["file"], asked["name"])
+        if asked.get("probe"):
+            reply.send(ready=True)
+            return None
+        if hasattr(found, "score") and not callable(found):
+            reply.send(scorer=True)
+            return None
+        check_ready(found)
+        call = adapt(found)
+    except UserError as error:
+        reply.send(mistake=str(error))
+        return None
+    reply.send(ready=True, kind=call.kind, asynchronous=call.asynchronous, ids=bool(_IDS & set(call.names)))
+    return call
+
+
+_IDS = {"completion_ids", "completions_ids"}
+
+
+def score(call: Call, line: bytes, loop: Any, reply: Reply) -> None:
+    """One question: the outcomes of all its answers."""
+    from posttrain.core.errors import UserError
+    from posttrain.rewards.runtime.calls import begin_async, sync_outcomes
+    from posttrain.rewards.runtime.messages import unpacked
+
+    answers, timeout, workers = unpacked(line)
+    watch = Progress(reply, timeout, call.kind == "one")
+    watch.wind()
+    try:
+        if call.asynchronous:
+            outcomes = begin_async(loop, call, answers, timeout, workers, watch)()
+        else:
+            outcomes = sync_outcomes(call, answers, timeout, workers, watch)
+    except UserError as error:
+        return reply.send(mistake=str(error))
+    finally:
+        signal.alarm(0)
+    reply.send(outcomes=[plain(x) for x in outcomes])
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+    sys.path[:] = json.loads(sys.argv[1])
+    questions, out = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)  # what a reward prints must not look like a reply, nor mix with --json
+    serve(questions, Reply(out))
+    os._exit(0)  # threads that were given up, or atexit handlers of the file, do not hold it
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Answers as a line of JSON for a worker process, and back: tuples stay tuples, and what JSON cannot hold is refused.
+
+Nothing is pickled: reading a message runs no code.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+from posttrain.core.prompt import Prompt
+from posttrain.rewards.runtime.conventions import Answers
+
+_TAG = "\0kind"  # a key that no row has
+
+
+class Unreadable(Exception):
+    """A prompt holds an object that cannot be sent to another process."""
+
+
+def packed(answers: Answers, ids: bool, timeout: float, workers: int) -> bytes:
+    """One question: the answers, and how they are to be scored. A prompt is sent once for all its answers."""
+    places = {id(p): i for i, p in reversed(list(enumerate(answers.prompts)))}
+    first = sorted(set(places.values()))
+    number = {place: i for i, place in enumerate(first)}
+    message = {
+        "prompts": [_row(answers.prompts[i]) for i in first],
+        "which": [number[places[id(p)]] for p in answers.prompts],
+        "texts": list(answers.texts),
+        "ids": answers.ids() if ids else [],
+        "timeout": timeout,
+        "workers": workers,
+    }
+    return json.dumps(message).encode() + b"\n"
+
+
+def unpacked(line: bytes) -> tuple[Answers, float, int]:
+    """The reverse."""
+    m = json.loads(line)
+    prompts = [Prompt(*map(_decoded, row)) for row in m["prompts"]]
+    ids = m["ids"]
+    return Answers([prompts[i] for i in m["which"]], m["texts"], lambda: [list(r) for r in ids]), m["timeout"], m["workers"]  # fmt: skip
+
+
+def _row(prompt: Prompt) -> list[Any]:
+    return [_encoded(x) for x in (prompt.id, prompt.content, prompt.answer, prompt.info)]
+
+
+def _encoded(x: Any) -> Any:
+    kind = type(x)
+    if x is None or kind in (str, int, float, bool):
+        return x
+    if kind is list:
+        return [_encoded(v) for v in x]
+    if kind is dict and all(type(k) is str and k != _TAG for k in x):
+        return {k: _encoded(v) for k, v in x.items()}
+    if kind is dict:
+        return {_TAG: "dict", "of": [[_encoded(k), _encoded(v)] for k, v in x.items()]}
+    if kind in (tuple, set, frozenset):
+        return {_TAG: kind.__name__, "of": [_encoded(v) for v in x]}
+    if kind is bytes:
+        return {_TAG: "bytes", "of": base64.b64encode(x).decode()}
+    raise Unreadable(f"they hold a {kind.__module__}.{kind.__qualname__}")
+
+
+def _decoded(x: Any) -> Any:
+    if isinstance(x, list):
+        return [_decoded(v) for v in x]
+    if not isinstance(x, dict):
+        return x
+    if _TAG not in x:
+        return {k: _decoded(v) for k, v in x.items()}
+    if x[_TAG] == "dict":
+        return {_decoded(k): _decoded(v) for k, v in x["of"]}
+    if x[_TAG] == "bytes":
+        return base64.b64decode(x["of"])
+    return {"tuple": tuple, "set": set, "frozenset": frozenset}[x[_TAG]](map(_decoded, x["of"]))
