@@ -52,9 +52,7 @@ def run_config(
     target, changes, unnamed = method_changes(config.method, method)
     if config.num_generations is not None and "n" in method.rollout.defaults():
         method = method.but(rollout=method.rollout.but(n=config.num_generations))
-    refuse(
-        config, method, None if method.scores else given.get("policy")
-    )  # before anything is loaded; a score head comes later
+    refuse(config, method, None if method.scores else given.get("policy"))  # before anything is loaded
     config = dataclasses.replace(config, task=default_task(config.task, method.rollout.card.data))
     name = config.name or made_name(method.name, config.task.replace(" + ", "+"))
     config = dataclasses.replace(config, name=check_name(name), model=start.source or config.model)

@@ -138,12 +138,10 @@ def read_by(model: str) -> Any:
 
 def base_of(model: str) -> str:
     """The model that a run was trained from, or the model itself."""
-    from posttrain.runs.settings import read_config
+    from posttrain.runs.trained import base_model, find_trained
 
-    for folder in (Path(model), Path("runs") / model):
-        if (folder / "run.sqlite").exists():
-            return str(read_config(folder)["model"])
-    return model
+    which = find_trained(model)
+    return str(base_model(which)) if which else model
 
 
 def fitted(env: Any, reader: Any, kind: str, max_tokens: int) -> Any:

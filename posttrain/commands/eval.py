@@ -198,8 +198,11 @@ def task_of(args: argparse.Namespace, config: Any) -> Any:
     own = args.task is None or args.task == config.task
     level = args.level if args.level is not None else config.level if own else None
     think = args.think if args.think is not None else config.think if own else None
-    said = {k: getattr(args, k) or (getattr(config, k) if own else "") or None for k in ("question", "answer")}
-    env = task(args.task or config.task, level=level, think=think, data=args.data or config.data or None, **said)
+    said: dict[str, Any] = {
+        k: getattr(args, k) or (getattr(config, k) if own else "") or None for k in ("question", "answer")
+    }
+    said |= {"stream": (config.stream if own else False) or None, "data": args.data or config.data or None}
+    env = task(args.task or config.task, level=level, think=think, **said)
     system = args.system if args.system is not None else config.system
     return with_system_message(env, system) if system else env
 

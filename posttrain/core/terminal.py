@@ -18,3 +18,11 @@ def printable(text: object, one_line: bool = False) -> str:
 
 def _escape(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape", "surrogatepass").decode()
+
+
+def shown(text: str, limit: int) -> str:
+    """The text on one line, made harmless; of one longer than `limit` the beginning and the end."""
+    if len(text) > limit:
+        head = limit * 2 // 3
+        text = f"{text[:head]} ... {text[len(text) - (limit - head) :]}"
+    return printable(text, one_line=True)

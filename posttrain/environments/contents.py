@@ -1,4 +1,4 @@
-"""What the files of a task and a reward hold, as short hashes: a run that is resumed with other contents is told apart."""
+"""What the files of a task hold, as short hashes: a run that is resumed with other contents is told apart."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _PYTHON = re.compile(r"([^\s+*('\"]+\.py):")
 _LARGE = 1 << 31  # bytes: of a larger file its length, beginning and end are compared
 
 
-def contents(task: str, reward: str = "") -> dict[str, str]:
-    """file -> hash of what is in it, for every file that a task and a reward name; comments in Python do not count."""
+def contents(task: str) -> dict[str, str]:
+    """file -> hash of what is in it, for every file that a task names; comments in Python do not count."""
     files = [f for piece in split_sum(task) for f in _files(piece)]
-    files += [Path(hit) for text in (task, reward) for hit in _PYTHON.findall(text)]
+    files += [Path(hit) for hit in _PYTHON.findall(task)]
     return {str(f): file_hash(f) for f in dict.fromkeys(files) if f.is_file()}
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from posttrain.core.answers import conversation, demonstration
-from posttrain.core.printable import printable
 from posttrain.core.protocols import Environment
+from posttrain.core.terminal import shown
 from posttrain.core.types import Prompt
 from posttrain.environments.data import DataEnvironment
 from posttrain.environments.language.listed import Listed
@@ -32,8 +32,8 @@ def understood(env: Environment, policy: Any = None, kind: str = "", reward: str
         told = lines(found, sizes(env), getattr(env, "left_out", {}))
     told.append(graded_by(env, kind, reward))
     first = env.prompt(0, "train")
-    shown = policy.rendered(first) if hasattr(policy, "rendered") else first.last
-    told += [f"first prompt: {printable(shown, _PROMPT)}"] if shown else []
+    seen = policy.rendered(first) if hasattr(policy, "rendered") else first.last
+    told += [f"first prompt: {shown(seen, _PROMPT)}"] if seen else []
     return [line for line in (*told, first_answer(first, kind)) if line]
 
 
@@ -74,11 +74,11 @@ def graded_by(env: Environment, kind: str, reward: str) -> str:
 def first_answer(first: Prompt, kind: str) -> str:
     """What is imitated, preferred, or right, of the first prompt."""
     if kind == "pairs":
-        chosen, rejected = (printable(str(first.info.get(k)), 80) for k in ("chosen", "rejected"))
+        chosen, rejected = (shown(str(first.info.get(k)), 80) for k in ("chosen", "rejected"))
         return f"first pair: {chosen} > {rejected}"
     if kind == "demonstrations":
         if (whole := conversation(first)) is not None:
             return f"first demonstration: {sum(m['role'] == 'assistant' for m in whole)} turns of the assistant"
         said = demonstration(first)
-        return "" if said is None else f"first demonstration: {printable(said, 120)}"
-    return "" if first.answer is None else f"its gold answer: {printable(str(first.answer), 120)}"
+        return "" if said is None else f"first demonstration: {shown(said, 120)}"
+    return "" if first.answer is None else f"its gold answer: {shown(str(first.answer), 120)}"

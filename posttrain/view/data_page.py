@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from posttrain.core.printable import printable
+from posttrain.core.terminal import shown
 
 Bins = Sequence[tuple[int, int, int]]
 _BAR = "▏▎▍▌▋▊▉█"
@@ -100,11 +100,11 @@ def findings(found: dict[str, Any]) -> list[str]:
     twice, leak, rows = found["duplicates"], found["contamination"], found["rows"]
     out = [f"duplicates: {twice['train']:,} of {rows['train']:,} training rows ask what an earlier one asks"]
     if twice["first"]:
-        out[0] += f"; the first: {printable(twice['first'], 100)}"
+        out[0] += f"; the first: {shown(twice['first'], 100)}"
     out.append(
         f"contamination: {leak['word for word']:,} of {rows['test']:,} test questions are in a training row word for word, "
         f"{leak['near']:,} more share half of their sequences of 8 words with one"
     )
     if leak["first"]:
-        out[1] += f"; the first: {printable(leak['first'], 100)}"
+        out[1] += f"; the first: {shown(leak['first'], 100)}"
     return out

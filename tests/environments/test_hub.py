@@ -57,6 +57,9 @@ def test_which_subset_must_be_said_where_there_are_several(served):
     with pytest.raises(UserError, match="no subset of org/sums named 'mian'; did you mean 'main'"):
         task("org/sums(subset='mian')")
     shutil.rmtree(served[0] / "other")
+    (served[0] / "main" / "train").rename(
+        served[0] / "main" / "partial-train"
+    )  # what the hub calls the copy of a large one
     assert task("org/sums").size("train") == 30  # the only one
 
 

@@ -165,3 +165,11 @@ def test_a_conversation_is_learned_with_its_system_message_and_a_template_that_r
     )
     with pytest.raises(UserError, match="rewrites earlier turns"):
         fit(env, made, sft, HOW)
+
+
+def test_held_out_rows_of_demonstrations_need_room_for_an_answer_that_is_sampled():
+    rows = asked(60, 5)  # 60 + 1 + 1 fits as it is written; a sampled answer may have 8
+    found = fit(
+        data({"train": asked(60, 6), "test": [r | {"question": r["question"] + "z"} for r in rows]}), policy(), sft, HOW
+    )
+    assert (found.size("train"), found.size("test")) == (2, 1)

@@ -11,7 +11,7 @@ import pytest
 import posttrain as pt
 from posttrain.core.adopt import adopt
 from posttrain.core.errors import UserError
-from posttrain.core.printable import printable
+from posttrain.core.terminal import shown
 from posttrain.environments.contents import contents, file_hash
 from posttrain.environments.data import data
 from posttrain.environments.language.listed import Listed
@@ -35,6 +35,14 @@ def test_columns_rows_grader_and_the_first_prompt():
     assert "left out: 1 bad rows; the first, row 31: no 'question' in it" in understood(bad)
 
 
+def test_of_a_prompt_and_a_conversation_the_one_that_is_used_is_told():
+    chat = [{"role": "user", "content": "a?"}, {"role": "assistant", "content": "A"}]
+    rows = [{"prompt": f"{i}?", "messages": [chat[0] | {"content": f"{i}?"}, chat[1]]} for i in range(20)]
+    assert understood(data(rows))[0] == "columns: messages (the conversation); not in the prompt: prompt"
+    graded = understood(data([r | {"answer": "1"} for r in rows]))
+    assert graded[0] == "columns: prompt (the question), answer (the answer); not in the prompt: messages"
+
+
 def test_what_methods_on_written_answers_say():
     pairs = of_rows([{"prompt": f"q{i}", "chosen": "a\x1b[2J", "rejected": "b"} for i in range(20)], "pairs")
     told = understood(pairs, kind="pairs")
@@ -49,9 +57,9 @@ def test_what_methods_on_written_answers_say():
     assert "graded by: the task's own grader" in understood(task("arithmetic"))
 
 
-def test_printable():
-    assert printable("a\tb\n\x1b[31mred\x9b\u202e é 漢字") == "a\\tb\\n\\x1b[31mred\\x9b\\u202e é 漢字"
-    assert printable("x" * 50 + "END", 30) == "x" * 20 + " ... " + "x" * 7 + "END"
+def test_shown_on_one_line_and_shortened():
+    assert shown("a\tb\n\x1b[31mred\x9b\u202e é 漢字", 80) == "a\\tb\\n\\x1b[31mred\\x9b\\u202e é 漢字"
+    assert shown("x" * 50 + "END", 30) == "x" * 20 + " ... " + "x" * 7 + "END"
 
 
 def test_a_run_tells_its_callbacks_and_rows_left_out_are_never_silent(tmp_path, caplog):
@@ -82,13 +90,13 @@ def write(path: Path, rows) -> Path:
     return path
 
 
-def test_contents_of_every_file_that_a_task_and_a_reward_name(tmp_path):
+def test_contents_of_every_file_that_a_task_names(tmp_path):
     one, two = write(tmp_path / "a.jsonl", ROWS), write(tmp_path / "b.jsonl", ROWS[:3])
     code = tmp_path / "mine.py"
     code.write_text("def f(prompt, text):\n    return 1.0\n")
-    found = contents(f"{one}(test='{two}')", f"numeric + 0.5*{code}:f")
-    assert set(found) == {str(one), str(two), str(code)}
-    assert set(contents(f"{one} + arithmetic")) == {str(one)} and contents("arithmetic", "numeric") == {}
+    found = contents(f"{one}(test='{two}')")
+    assert set(found) == {str(one), str(two)} and set(contents(f"{code}:f")) == {str(code)}
+    assert set(contents(f"{one} + arithmetic")) == {str(one)} and contents("arithmetic") == {}
     assert set(contents(f"{one}(question='question') + {two}")) == {str(one), str(two)}
     assert set(contents(str(tmp_path))) == {str(one), str(two)}
     before = file_hash(code)
@@ -110,7 +118,7 @@ def test_a_file_that_changed_since_the_run_began_is_noticed(tmp_path):
     run()
     run()  # the same contents: it goes on
     write(file, [r | {"answer": "0"} for r in ROWS])
-    with pytest.raises(UserError, match=r"other settings \(contents\..*sums.jsonl was .*--fresh"):
+    with pytest.raises(UserError, match=r"learns from has changed since it began \(.*sums.jsonl was .*--fresh"):
         run()
     run(fresh=True)
 
