@@ -55,12 +55,12 @@ def main() -> None:
     engine._extend_pages(2 * steps)
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
-    slots.decode(engine.batch_size, "plain", steps)
+    slots.decode(engine.batch_size, "plain", steps, engine.table)
     end.record()
     torch.cuda.synchronize()
     print(f"{start.elapsed_time(end) / steps:.3f} ms per step")
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
-        slots.decode(engine.batch_size, "plain", steps)
+        slots.decode(engine.batch_size, "plain", steps, engine.table)
         torch.cuda.synchronize()
     total: dict[str, list[float]] = defaultdict(list)
     for event in seen.events():

@@ -20,7 +20,8 @@ COMMANDS = {
     "runs": "list runs: method, task, model, state, score",
     "samples": "read the answers of a run, the worst or the best first",
     "sweep": "train over a grid of settings and seeds, and print a table",
-    "eval": "measure the accuracy and pass@k of a base model or a trained run on a task",
+    "eval": "measure a base model, a trained run, a reward model or a model behind an API on a task",
+    "generate": "write a model's answers to a file, for training or for reading",
     "chat": "chat with a base model or a trained run",
     "serve": "serve a model or a trained run through an OpenAI-compatible API on localhost",
     "list": "list every method and part, with the evidence for it",
@@ -30,7 +31,7 @@ COMMANDS = {
     "compare": "compare methods over several seeds, or runs that exist",
     "audit": "test a reward for answers that score well without solving the task",
     "doctor": "check the installation and suggest fixes",
-    "export": "export a run as a Hugging Face model folder, or its metrics as a table",
+    "export": "export a run as a Hugging Face folder, adapters or GGUF, or its metrics as a table",
     "completion": "print a script that completes commands and options in your shell",
 }
 QUICKSTART = """first steps:

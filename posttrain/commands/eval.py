@@ -1,7 +1,11 @@
 """examples:
-posttrain eval --task arithmetic
-posttrain eval --model grpo-arithmetic --num-generations 8
-posttrain eval --model path/to/model --task gsm8k --data path/to/data --problems 500 --temperature 0
+  posttrain eval --task arithmetic
+  posttrain eval --model grpo-arithmetic --num-generations 8 --save predictions.jsonl
+  posttrain eval --model path/to/model --task test.jsonl --split all --by subject --temperature 0
+  posttrain eval --task arithmetic --reward "numeric + 0.2*format"
+  posttrain eval --url http://127.0.0.1:8000/v1 --task arithmetic
+  posttrain eval --model runs/my-rm --task pairs.jsonl --by subset
+A reward model, and any model on preference pairs, is asked which answer of each pair it scores higher.
 """
 
 from __future__ import annotations
@@ -9,26 +13,32 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import math
+import shlex
+import sys
+from pathlib import Path
 from typing import Any
 
 from posttrain.commands.parser import Parser, number, whole
-from posttrain.commands.policy import load, policy_options
+from posttrain.commands.policy import load_any, policy_options, reward_model_folder, url_options
 from posttrain.commands.use import load_parts, use_option
 from posttrain.core.errors import UserError
 from posttrain.core.registry import find, parts
 
+PROBLEMS = 200  # where the user does not say
+
 
 def options(parser: Parser) -> None:
     policy_options(parser)
+    url_options(parser)
     group = parser.add_argument_group("what is measured")
-    group.add_argument("--task", metavar="TASK", help="a task as in posttrain run [the run's, or arithmetic]")
-    group.add_argument("--level", type=whole, metavar="N", help="difficulty of a school task")
-    group.add_argument("--think", action=argparse.BooleanOptionalAction, help="ask for a written chain of thought")
-    group.add_argument("--data", metavar="DIR", help="folder of data sets, for presets")
-    group.add_argument("--problems", type=whole, default=200, metavar="N", help="held-out problems [200]")
+    task_options(group)
     group.add_argument(
-        "--num-generations", type=whole, default=1, metavar="N", help="answers per problem, for pass@k [1]"
+        "--reward", metavar="REWARD", help="score by this reward, as in posttrain run [the task's grade]"
+    )
+    group.add_argument("--by", default="", metavar="COLUMN", help="a table by the values of a column of the data")
+    group.add_argument("--problems", type=whole, metavar="N", help="problems, or pairs [200 problems, all pairs]")
+    group.add_argument(
+        "--num-generations", type=whole, default=1, metavar="N", help="answers per problem, for pass@k and maj@k [1]"
     )
     group.add_argument(
         "--temperature", type=number, metavar="X", help="sampling temperature; 0 is greedy [the run's, or 1]"
@@ -39,46 +49,118 @@ def options(parser: Parser) -> None:
         metavar="ROLLOUT",
         help='how answers are generated: "memory" or "memory(reading=(2, 64))" [in one pass]',
     )
-    group.add_argument("--split", default="test", choices=("train", "test"), help="split the problems come from [test]")
+    group.add_argument(
+        "--split", choices=("train", "test", "all"),
+        help="split the problems come from [test; pairs that the model was not trained on: all]",
+    )  # fmt: skip
+    parser.add_argument("--save", metavar="FILE", help="write every answer with its reward, as JSON lines")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON and nothing else")
     use_option(parser)
+
+
+def task_options(group: Any) -> None:
+    group.add_argument("--task", metavar="TASK", help="a task as in posttrain run [the run's, or arithmetic]")
+    group.add_argument("--level", type=whole, metavar="N", help="difficulty of a school task")
+    group.add_argument("--think", action=argparse.BooleanOptionalAction, help="ask for a written chain of thought")
+    group.add_argument("--data", metavar="DIR", help="folder of data sets, for presets")
 
 
 def main(args: argparse.Namespace) -> int:
     load_parts(args.use)
     for key in ("problems", "num-generations"):
-        if (given := getattr(args, key.replace("-", "_"))) < 1:
+        if (given := getattr(args, key.replace("-", "_"))) is not None and given < 1:
             raise UserError(f"--{key} is {given}; it must be at least 1")
-    policy, config = load(args)
+    if args.save and Path(args.save).is_dir():
+        raise UserError(f"--save {args.save}: it is a folder; name a file, like predictions.jsonl")
+    from posttrain.commands.eval_pairs import evaluate_pairs, holds_pairs
+
+    judge = None if args.url is not None else reward_model_folder(args.model or "", args.runs)
+    if judge is not None:
+        return evaluate_pairs(args, judge=judge)
+    policy, config = load_any(args)
+    if holds_pairs(args.task or config.task, args.data or config.data):
+        return evaluate_pairs(args, policy=policy, config=config)
+    return evaluate_answers(args, policy, config)
+
+
+def evaluate_answers(args: argparse.Namespace, policy: Any, config: Any) -> int:
+    """Answers to held-out problems, scored by the task or by --reward."""
+    from posttrain.evals.accuracy import graded, held_out
+    from posttrain.evals.figures import check_column, figures, lines, predictions
+    from posttrain.runs.checkpoint import write_atomic
+
+    how = sampling_of(args, config)
+    policy.temperature = how.temperature or 1.0
+    env = task_of(args, config)
+    scorer, name = scorer_of(args, config, env)
+    prompts = held_out(env, args.problems or PROBLEMS, args.split or "test")
+    check_column(prompts, args.by)
+    groups = answers_of(args, policy, env, prompts, how)
+    score = graded(groups, scorer, name)
+    failed_alike(score)
+    result = figures(groups, score, args.by) | {"task": args.task or config.task, "model": args.run or config.model}
+    result |= {"temperature": how.temperature, "split": args.split or "test", "reward_by": args.reward or "the task"}
+    if args.save:
+        write_atomic(Path(args.save), lines(predictions(groups, args.by)))
+        result["saved"] = args.save
+    if args.json:
+        print(json.dumps(strict(result)))
+    else:
+        show(result, score, args)
+    return 0
+
+
+def failed_alike(score: Any) -> None:
+    """Nothing could be scored: that is an error, and the reason is in it."""
+    if score.rollouts and score.failed == len(score.rollouts):
+        lost = next((r.info["error"] for r in score.rollouts if "error" in r.info), "")
+        raise UserError(f"not one of {score.failed} answers could be graded: {lost or score.why}")
+    lost = [r.info["error"] for r in score.rollouts if "error" in r.info]
+    if lost:
+        score.why = "; ".join(filter(None, (f"{len(lost)} answers did not come ({lost[0]})", score.why)))
+
+
+def sampling_of(args: argparse.Namespace, config: Any) -> Any:
     changes = {k: v for k in ("temperature", "max_tokens") if (v := getattr(args, k)) is not None}
     how = dataclasses.replace(config.sampling, **changes)
     if how.temperature == 0 and args.num_generations > 1:
         raise UserError(
             f"at temperature 0 all {args.num_generations} answers are the same; use --num-generations 1 or a temperature above 0"
         )
-    policy.temperature = how.temperature or 1.0
-    env = task_of(args, config)
-    if not env.graded:
-        raise UserError(f"{env.name} has no gold answers, so nothing says which answers are right; use another --task")
-    from posttrain.evals.accuracy import answers, graded, held_out
-    from posttrain.rewards.scorers.spec import task_scorer
+    return how
 
-    made = answers(
-        policy, env, held_out(env, args.problems, args.split), how, args.num_generations, rollout_of(args.rollout)
+
+def scorer_of(args: argparse.Namespace, config: Any, env: Any) -> tuple[Any, str]:
+    """What scores the answers, and what the score is called: --reward, the task's grade, the turns' rewards, the run's reward."""
+    from posttrain.rewards.runtime.scorer import Prescored
+    from posttrain.rewards.scorers.spec import build_scorer, task_scorer
+    from posttrain.runs import saved as saved  # so that a reward may name a run
+
+    own = args.task is None or args.task == config.task
+    if args.reward:
+        return build_scorer(args.reward, env, config.reward_timeout, args.device), "reward"
+    if env.opens:
+        return Prescored(), "reward"
+    if env.graded:
+        return task_scorer(env, config.reward_timeout), "accuracy"
+    if own and config.reward:
+        return build_scorer(config.reward, env, config.reward_timeout, args.device), "reward"
+    raise UserError(
+        f"{env.name} has no gold answers, so nothing says which answers are right; say what is good with --reward NAME, or "
+        "use another --task"
     )
-    score = graded(made, task_scorer(env, config.reward_timeout), "accuracy")
-    if score.rollouts and score.failed == len(score.rollouts):
-        raise UserError(f"not one of {score.failed} answers could be graded: {score.why}")
-    result = figures(score, args.num_generations) | {
-        "task": args.task or config.task,
-        "model": args.run or config.model,
-    }
-    result |= {"temperature": how.temperature, "split": args.split}
-    if args.json:
-        print(json.dumps(result))
-    else:
-        show(result, score, args)
-    return 0
+
+
+def answers_of(args: argparse.Namespace, policy: Any, env: Any, prompts: list[Any], how: Any) -> list[Any]:
+    from posttrain.evals.accuracy import answers
+
+    part = rollout_of(args.rollout)
+    if args.url is not None and (part is not None or env.opens):
+        what = f"--rollout {part.name}" if part is not None else f"{env.name} (a task with turns)"
+        raise UserError(f"{what} needs a model that runs here; a model behind --url answers single questions")
+    if part is None and env.opens:
+        part = find("sample", "rollout")
+    return answers(policy, env, prompts, how, args.num_generations, part)
 
 
 def rollout_of(spec: str | None) -> Any:
@@ -102,42 +184,27 @@ def task_of(args: argparse.Namespace, config: Any) -> Any:
     return task(args.task or config.task, level=level, think=think, data=args.data or config.data or None)
 
 
-def figures(score: Any, n: int) -> dict[str, Any]:
-    """Accuracy, and pass@k for k = 1, 2, 4 ... n: an answer passes with full marks; pass@k leaves a problem out unless all
-    of its answers could be graded."""
-    from posttrain.evals.pass_at_k import ladder, mean_pass_at_k
-
-    rows = [score.rollouts[i : i + n] for i in range(0, len(score.rollouts), n)]
-    rows = [row for row in rows if not any(math.isnan(r.reward or 0.0) for r in row)]
-    right = [sum((r.reward or 0.0) >= 1.0 for r in row) for row in rows]
-    passed = {k: mean_pass_at_k(n, right, k) for k in ladder(n) if right}
-    return {
-        "accuracy": score.accuracy, "error": score.error, "problems": score.problems, "n": n,
-        "pass_at_k": {str(k): {"mean": m, "error": e} for k, (m, e) in passed.items()},
-        "failed": score.failed, "why": score.why, "tokens_per_answer": score.tokens, "ended": sum(not r.truncated for r in score.rollouts) / len(score.rollouts),
-    }  # fmt: skip
+def strict(x: Any) -> Any:
+    """Strict JSON has no NaN: null."""
+    if isinstance(x, dict):
+        return {k: strict(v) for k, v in x.items()}
+    if isinstance(x, list):
+        return [strict(v) for v in x]
+    return None if isinstance(x, float) and x != x else x
 
 
 def show(result: dict[str, Any], score: Any, args: argparse.Namespace) -> None:
-    import shlex
-
     from rich.console import Console
-    from rich.table import Table
 
-    from posttrain.view.figures import percent
+    from posttrain.view.eval_tables import answer_tables
     from posttrain.view.report import next_steps
 
     console = Console(highlight=False)
-    title = f"{result['model']} on {result['task']}: {result['problems']} problems, {result['n']} answers each"
-    table = Table("", "mean", "± standard error", title=title, title_justify="left")
-    table.add_row("accuracy", percent(result["accuracy"]), f"{100 * result['error']:.1f}")
-    for k, p in result["pass_at_k"].items() if result["n"] > 1 else ():
-        table.add_row(f"pass@{k}", percent(p["mean"]), f"{100 * p['error']:.1f}")
-    table.add_row("tokens per answer", f"{result['tokens_per_answer']:.1f}", "")
-    table.add_row("finished answers", percent(result["ended"]), "")
-    console.print(table)
-    if score.told:
-        console.print(score.told, style="yellow", markup=False)
+    answer_tables(console, result, score.name, score.told)
+    if args.save:
+        print(f"every answer is in {args.save}", file=sys.stderr)
+    if args.url is not None:
+        return
     where = "" if args.runs == "runs" else f" --runs {shlex.quote(args.runs)}"
     which = f"--model {shlex.quote(result['model'])}{where if args.run else ''}"
     steps = [(f"posttrain chat {which}", "chat with it")]

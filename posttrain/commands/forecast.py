@@ -28,7 +28,7 @@ SIZES = {
 
 def options(parser: Parser) -> None:
     group = parser.add_argument_group("the planned run")
-    group.add_argument("--model", default="pocket", metavar="MODEL", help="pocket, smollm2 or a folder [pocket]")
+    group.add_argument("--model", default="pocket", metavar="MODEL", help="pocket, smollm2, a folder or a run [pocket]")
     group.add_argument(
         "--method", default="grpo", metavar="METHOD", help="method, which decides what is kept in memory [grpo]"
     )
@@ -49,11 +49,14 @@ def options(parser: Parser) -> None:
         group.add_argument(f"--{name}", type=whole, default=default, metavar="N", help=f"{told} [{default}]")
 
 
-def read_shape(model: str) -> tuple[Any, bool]:
+def read_shape(model: str, runs: str = "runs") -> tuple[Any, bool]:
     """(the model's shape, whether our decoder runs it); a model that is not on this disk is an error."""
     from posttrain.models.shape import DecoderConfig
     from posttrain.policies.load import POCKET, find_folder, read_json
+    from posttrain.runs.trained import base_model, find_trained
 
+    if which := find_trained(model, runs):
+        model = base_model(which)
     if model not in ("pocket", "smollm2") and not Path(model).is_dir():
         config = read_json(from_hub(model))
     else:
@@ -116,7 +119,7 @@ def forecast(args: argparse.Namespace, available: Callable[[str], float | None])
     from posttrain.runs.cards import card, machine_of
     from posttrain.runs.estimate import estimate
 
-    shape, ours = read_shape(args.model)
+    shape, ours = read_shape(args.model, args.runs)
     if args.hardware:
         device, chosen = card(args.hardware)
         yield engine("cuda", ours)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
-from posttrain.commands.parser import Parser
+from posttrain.commands.parser import Parser, number, whole
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 
@@ -16,8 +17,10 @@ def policy_options(parser: Parser) -> None:
     group.add_argument(
         "--model",
         metavar="MODEL",
-        help="pocket, smollm2, a folder, a hub id, or a run: NAME or runs/NAME (its newest checkpoint), runs/NAME@best [pocket]",
+        help="pocket, smollm2, a folder (an adapter's too), a hub id, or a run: NAME or runs/NAME (its newest checkpoint), "
+        "runs/NAME@best [pocket]",
     )
+    group.add_argument("--adapter", default="", metavar="DIR", help="folder of a PEFT adapter of the model")
     group.add_argument(
         "--phase", metavar="NAME", help="which phase's weights to use, of a run with several phases [the last]"
     )
@@ -30,6 +33,38 @@ def policy_options(parser: Parser) -> None:
     )
 
 
+def url_options(parser: Parser) -> None:
+    group = parser.add_argument_group("a model behind an OpenAI-compatible API")
+    group.add_argument(
+        "--url", metavar="URL", help="its address, like http://127.0.0.1:8000/v1; --model is its name there"
+    )
+    group.add_argument("--api-key-env", default="", metavar="NAME", help="environment variable that holds the API key")
+    group.add_argument("--concurrency", type=whole, default=8, metavar="N", help="requests at the same time [8]")
+    group.add_argument(
+        "--rate", type=number, default=0.0, metavar="X", help="most requests per second; 0: no limit [0]"
+    )
+
+
+def load_any(args: argparse.Namespace) -> tuple[Any, Config]:
+    """A model here, or with --url one behind an API."""
+    if args.url is None:
+        for name in ("api_key_env", "rate"):
+            if getattr(args, name):
+                raise UserError(f"--{name.replace('_', '-')} is of a model behind an API; give its address with --url")
+        return load(args)
+    for name in ("phase", "dtype", "device", "adapter"):
+        if getattr(args, name):
+            raise UserError(f"--{name} is of a model that runs here; leave it away with --url")
+    from posttrain.policies.chat_api import ChatAPI
+    from posttrain.policies.remote import RemoteModel
+
+    api = ChatAPI(args.url, args.model or "", args.api_key_env, args.concurrency, args.rate)
+    if args.model:
+        api.check_model()
+    args.run, name = None, args.model or api.choose_model()
+    return RemoteModel(api), Config(model=name)
+
+
 def load(args: argparse.Namespace) -> tuple[Any, Config]:
     """The policy, and the settings it was trained with (defaults where it was not)."""
     from posttrain.runs.build import load_policy
@@ -37,12 +72,14 @@ def load(args: argparse.Namespace) -> tuple[Any, Config]:
 
     which = find_trained(args.model, args.runs, args.phase or "") if args.model else None
     args.run = args.model if which else None
+    if which and args.adapter:
+        raise UserError(f"{args.run} is a run, which has its own adapters; --adapter is of a model")
     if which:
         return load_trained(which, load_policy, args.device, args.dtype)
     if args.phase:
         raise UserError("--phase is of a run; name one with --model NAME")
     check_name_of_run(args.model or "", args.runs)
-    config = Config(model=args.model or "pocket", device=args.device, dtype=args.dtype or "")
+    config = Config(model=args.model or "pocket", device=args.device, dtype=args.dtype or "", adapter=args.adapter)
     return load_policy(config), config
 
 
@@ -59,3 +96,21 @@ def load_run(folder: Path, phase: str | None = None, device: str = "", dtype: st
     from posttrain.runs.trained import Trained, load_trained
 
     return load_trained(Trained(folder, phase=phase or ""), load_policy, device, dtype)
+
+
+def reward_model_folder(name: str, runs: str) -> Path | None:
+    """The folder of a reward model, if the name is one's: a run that trained nothing else, or a sequence classifier."""
+    from posttrain.runs.checkpoint import listing
+    from posttrain.runs.run import Run
+    from posttrain.runs.trained import answering_role, find_trained
+
+    if which := find_trained(name, runs):
+        with Run.open(which.folder) as run:
+            trained = [phase for phase in run.store.phases() if listing(run.checkpoints, phase)]
+            return which.folder if trained and not any(answering_role(run, phase) for phase in trained) else None
+    try:
+        kinds = json.loads((Path(name) / "config.json").read_text()).get("architectures") or []
+    except (OSError, ValueError, AttributeError):
+        return None
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    return Path(name) if any(str(kind).endswith("ForSequenceClassification") for kind in kinds) else None

@@ -97,15 +97,13 @@ def part_options(parser: Parser) -> None:
 def main(args: argparse.Namespace) -> int:
     config = prepare(args)
     from posttrain.core.pause import Pause, Paused
-    from posttrain.runs.observers import observers
     from posttrain.view.live import display, tolerant
 
     pause = Pause(args.max_hours)
     with tolerant(), pause.listening():
         watch = display(quiet=args.quiet, silent=args.json, runs=args.runs)
         try:
-            with observers(args.track, args.profile) as args.observers:
-                summary = run_args(args, config, watch, pause)
+            summary = run_args(args, config, watch, pause)
         except (KeyboardInterrupt, Paused) as stop:
             watch.close()
             why = f"stopped: {stop}" if isinstance(stop, Paused) else "\nstopped"
@@ -152,21 +150,16 @@ def fill(args: argparse.Namespace) -> None:
         args.source, args.optimizer = said.source, args.optimizer and said.optimizer
 
 
-def observers_of(args: argparse.Namespace) -> tuple[Any, ...]:
-    """Trackers and the profiler, where the command has them (a sweep has not)."""
-    return tuple(getattr(args, "observers", ()))
-
-
 def run_args(args: argparse.Namespace, config: Config, watch: Any, pause: Any) -> dict[str, Any]:
     """The run that the options ask for; its summary."""
     from posttrain.core.registry import find, parse
+    from posttrain.runs.observers import observers
     from posttrain.runs.start import Start
 
     part = find(parse(args.target)[0], "method", "plan")
     start = Start(args.source, args.optimizer, args.extend_schedule, tuple(args.use), reuse=args.json, pause=pause)
-    if part.card.stage == "plan":
-        return run_plan(args, config, watch, start)
-    return run_method(args, config, watch, start)
+    with observers(args.track, args.profile) as args.observers:
+        return (run_plan if part.card.stage == "plan" else run_method)(args, config, watch, start)
 
 
 def run_method(args: argparse.Namespace, config: Config, watch: Any, start: Any) -> dict[str, Any]:
@@ -189,7 +182,7 @@ def run_method(args: argparse.Namespace, config: Config, watch: Any, start: Any)
     name = check_name(config.name) if config.name else run_name(method, list(changes), config)
     config = dataclasses.replace(config, name=name)
     watch.hello(config)
-    return run_config(config, args.runs, args.fresh, method, (watch, *observers_of(args)), start=start)
+    return run_config(config, args.runs, args.fresh, method, (watch, *args.observers), start=start)
 
 
 def run_plan(args: argparse.Namespace, config: Config, watch: Any, start: Any) -> dict[str, Any]:
@@ -201,7 +194,7 @@ def run_plan(args: argparse.Namespace, config: Config, watch: Any, start: Any) -
     part = find(args.target, "plan")
     part = part.but(**{k: literal(v) for k, v in args.plan.items()})
     watch.hello(config, measured=False)
-    summary = walk(part(), config, args.runs, args.fresh, (watch, *observers_of(args)), start)
+    summary = walk(part(), config, args.runs, args.fresh, (watch, *args.observers), start)
     watch.plan_end(summary, config.name or summary["plan"])
     return summary
 

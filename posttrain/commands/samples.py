@@ -72,16 +72,20 @@ def main(args: argparse.Namespace) -> int:
 
 def choose(run: Any, args: argparse.Namespace) -> tuple[list[Row], int]:
     """The answers asked for, and how many were looked at. One step is read at a time: a run may have stored millions."""
-    phase = args.phase or (run.store.phases() or [""])[-1]
-    if phase not in run.store.phases():
-        raise unknown(f"phase of {run.folder}", phase, run.store.phases())
-    steps = sorted({step for step, _ in run.store.series("tokens", phase)})
-    if not steps:
+    done = {phase: [step for step, _ in run.store.series("tokens", phase)] for phase in run.store.phases()}
+    phases = [phase for phase, steps in done.items() if steps]
+    if not phases:
         raise UserError(f"{run.folder} has done no step yet, so there is no answer to show")
+    phase = args.phase or phases[-1]
+    if phase not in phases:
+        raise unknown(f"phase of {run.folder}", phase, phases)
+    steps = done[phase]
     if args.step is not None and args.step - 1 not in steps:
         raise UserError(
             f"--step is {args.step}; {run.folder} has done steps {steps[0] + 1} to {steps[-1] + 1} of {phase}"
         )
+    if (args.worst or args.best) and not args.contains and not args.component and run.store.version > 1:
+        return by_score(run.store, phase, args)
     everywhere = args.worst or args.best or args.contains
     wanted = [args.step - 1] if args.step is not None else steps if everywhere else reversed(steps)
     kept: list[Row] = []
@@ -100,6 +104,19 @@ def choose(run: Any, args: argparse.Namespace) -> tuple[list[Row], int]:
     if args.component and args.component not in names | short:
         raise unknown(f"component in the rewards of {run.folder}", args.component, short)
     return kept, seen
+
+
+def by_score(store: Any, phase: str, args: argparse.Namespace) -> tuple[list[Row], int]:
+    """The worst or the best by their stored figures: only those that are shown are read, and some texts may not be kept."""
+    step = None if args.step is None else args.step - 1
+    ranked = store.scores(order="best" if args.best else "worst", phase=phase, step=step, failed=0)
+    kept: list[Row] = []
+    for row in ranked:
+        key = {k: row[k] for k in ("phase", "step", "group_index", "sample_index")}
+        kept += list(store.each_rollout(**key))
+        if len(kept) >= args.limit:
+            break
+    return kept, len(ranked)
 
 
 def matching(rows: list[Row], args: argparse.Namespace) -> Iterator[Row]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import sys
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 from posttrain.commands.parser import Parser, whole
 from posttrain.commands.policy import load, policy_options
 from posttrain.core.errors import UserError
+from posttrain.core.terminal import printable
 
 VARIABLE = "POSTTRAIN_API_KEY"
 
@@ -33,9 +35,17 @@ def options(parser: Parser) -> None:
     parser.add_argument(
         "--api-key", metavar="KEY", help=f"key that clients must send; required with other hosts [{VARIABLE}]"
     )
+    parser.add_argument(
+        "--allow-origin", action="append", default=[], metavar="URL",
+        help="a web page's origin that may use the server, as https://example.com; may be repeated [none]",
+    )  # fmt: skip
     parser.add_argument("--name", metavar="TEXT", help="model name in the API [the name of the run or model]")
     parser.add_argument(
-        "--slots", type=whole, default=0, metavar="N", help="answers generated at the same time [64; 8 on a CPU]"
+        "--slots",
+        type=whole,
+        default=0,
+        metavar="N",
+        help="answers generated at the same time [64; on a CPU 8 to 32, as memory allows]",
     )
     parser.add_argument(
         "--queue", type=whole, default=256, metavar="N", help="most requests in progress or waiting [256]"
@@ -58,28 +68,39 @@ def main(args: argparse.Namespace) -> int:
     from posttrain.serving.service import Service
 
     key = args.api_key if args.api_key is not None else os.environ.get(VARIABLE, "")
-    require_key(args.host, key)  # before the model is loaded
+    origins = [check_origin(origin) for origin in args.allow_origin]
+    require_key(args.host, key, origins)  # before the model is loaded
     policy, config = load(args)
     name = args.name or args.run or config.model
     service = Service(policy, name, args.slots, args.queue, args.max_tokens)
     log = None if args.quiet else lambda line: print(line, file=sys.stderr)
     try:
-        return listen(Server(service, args.host, args.port, key, log))
+        return serve(Server(service, args.host, args.port, key, log, origins))
     finally:
         service.close()
 
 
-def listen(server: Any) -> int:
-    """Serve until SIGINT or SIGTERM; requests in progress then get an error that says so."""
+def check_origin(text: str) -> str:
+    """An origin as browsers send it: scheme and host, no path."""
+    origin = text.rstrip("/")
+    if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+", origin):
+        raise UserError(
+            f"--allow-origin is {text!r}; give a scheme and a host, as https://example.com, or '*' for any page"
+        )
+    return origin
+
+
+def serve(server: Any) -> int:
+    """Serve until SIGINT or SIGTERM; requests in progress then have some seconds to end."""
     queue = server.service.queue
     where = f"{queue.backend.name} engine on {server.service.policy.device.type}"
-    print(f"{server.service.name} ({where}) at {server.url}/v1; Ctrl-C stops it", file=sys.stderr, flush=True)
+    said = f"{server.service.name} ({where}) at {server.url}/v1; Ctrl-C stops it"
+    print(printable(said), file=sys.stderr, flush=True)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        server.serve_forever(poll_interval=0.2)
+        server.run()
     except KeyboardInterrupt:
         print("\nstopped", file=sys.stderr)
     finally:
         signal.signal(signal.SIGTERM, before)
-        server.server_close()
     return 0

@@ -187,7 +187,7 @@ def fixed(argv: list[str], args: argparse.Namespace) -> list[str]:
     words = iter(argv)
     for word in words:
         name = word.partition("=")[0].replace("_", "-")
-        if name in ("--grid", "--seeds", "--jobs", "--seed", "--name", "--runs"):
+        if name in ("--grid", "--seeds", "--jobs", "--seed", "--name", "--runs", "--max-hours"):
             if "=" not in word:
                 next(words, "")
         elif word not in ("--json", "--quiet"):
@@ -253,7 +253,8 @@ def as_process(job: Job, pause: Any, running: set[subprocess.Popen[str]], worker
         raise Paused(pause.why)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     env = {"OMP_NUM_THREADS": str(max(1, cores // workers))} | dict(os.environ)
-    argv = [sys.executable, "-m", "posttrain", *job.argv]
+    limit = [] if pause.hours is None else ["--max-hours", str(max(pause.left(), 1e-9))]
+    argv = [sys.executable, "-m", "posttrain", *job.argv, *limit]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     running.add(process)
     out, err = process.communicate()

@@ -59,6 +59,12 @@ class Config:
     """bfloat16 or float32; if empty, bfloat16 with float32 master weights on a GPU, else float32"""
     lora: int = 0
     """rank of LoRA adapters to train instead of all weights; 0: train all weights"""
+    lora_targets: str = ""
+    """layers that get adapters: names like "q_proj,v_proj", or "all-linear"; if empty, all projections of attention and MLP"""
+    adapter: str = ""
+    """folder of a PEFT adapter of the model: it is trained further, with its own rank and layers"""
+    merge_adapter: bool = False
+    """add the adapter to the weights first, and train those (or new adapters, with lora)"""
     bits: int = 0
     """4: keep the frozen weights in 4 bits beside the adapters (QLoRA); 0: do not quantise"""
     reward: str = ""
@@ -110,7 +116,9 @@ class Config:
             raise UserError(
                 "min_lr is where a schedule falls to, and a constant one does not fall; add --schedule cosine"
             )
-        if self.bits and not self.lora:
+        if self.lora_targets and not self.lora:
+            raise UserError("lora_targets says where adapters go; say how large they are with --lora 16")
+        if self.bits and not self.lora and not self.adapter:
             raise UserError("4-bit weights cannot be trained; add --lora 16 to train adapters")
         if len(self.name.encode()) > _LONGEST_NAME:
             raise UserError(

@@ -46,6 +46,10 @@ class Pause:
             self.why = f"the time limit of {self.hours:g} hours is reached"
         return self.why
 
+    def left(self) -> float:
+        """Hours until the limit."""
+        return math.inf if self.hours is None else self.hours - (time.monotonic() - self.began) / 3600
+
     @contextmanager
     def listening(self) -> Iterator[Pause]:
         """SIGTERM asks for a pause; a second one does not wait for the step. Signals reach the main thread only."""

@@ -84,7 +84,10 @@ def mean_reward(
 
 
 def held_out(env: Environment, problems: int, split: str) -> list[Prompt]:
-    """The first problems of a split, as many as there are."""
+    """The first problems of a split, as many as there are; "all": those of test, then those of train."""
+    if split == "all":
+        first = held_out(env, problems, "test")
+        return first + held_out(env, problems - len(first), "train")
     size = size_of(env, split) or problems
     return [env.prompt(i, split) for i in range(min(problems, size))]
 

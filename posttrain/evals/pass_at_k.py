@@ -32,4 +32,4 @@ def mean_pass_at_k(n: int, right: Sequence[int], k: int) -> tuple[float, float]:
 
 def ladder(n: int) -> list[int]:
     """The k that a table shows: 1, 2, 4, ... and n itself."""
-    return sorted({2**i for i in range(n.bit_length()) if 2**i <= n} | {n})
+    return sorted({2**i for i in range(n.bit_length()) if 2**i <= n} | {n} - {0})

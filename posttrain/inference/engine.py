@@ -135,20 +135,20 @@ class Engine:
     @torch.no_grad()
     def step(self) -> list[Job]:
         """Admit, allocate pages, launch a few decode steps, collect from the previous ones; returns the jobs that have finished."""
-        behind = self.stride > 1
         if self.waiting and not self.table.occupied.all():
             self._admit(2 * self.stride)
-        if self.pending is not None and (self._all_finish() or self._should_compact()):
+        stride = 1 if self.table.constrained() else self.stride  # a mask depends on the token before it
+        if self.pending is not None and (stride < self.stride or self._all_finish() or self._should_compact()):
             last, self.pending = self.pending, None
             return self._collect(last)
-        finished = self._extend_pages((1 + behind) * self.stride)
+        finished = self._extend_pages((1 + (stride > 1)) * stride)
         self._compact()
         before, self.pending = self.pending, None
         if self.table.occupied.any():
             s = self._ready()
-            s.decode(self.batch_size, self.sampling_mode or self._choose_mode(), self.stride)
+            s.decode(self.batch_size, self.sampling_mode or self._choose_mode(), stride, self.table)
             self.pending = Snapshot(s.state)
-        if not behind:
+        if stride == 1:
             before, self.pending = self.pending, None
         return finished + (self._collect(before) if before is not None else [])
 
@@ -163,7 +163,7 @@ class Engine:
         return not self.waiting and running > 0 and self._bucket(running) <= self.batch_size // 2
 
     def _choose_mode(self) -> str:
-        self.sampling_mode = choose_sampling_mode({self.table.job(i).how for i in self.table.running()})
+        self.sampling_mode = choose_sampling_mode(self.table.hows(), bool(self.table.constrained()))
         return self.sampling_mode
 
     def clear(self) -> None:

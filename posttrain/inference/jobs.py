@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from posttrain.core.sampling import Sampling
+from posttrain.inference.masks import Constraint
 from posttrain.models.sampling import Sample
 
 _NONE = torch.zeros(0, dtype=torch.long)  # shared: two new tensors per job would cost more than the rest of the job
@@ -33,6 +34,7 @@ class Job:
     pages: list[int] = field(default_factory=list)
     prefix_len: int = 0  # positions in the pages shared with its group; its own begin with the next page
     order: int = 0  # of admission: the youngest is preempted first
+    constraint: Constraint | None = None  # which tokens may come next; None: any
 
     @property
     def sequence(self) -> Tensor:
@@ -76,11 +78,12 @@ class SlotTable:
         self.cache_len = np.zeros(count, dtype=np.int64)  # positions in use
         self.max_len = np.zeros(count, dtype=np.int64)  # positions that may ever be in use
         self.capacity = np.zeros(count, dtype=np.int64)  # positions in the pages that it has
+        self.has_constraint = np.zeros(count, dtype=bool)
         self.since = np.zeros(count, dtype=np.int64)  # number of the first snapshot that includes the job
 
     def assign(self, slot: int, job: Job) -> None:
         """Put a job into a slot; `fill` then writes the arrays for all new jobs at once."""
-        self.jobs[slot], self.occupied[slot] = job, True
+        self.jobs[slot], self.occupied[slot], self.has_constraint[slot] = job, True, job.constraint is not None
 
     def fill(self, slots: list[int], page: int) -> None:
         jobs = [self.job(slot) for slot in slots]
@@ -100,7 +103,8 @@ class SlotTable:
     def move(self, source: list[int], target: list[int]) -> None:
         for a, b in zip(source, target, strict=True):
             self.jobs[b], self.jobs[a] = self.jobs[a], None
-        for x in (self.occupied, self.context_len, self.cache_len, self.max_len, self.capacity, self.since):
+        columns = (self.context_len, self.cache_len, self.max_len, self.capacity, self.since, self.has_constraint)
+        for x in (self.occupied, *columns):
             x[target] = x[source]
         self.occupied[source] = False
 
@@ -111,6 +115,13 @@ class SlotTable:
 
     def running(self) -> list[int]:
         return np.flatnonzero(self.occupied).tolist()
+
+    def hows(self) -> set[Sampling]:
+        return {self.job(slot).how for slot in self.running()}
+
+    def constrained(self) -> list[int]:
+        """Slots whose job may not take every token."""
+        return np.flatnonzero(self.occupied & self.has_constraint).tolist()
 
     def free(self) -> list[int]:
         return np.flatnonzero(~self.occupied).tolist()

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from posttrain.core import rng
 from posttrain.core.sampling import Sampling
+from posttrain.inference.masks import MASKED
 from posttrain.models.kernels import tl, triton, use_kernels
 
 BLOCK = 1024  # tokens of the vocabulary per block
@@ -55,15 +56,16 @@ class SlotState:
         return SlotState(*(x[:n] for x in self.tensors()))
 
 
-def choose_sampling_mode(hows: set[Sampling]) -> str:
-    """The cheapest mode that is right for every slot that runs: "greedy", "plain", or "truncated" (top-k, top-p, min-p); followed
-    by " raw" where some slot reports log-probabilities at temperature 1."""
+def choose_sampling_mode(hows: set[Sampling], masked: bool = False) -> str:
+    """The cheapest mode that is right for every slot that runs: "greedy", "plain", or "truncated" (top-k, top-p, min-p, masks: the
+    kernel's plain draw might round into a token of probability 0); followed by " raw" where some slot reports log-probabilities at
+    temperature 1, and by " masked" where some slot may not take every token."""
     if all(h.temperature == 0 for h in hows):
         mode = "greedy"
     else:
         plain = all(h.temperature and not h.top_k and h.top_p == 1 and not h.min_p for h in hows)
-        mode = "plain" if plain else "truncated"
-    return mode + (" raw" if any(h.raw_logp for h in hows) else "")
+        mode = "plain" if plain and not masked else "truncated"
+    return mode + (" raw" if any(h.raw_logp for h in hows) else "") + (MASKED if masked else "")
 
 
 def pick(logits_SV: Tensor, state: SlotState, stop_ids: Tensor, sampling_mode: str) -> None:

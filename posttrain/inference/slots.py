@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from posttrain.inference.attention import best_slots_per_program, pages_per_span, span_schedule
 from posttrain.inference.fused import Fused
-from posttrain.inference.jobs import Job
+from posttrain.inference.jobs import Job, SlotTable
+from posttrain.inference.masks import MASKED, Masks, mask_logits
 from posttrain.inference.pages import Pages
 from posttrain.inference.pick import SlotState, pick
 from posttrain.inference.prefill import Prefill
@@ -39,6 +40,7 @@ class Slots:
         self.graphs: dict[tuple[int, str, int, int], torch.cuda.CUDAGraph] = {}
         self.pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None  # shared by all graphs
         self.prefill = Prefill(fused, pages, self.pool)
+        self.masks: Masks | None = None  # made for the first job that has a constraint
         if self.one_page_each:
             self.block_table[:, 0] = torch.arange(1, count + 1)
 
@@ -50,10 +52,17 @@ class Slots:
         schedule = self.schedule[:spans] if spans else None
         place = Placement(table, state.prefix_len, state.cache_len, spans_done=self.spans_done, schedule=schedule)
         logits_SV = self.fused.decode_step(state.token, self.pages, place, slots_per_program)
-        pick(logits_SV, state, self.stop_ids, sampling_mode)
+        if sampling_mode.endswith(MASKED):
+            assert self.masks is not None
+            logits_SV = mask_logits(logits_SV, self.masks.allowed_SW[:n])
+        pick(logits_SV, state, self.stop_ids, sampling_mode.removesuffix(MASKED))
 
-    def decode(self, n: int, sampling_mode: str, steps: int) -> None:
-        """Launch this many decode steps of the first n slots."""
+    def decode(self, n: int, sampling_mode: str, steps: int, table: SlotTable) -> None:
+        """Launch this many decode steps of the first n slots; one at a time in a masked mode, where the constraints of the table's
+        jobs decide which tokens each slot may take."""
+        if sampling_mode.endswith(MASKED):
+            self.masks = self.masks or Masks(self.count, self.fused.model.config.vocab_size, self.device)
+            self.masks.update(table, self.state)
         planned = self.pool is not None or use_kernels(self.pages.keys)
         kind = (n, sampling_mode, *self._plan(n)) if planned else (n, sampling_mode, 1, 0)
         if self.pool is not None and kind not in self.graphs:

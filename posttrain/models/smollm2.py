@@ -21,7 +21,7 @@ INSTALL = (
     "(its own dependency llama-cpp-python needs a compiler and is not used)"
 )
 _LAYOUT = 1  # raise when the files this module writes change, so that older caches are left alone
-_BLOCK = {
+BLOCK = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
@@ -32,7 +32,7 @@ _BLOCK = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-_OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _CONTROL, _USER_DEFINED = 3, 4  # tokenizer.ggml.token_type
 
 
@@ -126,8 +126,8 @@ def hf_name(name: str) -> str:
     stem, end = name.rsplit(".", 1)
     if stem.startswith("blk."):
         _, layer, part = stem.split(".")
-        return f"model.layers.{layer}.{_BLOCK[part]}.{end}"
-    return f"{_OUTER[stem]}.{end}"
+        return f"model.layers.{layer}.{BLOCK[part]}.{end}"
+    return f"{OUTER[stem]}.{end}"
 
 
 def _weight(tensor: Any, shape: DecoderConfig) -> torch.Tensor:

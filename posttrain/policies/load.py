@@ -26,9 +26,13 @@ NAMED = ("pocket", "smollm2")
 def load_model(spec: str = "pocket", device: str | None = None, dtype: str = "", bits: int = 0) -> LanguagePolicy:
     """A policy from a name, a folder or a hub id; for missing weights one sentence says what to install or pass.
 
-    bits=4 quantizes every projection (models/four_bit.py) before the model goes to the device.
+    bits=4 quantizes every projection (models/four_bit.py) before the model goes to the device. The folder of a PEFT adapter is
+    the model that it belongs to, with the adapter beside its weights.
     """
-    folder = find_folder(spec)
+    from posttrain.policies.peft_folder import attach, base_of, is_adapter, read_adapter
+
+    adapter = read_adapter(spec) if is_adapter(spec) else None
+    folder = find_folder(base_of(spec))
     device = usable(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = dtype or ("bfloat16" if device.startswith("cuda") else "float32")
     if dtype not in ("float32", "bfloat16", "float16", "float64"):
@@ -39,7 +43,8 @@ def load_model(spec: str = "pocket", device: str | None = None, dtype: str = "",
             f"{spec} has no layer named {', '.join(TARGETS[:3])}... to pack into {bits} bits; leave --bits away"
         )
     tokenizer = load_tokenizer(folder)
-    return LanguagePolicy(model.to(device), tokenizer, spec, stop_ids(Path(folder)))
+    policy = LanguagePolicy(model.to(device), tokenizer, spec, stop_ids(Path(folder)))
+    return attach(policy, adapter) if adapter else policy
 
 
 def usable(device: str) -> str:

@@ -16,8 +16,9 @@ from posttrain.evals.accuracy import Score, answers, graded, mean_reward, score_
 from posttrain.evals.accuracy import held_out as held_out_prompts
 from posttrain.evals.ranking import ranking
 from posttrain.models.four_bit import quantize
-from posttrain.models.lora import TARGETS, add_lora, merged_state
+from posttrain.models.lora import TARGETS, adapters_of, merge_adapters, merged_state
 from posttrain.policies.load import load_model
+from posttrain.policies.peft_folder import adapted, base_of
 from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.scorers.spec import build_scorer, task_scorer
 from posttrain.rollouts.sources import LocalSource
@@ -128,16 +129,18 @@ def load_policy(config: Config) -> Any:
         policy = merged(which, config)
     policy.temperature = config.sampling.temperature or 1.0
     policy.layout = config.layout
-    return add_lora(policy, config.lora, seed=config.seed) if config.lora else policy
+    return adapted(policy, config)
 
 
 def merged(which: Trained, config: Config) -> Any:
     """The weights of a run as a model without adapters, on the device and in the precision that the settings ask for."""
     policy, was = load_trained(which, load_policy, config.device, config.dtype)
-    if was.lora or was.bits:
-        plain = load_model(was.model, config.device or None, config.dtype)
+    if was.bits:
+        plain = load_model(base_of(was.model), config.device or None, config.dtype)
         plain.model.load_state_dict(merged_state(policy.model), strict=False)
         policy = plain
+    elif adapters_of(policy.model):
+        merge_adapters(policy.model)
     if config.bits:
         quantize(policy.model, TARGETS, policy.device)
     return policy

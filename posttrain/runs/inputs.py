@@ -8,22 +8,31 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from posttrain.core.errors import UserError
+from posttrain.rewards.scorers.spec import summands as read_summands
 from posttrain.runs.run import Run
 from posttrain.runs.saved import scoring_phase
 from posttrain.runs.settings import digest
 from posttrain.runs.trained import Trained, weights_digest
 
 _FILE = re.compile(r"([^\s+*'\"(),=][^+*'\"(),=]*?\.py):\w+")
-_QUOTED = re.compile(r"'([^']+)'")
-_PATH = re.compile(r"(?:^|[+*])\s*([^\s+*'\"(),=]+/[^\s+*'\"(),=]*)\s*(?=$|\+)")
+_QUOTED = re.compile(r"['\"]([^'\"]+)['\"]")
 
 
 def inputs(reward: str, use: Iterable[str] = ()) -> dict[str, str]:
     """name -> what it holds now, for the files and runs that a reward names, and for files of parts."""
     files = [*use, *_FILE.findall(reward)]
-    folders = [p for p in (*_QUOTED.findall(reward), *_PATH.findall(reward)) if Path(p, "run.sqlite").exists()]
+    named = [name for spec in (reward, *_QUOTED.findall(reward)) for _, name in summands(spec)] if reward else []
+    folders = [name.strip("'") for name in named if Path(name.strip("'"), "run.sqlite").exists()]
     out = {file: code_digest(Path(file)) for file in dict.fromkeys(files)}
     return out | {folder: reward_digest(Path(folder)) for folder in dict.fromkeys(folders)}
+
+
+def summands(spec: str) -> list[tuple[float, str]]:
+    """The rewards of a sum; none where it is no sum of rewards (a parameter of one that is another text)."""
+    try:
+        return read_summands(spec)
+    except UserError:
+        return []
 
 
 def code_digest(file: Path) -> str:

@@ -190,9 +190,14 @@ class Reader:
             raise UserError(
                 f"{self.path} was written before the figures of answers were kept apart; read its rollouts instead"
             )
+        if order != "step" and where.get("phase") is None:  # the index is by phase
+            every = [row for phase in self.phases() for row in self.scores(order, limit, **where | {"phase": phase})]
+            every.sort(key=lambda row: row["total"], reverse=order == "best")
+            return every if limit < 0 else every[:limit]
+        failed = where.pop("failed", None)
         condition, values = _where("r", where)
-        if order != "step":
-            condition += " AND r.total IS NOT NULL"
+        condition += "" if failed is None else " AND r.failed" if failed else " AND NOT r.failed"  # as its index says
+        condition += "" if order == "step" else " AND r.total IS NOT NULL"
         with self._errors():
             query = f"{_SCORES} WHERE 1 = 1{condition} ORDER BY {_ORDER[order]} LIMIT ?"
             return [dict(r) for r in self.db.execute(query, (*values, limit))]

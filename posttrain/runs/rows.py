@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from posttrain.core.codec import encode, read
-from posttrain.core.turn import Turn
+from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import Group, Rollout
 from posttrain.runs.schema import as_json
 
@@ -45,6 +45,8 @@ def frozen(groups: list[Group]) -> list[Group]:
             r.turns = [_copy(t) for t in r.turns]
             for t in r.turns:
                 t.streams_T = dict(t.streams_T)
+                if t.observation.streams:  # pixels and the like are not stored, so they are not held
+                    t.observation = Observation(t.observation.tokens)
             r.rewards, r.info = dict(r.rewards), dict(r.info)
             rollouts.append(r)
         out.append(Group(g.prompt, rollouts))
@@ -72,7 +74,7 @@ def insert(db: sqlite3.Connection, record: Record) -> tuple[int, int]:
         kept = record.limit < 0 or n < record.limit
         pin = kept and n in pinned
         rows.rollouts.append((first + n, record.phase, record.step, g, s, *_figures(r), int(pin)))
-        if kept and g >= len(rows.groups):
+        if kept and s == 0:
             rows.groups.append(_group(record, g))
             sizes[0] += _size(rows.groups[-1])
         if kept:
@@ -130,7 +132,7 @@ def _size(row: Row) -> int:
 def _figures(r: Rollout) -> Row:
     """prompt_id, role, reward, total, adv, length, mean_logp, repetition, failed, stopped, version."""
     row = r.row
-    own = row.mask_T.cpu().numpy()
+    own = row.mask_T.bool().cpu().numpy()
     n = int(np.count_nonzero(own))
     adv_T = row.streams_T.get("adv")
     adv = float(_own(adv_T, own).sum() / n) if adv_T is not None and n else None
@@ -191,7 +193,9 @@ def new_ids(groups: list[Group], known: set[int]) -> list[int]:
     """Token ids that occur in these groups for the first time."""
     found = [x for g in groups for r in g.rollouts for t in r.turns for x in (t.actions, t.observation.tokens)]
     ids = [x for x in found if x.dim() == 1 and x.numel() and not x.is_floating_point()]
-    return [i for i in np.unique(np.concatenate([x.numpy() for x in ids])).tolist() if i not in known] if ids else []
+    return (
+        [i for i in np.unique(np.concatenate([x.cpu().numpy() for x in ids])).tolist() if i not in known] if ids else []
+    )
 
 
 # ---- from version 1

@@ -140,6 +140,7 @@ class Run:
                 raise UserError(
                     f"checkpoint {ck.phase}-{ck.step:06d} is of other settings; use another --name, or --fresh"
                 )
+            self._knows(ck)
             load_learners(loop.learners, ck.tables, ck.state["learners"])
             for name, part in loop.stateful().items():
                 part.load_state_dict(ck.state["parts"][name])
@@ -269,6 +270,15 @@ class Run:
     def fingerprint(self) -> str:
         """What a checkpoint must be of; the same for the first steps of a run and for all of a longer one."""
         return _fingerprint({k: v for k, v in self.config.items() if k != "steps"})
+
+    def _knows(self, ck: Checkpoint) -> None:
+        """A checkpoint is begun only once the rows of its steps are on the disk: without them the database is another one."""
+        done = self.store.series("tokens", ck.phase)
+        if not done or done[-1][0] < ck.step:
+            raise UserError(
+                f"run.sqlite of {self.label} has {len(done)} steps of {ck.phase}, and its checkpoint {ck.step + 1}: what was measured "
+                "is not there; put the file back, or use another --name, or --fresh to start over"
+            )
 
     def _any_checkpoint(self) -> bool:
         return self.checkpoints.exists() and any(self.checkpoints.iterdir())

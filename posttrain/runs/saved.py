@@ -6,21 +6,21 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.core.errors import UserError
-from posttrain.models.lora import add_lora
 from posttrain.policies.load import load_model
+from posttrain.policies.peft_folder import adapted
 from posttrain.rewards.scorers.learned import RUN_READERS
 from posttrain.runs.checkpoint import listing, newest
 from posttrain.runs.run import Run
 from posttrain.runs.trained import settings_of
 
 
-def load_reward_model(folder: Path, device: str = "") -> Any:
-    """The policy with a score head that a run trained, frozen."""
+def load_reward_model(folder: Path, device: str = "", phase: str = "") -> Any:
+    """The policy with a score head that a run trained (in the newest phase that did, unless one is named), frozen."""
     with Run.open(folder) as run:
-        phase = scoring_phase(run)
+        phase = phase or scoring_phase(run)
         config = settings_of(run)
         policy = load_model(config.model, device or None, config.dtype, config.bits)
-        policy = (add_lora(policy, config.lora, seed=config.seed) if config.lora else policy).as_reward_model()
+        policy = adapted(policy, config).as_reward_model()
         policy.layout = config.layout
         run.load_weights(phase, policy)
     return policy.eval().requires_grad_(False)

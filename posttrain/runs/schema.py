@@ -43,6 +43,7 @@ CREATE TABLE IF NOT EXISTS rollouts (
     pinned INTEGER, UNIQUE (phase, step, group_index, sample_index));
 CREATE INDEX IF NOT EXISTS rollouts_prompt ON rollouts (prompt_id, phase, step);
 CREATE INDEX IF NOT EXISTS rollouts_total ON rollouts (phase, total);
+CREATE INDEX IF NOT EXISTS rollouts_failed ON rollouts (phase, step) WHERE failed;
 CREATE TABLE IF NOT EXISTS bodies (id INTEGER PRIMARY KEY, prompt TEXT, text TEXT, rewards TEXT, stop TEXT);
 CREATE TABLE IF NOT EXISTS turns (
     id INTEGER, turn INTEGER, text TEXT, reward REAL, continues INTEGER, seen BLOB, tokens BLOB, logp BLOB, mask BLOB, adv BLOB,

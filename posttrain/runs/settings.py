@@ -123,7 +123,7 @@ def agreed(label: Path, old: dict[str, Any], new: dict[str, Any], extend: bool, 
     if [key for key, _, _ in changed] == ["steps"] and new["steps"] > old["steps"] and "plan" not in old:
         if new.get("schedule") != "constant" and not extend:
             raise UserError(
-                f"{label} was to end after {old['steps']} steps, and its learning rate falls to 0 there "
+                f"{label} was to end after {old['steps']} steps, and its learning rate has fallen by then "
                 f"(schedule {new.get('schedule')}); add --extend-schedule to go on at the rate that {new['steps']} steps would "
                 f"have, or start a new run from its weights with --model {label} and another --name"
             )

@@ -16,6 +16,7 @@ from typing import Any
 from posttrain.core.config import Config, from_dict
 from posttrain.core.errors import UserError, nearest, unknown
 from posttrain.policies.load import NAMED
+from posttrain.policies.peft_folder import base_of
 from posttrain.runs.best import BEST
 from posttrain.runs.checkpoint import Checkpoint, Damaged, listing, name_of, newest, read
 from posttrain.runs.run import Run
@@ -153,8 +154,9 @@ def settings_of(run: Run) -> Config:
 
 
 def base_model(which: Trained) -> str:
+    """The model at the root; where that is the folder of an adapter, the one that it belongs to."""
     with Run.open(which.folder) as run:
-        return settings_of(run).model
+        return base_of(settings_of(run).model)
 
 
 def load_trained(which: Trained, load: Load, device: str = "", dtype: str | None = None) -> tuple[Any, Config]:

@@ -14,6 +14,7 @@ from posttrain.models.decoder import Decoder
 from posttrain.models.sampling import generate
 from posttrain.policies.language import LanguagePolicy
 from posttrain.serving.request import Progress, Request
+from posttrain.serving.watched import Interrupted, Watched
 
 LENGTH_STEP = 1024  # the engine's positions per slot are a multiple of this
 
@@ -26,7 +27,7 @@ class NativeBackend:
     def __init__(self, policy: LanguagePolicy, slots: int = 0) -> None:
         assert isinstance(policy.model, Decoder)
         self.policy, self.model = policy, policy.model
-        self.slots = slots or (64 if policy.device.type == "cuda" else 8)
+        self.slots = slots or (64 if policy.device.type == "cuda" else self._slots_that_fit())
         self.engine = Engine(self.model, max_slots=self.slots, prefix_cache=True)
         self.owner: dict[Job, tuple[Request, int]] = {}  # the request of each job, and the job's index in it
 
@@ -37,8 +38,21 @@ class NativeBackend:
         trained = self.model.config.max_positions
         if self.policy.device.type == "cuda":
             return trained
+        return min(trained, max(LENGTH_STEP, self._positions // self.slots))
+
+    @property
+    def _positions(self) -> int:
+        """Of the cache, in a quarter of this machine's memory."""
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return min(trained, max(LENGTH_STEP, memory // 4 // self.slots // Pages.bytes_per_page(self.model, 1)))
+        return memory // 4 // Pages.bytes_per_page(self.model, 1)
+
+    def _slots_that_fit(self) -> int:
+        """As many slots of the model's whole length as there is memory for, 8 to 32: more than that does not make a CPU faster."""
+        return min(32, max(8, self._positions // self.model.config.max_positions))
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.model.config.vocab_size)
 
     def can_admit(self, request: Request, idle: bool) -> bool:
         """Whether it can start now; slots are made longer only while nothing runs."""
@@ -100,7 +114,7 @@ class NativeBackend:
 
 
 class PlainBackend:
-    """One request after another, each answered when it is complete: for models that run through transformers."""
+    """One request after another, its tokens told as they come: for models that run through transformers."""
 
     name = "transformers"
 
@@ -113,6 +127,10 @@ class PlainBackend:
     def max_model_len(self) -> int:
         config = self.model.config.get_text_config()
         return int(getattr(config, "max_position_embeddings", None) or 1 << 20)
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.model.config.get_text_config().vocab_size)
 
     def can_admit(self, request: Request, idle: bool) -> bool:
         return idle
@@ -129,7 +147,11 @@ class PlainBackend:
         if request is None:
             return
         contexts, keys = [j.context for j in request.jobs], [[j.key] for j in request.jobs]
-        samples = generate(self.model, contexts, keys, request.jobs[0].how, p.stop_ids)
+        watched = Watched(self.model, request.jobs, p.stop_ids, lambda tokens: self._tell(request, tokens))
+        try:
+            samples = generate(watched, contexts, keys, request.jobs[0].how, p.stop_ids)
+        except Interrupted:
+            return self.abort(request)
         progress = {}
         for i, (job, (s,)) in enumerate(zip(request.jobs, samples, strict=True)):
             n = job.find_stop(s.tokens) if job.find_stop else 0
@@ -137,6 +159,13 @@ class PlainBackend:
             progress[i] = Progress(s.tokens[cut].tolist(), s.logp_T[cut].tolist(), True, s.stopped or n > 0)
         self.current = None
         request.update(progress)
+
+    def _tell(self, request: Request, tokens: list[list[int]]) -> None:
+        """Progress of a request that streams; the log-probabilities are known once it is done."""
+        if request.cancelled:
+            raise Interrupted
+        if request.stream:
+            request.update({i: Progress(list(ids), []) for i, ids in enumerate(tokens)})
 
     def clear(self) -> None:
         self.current = None

@@ -1,4 +1,4 @@
-"""Requests from many threads, one model: a thread that owns the engine, and requests on which the other threads wait.
+"""Requests from many clients, one model: a thread that owns the engine, and requests on which the clients' tasks wait.
 
 Jobs of all requests run together in the native engine; after each of its steps the requests get their progress. Models that the
 native engine does not support are served one request after another, each when it is complete.
@@ -41,33 +41,39 @@ class Queue(threading.Thread):
 
     def submit(self, request: Request) -> Request:
         with self._changed:
-            if self._closing or self.broken:
-                raise QueueFull(f"the server is ending ({self.broken or 'it was stopped'})")
-            if len(request.jobs) > self.max_queued:
-                raise UserError(
-                    f"{len(request.jobs)} answers in one request; this server makes at most {self.max_queued}"
-                )
-            if self.load + len(request.jobs) > self.max_queued:
-                raise QueueFull(
-                    f"{self.load} answers are being made or waited for, of {self.max_queued}; try again in a moment"
-                )
+            self.check(len(request.jobs))
             self.inbox.append(request)
             self._changed.notify()
         return request
 
+    def check(self, answers: int) -> None:
+        """Raises where a request of so many answers cannot be taken now."""
+        with self._changed:
+            load, ending = self.load, self._closing or self.broken is not None
+        if ending:
+            raise QueueFull(f"the server is ending ({self.broken or 'it was stopped'})")
+        if load and load + answers > self.max_queued:
+            raise QueueFull(f"{load} answers are being made or waited for, of {self.max_queued}; try again in a moment")
+
     @property
     def load(self) -> int:
         """Answers that are not done."""
-        return sum(not p.done for r in (*self.inbox, *self.live) for p in r.progress)
+        with self._changed:
+            requests = [*self.inbox, *self.live]
+        return sum(not p.done for r in requests for p in r.progress)
 
-    def cancel(self, request: Request) -> None:
-        """No client waits for it any more: its slots are free after the next step."""
-        request.cancelled = True
-
-    def close(self) -> None:
+    def stop(self) -> None:
+        """Requests that are not done end with an error, at once for their clients and soon for the model."""
         with self._changed:
             self._closing = True
             self._changed.notify()
+            requests = [*self.inbox, *self.live]
+        for request in requests:
+            request.update({}, QueueFull("the server was stopped"))
+            request.cancelled = True
+
+    def close(self) -> None:
+        self.stop()
         if self.is_alive():
             self.join()
 

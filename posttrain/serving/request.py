@@ -1,9 +1,10 @@
-"""A request as the thread of its client and the model's thread share it: updated by one, waited on by the other."""
+"""A request as its client's task and the model's thread share it: updated by one, waited on by the other."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from posttrain.inference.jobs import Job
@@ -18,7 +19,7 @@ class Progress:
     """What has been generated of one answer."""
 
     tokens: list[int]
-    logp: list[float]  # of each token
+    logp: list[float]  # of each token; fewer while some are not known yet
     done: bool = False
     stopped: bool = False  # ended by a stop token or stop string, not by the limit
 
@@ -31,8 +32,8 @@ class Request:
         self.progress = [Progress([], []) for _ in jobs]
         self.error: Exception | None = None
         self.cancelled = False
-        self.version = 0  # number of updates so far
-        self._updated = threading.Condition()
+        self._listener: Callable[[], None] | None = None
+        self._lock = threading.Lock()
 
     @property
     def done(self) -> bool:
@@ -43,17 +44,27 @@ class Request:
         """Positions that its longest answer may take, prompt included."""
         return max(len(j.context) + j.how.max_tokens for j in self.jobs)
 
-    def wait(self, seen: int, seconds: float) -> int:
-        """Wait until the version is above `seen`, at most so many seconds; returns the current version."""
-        with self._updated:
-            self._updated.wait_for(lambda: self.version > seen, seconds)
-            return self.version
+    def updates(self) -> asyncio.Event:
+        """An event of the running loop that is set after every update, and now."""
+        loop, event = asyncio.get_running_loop(), asyncio.Event()
+        event.set()
+
+        def tell() -> None:
+            try:
+                loop.call_soon_threadsafe(event.set)
+            except RuntimeError:  # the loop has ended, and its clients with it
+                self.cancelled = True
+
+        with self._lock:
+            self._listener = tell
+        return event
 
     def update(self, progress: dict[int, Progress], error: Exception | None = None) -> None:
         """New progress of some answers, by index."""
-        with self._updated:
+        with self._lock:
             for i, one in progress.items():
                 self.progress[i] = one
             self.error = self.error or error
-            self.version += 1
-            self._updated.notify_all()
+            tell = self._listener
+        if tell is not None:
+            tell()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import threading
 import time
 import uuid
-from collections.abc import Iterator
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -14,19 +14,23 @@ import torch
 from torch import Tensor
 
 from posttrain.core import rng
-from posttrain.core.errors import UserError, nearest
+from posttrain.core.errors import nearest
 from posttrain.core.types import Prompt
 from posttrain.inference.jobs import Job
-from posttrain.serving.detokenize import Detokenizer, StopStrings
-from posttrain.serving.openai import ApiError, CompletionRequest, finish_reason, logprob_fields, usage
+from posttrain.policies.language import only_text
+from posttrain.serving.detokenize import StopStrings
+from posttrain.serving.limits import MAX_NAME, ApiError, Limits, shown
+from posttrain.serving.openai import CompletionRequest
 from posttrain.serving.queue import Queue
-from posttrain.serving.request import Progress, QueueFull, Request
+from posttrain.serving.reply import Reply
+from posttrain.serving.request import QueueFull, Request
+from posttrain.serving.structured import Grammar, Grammars
+from posttrain.serving.tools import HERMES, ToolFormat, forced_call, format_of
 
 if TYPE_CHECKING:
     from posttrain.policies.language import LanguagePolicy
 
 MAX_TOKENS = 512  # per answer, where the request does not say
-POLL_SECONDS = 0.5  # between two checks whether the client is still connected
 
 
 class Service:
@@ -42,10 +46,19 @@ class Service:
         self.policy, self.name, self.max_tokens = policy, name, max_tokens
         self.queue = Queue(policy, slots, max_queued)
         self.created = int(time.time())
-        self._tokenizer = threading.Lock()  # tokenizers are not safe to call from several threads at once
+        self.limits = Limits(self.queue.backend.max_model_len, max_queued)
+        self._encoding = threading.Lock()  # tokenizers are not safe to call from several threads at once,
+        self._decoder = copy.deepcopy(policy.tokenizer)  # and streams must not wait for a long prompt
+        self._hidden = hidden_ids(self._decoder)
+        self.vocab_size = self.queue.backend.vocab_size
+        self.grammars = Grammars(policy, self.vocab_size)
         self._groups = count()
-        self.max_model_len = self.queue.backend.max_model_len  # prompt and answer together
         self.queue.start()
+
+    @property
+    def max_model_len(self) -> int:
+        """Prompt and answer together."""
+        return self.limits.max_model_len
 
     def models(self) -> list[dict[str, Any]]:
         return [{"id": self.name, "object": "model", "created": self.created, "owned_by": "posttrain",
@@ -53,43 +66,81 @@ class Service:
 
     def check_model(self, model: str) -> None:
         if model and model != self.name:
-            hint = "did you mean" if nearest(model, [self.name]) else "this server has"
-            raise ApiError(404, f"no model named {model!r}; {hint} {self.name!r}?", "model", "model_not_found")
+            hint = "did you mean" if nearest(model[:MAX_NAME], [self.name]) else "this server has"
+            raise ApiError(404, f"no model named {shown(model)}; {hint} {self.name!r}?", "model", "model_not_found")
 
     def submit(self, params: CompletionRequest) -> Reply:
+        """Encode the prompts and put the answers into the queue; takes as long as that takes, so not on the event loop."""
+        try:
+            return self._start(params)
+        except QueueFull as error:
+            raise ApiError(503, str(error), code="queue_full") from None
+
+    def _start(self, params: CompletionRequest) -> Reply:
         self.check_model(params.model)
-        contexts = self._contexts(params)
+        self.queue.check(len(params.prompts or (0,)) * params.n)  # before any work
+        use_tools = bool(params.tools) and params.tool_choice.mode != "none"
+        form = format_of(template_of(self.policy.tokenizer)) if use_tools else None
+        contexts = self._contexts(params, use_tools)
         how = dataclasses.replace(params.how, max_tokens=self._max_tokens(params, max(map(len, contexts))))
-        id = uuid.uuid4().hex
+        grammar, id = self._grammar(params, form), uuid.uuid4().hex
         identity = ("seed", params.seed) if params.seed is not None else ("request", id)
+        ends = (*params.stop, form.close) if form and form.close and not params.parallel_tool_calls else params.stop
         jobs = []
         for p, context in enumerate(contexts):
             group = next(self._groups)
             for i in range(params.n):
-                find_stop = StopStrings(self.decode, params.stop) if params.stop else None
-                jobs.append(Job(context, rng.key("serve", *identity, p, i), how, find_stop, group))
-        try:
-            request = self.queue.submit(Request(jobs, params.stream))
-        except QueueFull as error:
-            raise ApiError(503, str(error), code="queue_full") from None
-        except UserError as error:
-            raise ApiError(400, str(error), "n") from None
-        return Reply(self, params, request, id)
+                find_stop = StopStrings(self.decode, ends) if ends else None
+                constraint = grammar.constraint() if grammar else None
+                key = rng.key("serve", *identity, p, i)
+                jobs.append(Job(context, key, how, find_stop, group, constraint=constraint))
+        head = {"id": ("chatcmpl-" if params.chat else "cmpl-") + id, "model": self.name,
+                "object": "chat.completion" if params.chat else "text_completion"}  # fmt: skip
+        request = self.queue.submit(Request(jobs, params.stream))
+        return Reply(request, params, head, self.decode, self.policy.stop_ids, form)
 
-    def _contexts(self, params: CompletionRequest) -> list[Tensor]:
-        with self._tokenizer:
+    def _grammar(self, params: CompletionRequest, form: ToolFormat | None) -> Grammar | None:
+        """What every answer is held to, if anything."""
+        if params.schema is not None:
+            return self.grammars.of_schema(params.schema)
+        if form is None or params.tool_choice.mode != "required":
+            return None
+        schema, line = forced_call(params.tools, params.tool_choice.name, form), "\n" if form.open else ""
+        return self.grammars.of_text(form.open + line, schema, line + form.close, "tool_choice")
+
+    # ---- text <-> tokens
+
+    def _contexts(self, params: CompletionRequest, use_tools: bool) -> list[Tensor]:
+        with self._encoding:
             try:
+                if use_tools:
+                    return [self._with_tools(params)]
                 if params.chat:
-                    return [self.policy.encode(Prompt("serve", params.messages))]
+                    return [self._checked(self.policy.encode(Prompt("serve", params.messages)).tolist())]
                 return [self._ids(p) for p in params.prompts]
             except ApiError:
                 raise
             except Exception as error:  # chat templates raise errors of any type about the order of roles
-                raise ApiError(400, f"the prompt cannot be written for this model: {error}", "messages") from None
+                told = f"the prompt cannot be written for this model: {str(error)[:200]}"
+                raise ApiError(400, told, "messages" if params.chat else "prompt") from None
+
+    def _with_tools(self, params: CompletionRequest) -> Tensor:
+        """The prompt with the tools as the model's chat template writes them."""
+        tokenizer, content = self.policy.tokenizer, only_text(params.messages)
+        text = tokenizer.apply_chat_template(
+            content, tools=list(params.tools), tokenize=False, add_generation_prompt=True
+        )
+        if not all(t["function"]["name"] in text for t in params.tools):
+            told = "this model's chat template has no place for tools; leave them out, or serve a model that was trained to use them"
+            raise ApiError(400, told, "tools", "unsupported_parameter")
+        self.limits.check_text(len(text), "tools")
+        return self._checked(tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _ids(self, prompt: str | list[int]) -> Tensor:
-        ids = self.policy.tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt
-        size = len(self.policy.tokenizer)
+        return self._checked(self.policy.tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt)
+
+    def _checked(self, ids: list[int]) -> Tensor:
+        size = min(len(self.policy.tokenizer), self.vocab_size)
         if not ids or min(ids) < 0 or max(ids) >= size:
             raise ApiError(400, f"a prompt needs at least one token, each from 0 to {size - 1}", "prompt")
         return torch.tensor(ids, dtype=torch.long)
@@ -103,102 +154,24 @@ class Service:
         return params.max_tokens or min(self.max_tokens, left)
 
     def decode(self, ids: list[int], special: bool = False) -> str:
-        with self._tokenizer:
-            return str(self.policy.tokenizer.decode(ids, skip_special_tokens=not special))
+        """The text of tokens; special ones have none, except tags around calls of tools."""
+        if self._hidden and not special:
+            ids = [i for i in ids if i not in self._hidden]
+        return str(self._decoder.decode(ids, skip_special_tokens=not special and not self._hidden))
 
     def close(self) -> None:
         self.queue.close()
 
 
-class Reply:
-    """The answers to one request, as they come."""
+def template_of(tokenizer: Any) -> str | None:
+    """The chat template that is used where there are tools."""
+    template = getattr(tokenizer, "chat_template", None)
+    return template.get("tool_use", template.get("default")) if isinstance(template, dict) else template
 
-    def __init__(self, service: Service, params: CompletionRequest, request: Request, id: str) -> None:
-        self.service, self.params, self.request = service, params, request
-        self.detokenizers = [Detokenizer(service.decode, params.stop, service.policy.stop_ids) for _ in request.jobs]
-        self.num_sent = [0] * len(request.jobs)  # tokens whose log-probabilities were sent
-        kind = "chat.completion" if params.chat else "text_completion"
-        self.head = {"id": ("chatcmpl-" if params.chat else "cmpl-") + id, "object": kind,
-                     "created": int(time.time()), "model": service.name}  # fmt: skip
 
-    def cancel(self) -> None:
-        self.service.queue.cancel(self.request)
-
-    def wait(self) -> Iterator[bool]:
-        """True whenever there is new progress, False after POLL_SECONDS without any; ends when all answers are done."""
-        seen = 0
-        while not self.request.done:
-            version = self.request.wait(seen, POLL_SECONDS)
-            yield version > seen
-            seen = version
-        if isinstance(self.request.error, QueueFull):
-            raise ApiError(503, str(self.request.error))
-        if self.request.error is not None:
-            status = 400 if isinstance(self.request.error, UserError) else 500
-            raise ApiError(status, f"{type(self.request.error).__name__}: {self.request.error}")
-
-    # ---- as one body
-
-    def body(self) -> dict[str, Any]:
-        choices = [self._choice(i, progress) for i, progress in enumerate(self.request.progress)]
-        return self.head | {"choices": choices, "usage": self._usage()} | self._prompt_ids()
-
-    def _choice(self, i: int, progress: Progress) -> dict[str, Any]:
-        text = self.detokenizers[i].next_chunk(progress.tokens, True)
-        content = {"message": {"role": "assistant", "content": text}} if self.params.chat else {"text": text}
-        return {"index": i, **content, **self._extras(i, progress), "finish_reason": finish_reason(progress.stopped)}
-
-    def _usage(self) -> dict[str, int]:
-        prompt = sum(len(j.context) for j in self.request.jobs[:: self.params.n])
-        return usage(prompt, [len(p.tokens) for p in self.request.progress])
-
-    def _prompt_ids(self) -> dict[str, Any]:
-        ids = [j.context.tolist() for j in self.request.jobs[:: self.params.n]]
-        return {"prompt_token_ids": ids[0] if len(ids) == 1 else ids} if self.params.return_token_ids else {}
-
-    def _extras(self, i: int, progress: Progress) -> dict[str, Any]:
-        """Log-probabilities and ids, where requested, of the tokens since the last call."""
-        start, self.num_sent[i] = self.num_sent[i], len(progress.tokens)
-        out: dict[str, Any] = {"logprobs": None}
-        if self.params.logprobs:
-            words = [self.service.decode([t], special=True) for t in progress.tokens[start:]]
-            at = len(self.service.decode(progress.tokens[:start], special=True)) if start else 0
-            out["logprobs"] = logprob_fields(self.params.chat, words, progress.logp[start:], at)
-        return out | ({"token_ids": progress.tokens[start:]} if self.params.return_token_ids else {})
-
-    # ---- as a stream
-
-    def chunks(self) -> Iterator[dict[str, Any] | None]:
-        """Chunks of a stream; None after POLL_SECONDS without any."""
-        head = self.head | {"object": "chat.completion.chunk" if self.params.chat else "text_completion"}
-        if self.params.chat:
-            for i in range(len(self.request.jobs)):
-                yield head | {"choices": [self._delta(i, {"role": "assistant", "content": ""})]} | self._prompt_ids()
-        finished = [False] * len(self.request.jobs)
-        for updated in self.wait():
-            if not updated:
-                yield None
-                continue
-            yield from ({**head, "choices": [c]} for c in self._new_choices(finished))
-        yield from ({**head, "choices": [c]} for c in self._new_choices(finished))
-        if self.params.include_usage:
-            yield head | {"choices": [], "usage": self._usage()}
-
-    def _new_choices(self, finished: list[bool]) -> Iterator[dict[str, Any]]:
-        for i, progress in enumerate(list(self.request.progress)):
-            if finished[i]:
-                continue
-            text = self.detokenizers[i].next_chunk(progress.tokens, progress.done)
-            if text:
-                content = {"content": text} if self.params.chat else {"text": text}
-                yield self._delta(i, content, self._extras(i, progress))
-            if progress.done:
-                finished[i] = True
-                content = {} if self.params.chat else {"text": ""}
-                yield self._delta(i, content, self._extras(i, progress), finish_reason(progress.stopped))
-
-    def _delta(
-        self, i: int, content: dict[str, str], extras: dict[str, Any] | None = None, finish: str | None = None
-    ) -> dict[str, Any]:
-        fields = {"delta": content} if self.params.chat else content
-        return {"index": i, **fields, **(extras or {"logprobs": None}), "finish_reason": finish}
+def hidden_ids(tokenizer: Any) -> set[int]:
+    """Special tokens that are not shown, for a tokenizer to which the tags around calls of tools are special, too; else none."""
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    special = {i for i, token in added.items() if token.special}
+    tags = {i for i in special if str(added[i]) in (HERMES.open, HERMES.close)}
+    return special - tags if tags else set()

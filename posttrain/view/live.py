@@ -126,6 +126,9 @@ class Watch:
         if not self.seen and curve:
             self.console.print("this run had already finished; use --fresh to start over")
         report(self.console, before, after, summary, curve, self.curve)
+        if "best" in summary and summary["best"]["step"] <= loop.done:
+            told = f"the best held-out {after.name} was after step {summary['best']['step']}: {loop.config.name}@best"
+            self.console.print(told, markup=False, soft_wrap=True)
         next_steps(self.console, self.worth_typing(loop, after.name == "accuracy"))
 
     def worth_typing(self, loop: Any, gold: bool = True) -> list[tuple[str, str]]:

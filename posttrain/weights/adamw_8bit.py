@@ -13,6 +13,7 @@ from posttrain.core.registry import optimiser
 
 _BLOCK = 256  # values that share a scale
 _SMALL = 4096  # tensors with fewer values keep float32 moments: they are few, and they matter
+_PIECE = 1 << 22  # values that are unpacked at a time; whole blocks
 _RANGE = {
     True: 6.0,
     False: 7.0,
@@ -49,32 +50,45 @@ class AdamW8bit(torch.optim.Optimizer):
                     self._one(p, group, place)
 
     def _one(self, p: Tensor, group: dict[str, Any], place: int) -> None:
-        state, (b1, b2), grad = self.state[p], group["betas"], p.grad
+        state, grad = self.state[p], p.grad
         assert grad is not None
-        grad = grad.float()
         state["step"] = state.get("step", torch.zeros(())) + 1
-        t = float(state["step"])
-        m, s = self._moments(p, state)
-        m = m * b1 + grad * (1 - b1)
-        v = s.square_().mul_(b2).addcmul_(grad, grad, value=1 - b2)
-        p.mul_(1 - group["lr"] * group["weight_decay"])
-        p.sub_((group["lr"] / (1 - b1**t) * m / ((v / (1 - b2**t)).sqrt() + group["eps"])).to(p.dtype))
-        s = v.sqrt_()
+        t = int(state["step"])
+        flat, g = p.reshape(-1), grad.float().reshape(-1)
         if p.numel() < _SMALL:
-            state["m"], state["s"] = m, s
-            return
-        draw = torch.Generator(device=p.device).manual_seed((int(t) << 20) + place)
-        state["m8"], state["m_scale"] = pack(m, True, draw)
-        state["s8"], state["s_scale"] = pack(s, False, draw)
+            m, s = (state.get(k, torch.zeros_like(g)) for k in ("m", "s"))
+            state["m"], state["s"] = update(flat, g, m, s, t, group)
+        else:
+            self._in_pieces(flat, g, state, t, group, place)
+        if not p.is_contiguous():
+            p.copy_(flat.view(p.shape))
 
-    def _moments(self, p: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        if p.numel() < _SMALL:
-            return tuple(state.get(k, torch.zeros_like(p, dtype=torch.float32)) for k in ("m", "s"))  # type: ignore[return-value]
-        if "m8" not in state:
-            return torch.zeros_like(p, dtype=torch.float32), torch.zeros_like(p, dtype=torch.float32)
-        return unpack(state["m8"], state["m_scale"], True, p.shape), unpack(
-            state["s8"], state["s_scale"], False, p.shape
-        )
+    def _in_pieces(
+        self, flat: Tensor, g: Tensor, state: dict[str, Tensor], t: int, group: dict[str, Any], place: int
+    ) -> None:
+        """A large tensor piece by piece, so that what is unpacked at a time stays small."""
+        n, blocks = flat.numel(), -(-flat.numel() // _BLOCK)
+        for k in ("m", "s"):
+            state.setdefault(f"{k}8", torch.zeros(n, dtype=torch.uint8, device=flat.device))
+            state.setdefault(f"{k}_scale", torch.zeros(blocks, device=flat.device))
+        draw = torch.Generator(device=flat.device).manual_seed((t << 20) + place)
+        for a in range(0, n, _PIECE):
+            piece, some = slice(a, a + _PIECE), slice(a // _BLOCK, (a + _PIECE) // _BLOCK)
+            m = unpack(state["m8"][piece], state["m_scale"][some], True)
+            s = unpack(state["s8"][piece], state["s_scale"][some], False)
+            m, s = update(flat[piece], g[piece], m, s, t, group)
+            state["m8"][piece], state["m_scale"][some] = pack(m, True, draw)
+            state["s8"][piece], state["s_scale"][some] = pack(s, False, draw)
+
+
+def update(p: Tensor, g: Tensor, m: Tensor, s: Tensor, t: int, group: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """AdamW in place; returns the new m and s = sqrt(v)."""
+    b1, b2 = group["betas"]
+    m = m * b1 + g * (1 - b1)
+    v = s.square().mul_(b2).addcmul_(g, g, value=1 - b2)
+    p.mul_(1 - group["lr"] * group["weight_decay"])
+    p.sub_((group["lr"] / (1 - b1**t) * m / ((v / (1 - b2**t)).sqrt() + group["eps"])).to(p.dtype))
+    return m, v.sqrt_()
 
 
 @lru_cache(maxsize=8)
@@ -87,7 +101,7 @@ def levels(signed: bool, device: torch.device) -> Tensor:
 
 def pack(x: Tensor, signed: bool, draw: torch.Generator) -> tuple[Tensor, Tensor]:
     """Bytes, and the largest absolute value of each block; the bytes of a signed x are the level + 128 x its sign bit."""
-    flat = torch.nn.functional.pad(x.reshape(-1), (0, -x.numel() % _BLOCK)).view(-1, _BLOCK)
+    flat = torch.nn.functional.pad(x, (0, -x.numel() % _BLOCK)).view(-1, _BLOCK)
     scale = flat.abs().amax(1)
     table = levels(signed, x.device)
     y = flat.abs() / scale.clamp_min(torch.finfo(torch.float32).tiny).unsqueeze(1)
@@ -100,10 +114,10 @@ def pack(x: Tensor, signed: bool, draw: torch.Generator) -> tuple[Tensor, Tensor
     return code.to(torch.uint8).view(-1)[: x.numel()].clone(), scale
 
 
-def unpack(code: Tensor, scale: Tensor, signed: bool, shape: torch.Size) -> Tensor:
+def unpack(code: Tensor, scale: Tensor, signed: bool) -> Tensor:
     """The values that the bytes stand for."""
     index = code.long()
     x = levels(signed, code.device)[index & 127 if signed else index]
     if signed:
         x = torch.where(index >= 128, -x, x)
-    return (x * scale.repeat_interleave(_BLOCK)[: code.numel()]).view(shape)
+    return x * scale.repeat_interleave(_BLOCK)[: code.numel()]

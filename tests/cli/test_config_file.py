@@ -120,3 +120,25 @@ def test_a_file_repeats_a_run_and_the_command_line_wins(first_run: Said, runs: P
     other = json.loads((runs / "other/config.json").read_text())
     assert (other["method"], other["steps"], other["sampling"]["temperature"]) == ("rloo", 1, 3.0)
     assert other["parts"]["loss"][0]["part"] == "cispo" and other["reward"] == FIRST[3]
+
+
+def test_a_file_repeats_a_plan(tmp_path: Path) -> None:
+    from posttrain.core.plan import Do, Plan, plan
+    from posttrain.core.registry import _PARTS
+
+    seen: list[tuple[int, Any]] = []
+
+    def note_twice(rounds: int = 1, words: tuple[str, ...] | None = ("a",)) -> Plan:
+        """Note: writes its options down."""
+        return Plan((Do("note", lambda context: seen.append((rounds, words))),), "note-twice")
+
+    try:
+        plan(title="Note")(note_twice)
+        where = ["--runs", str(tmp_path), "--quiet"]
+        assert call("run", "note-twice(words=None)", "--plan.rounds", "3", *where).code == 0
+        assert call("run", "--config", str(tmp_path / "note-twice/config.toml"), "--name", "again", *where).code == 0
+        (tmp_path / "mine.toml").write_text('method = "note-twice"\n[plan]\nrounds = 7\nwords = ["b", "c"]\n')
+        assert call("run", "--config", str(tmp_path / "mine.toml"), "--name", "mine", *where).code == 0
+        assert seen == [(3, None), (3, None), (7, ["b", "c"])]
+    finally:
+        _PARTS["plan"].pop("note-twice", None)

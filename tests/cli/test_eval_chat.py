@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from posttrain.commands.chat import Conversation, converse
-from posttrain.commands.eval import figures
 from posttrain.core.sampling import Sampling
 from tests.cli.conftest import Said, call
 
@@ -30,19 +28,6 @@ def test_eval_json_of_a_run(first_run: Said, runs: Path) -> None:
     assert found["task"] == "arithmetic" and found["model"] == "grpo-arithmetic" and found["problems"] == 4
     summary = json.loads((runs / "grpo-arithmetic" / "summary.json").read_text())
     assert found["accuracy"] == summary["accuracy_after"]  # the same weights, problems and draws
-
-
-def test_figures_count_right_answers_per_problem() -> None:
-    """Two problems of two answers, 1 and 2 right: pass@1 = (1/2 + 1) / 2, pass@2 = 1. Part marks do not pass."""
-    made = [SimpleNamespace(reward=r, truncated=r == 0.5) for r in (1.0, 0.5, 1.0, 1.0)]
-    score = SimpleNamespace(rollouts=made, accuracy=0.875, error=0.0, problems=2, tokens=3.0, failed=0, why="")
-    found = figures(score, 2)
-    assert found["ended"] == 0.75
-    assert found["pass_at_k"]["1"]["mean"] == 0.75 and found["pass_at_k"]["2"]["mean"] == 1.0
-    made[0].reward, score.failed = math.nan, 1  # the first problem cannot be counted: the second alone has 2 of 2
-    assert figures(score, 2)["pass_at_k"]["1"]["mean"] == 1.0 and figures(score, 2)["failed"] == 1
-    made[2].reward = math.nan
-    assert figures(score, 2)["pass_at_k"] == {}
 
 
 @pytest.fixture

@@ -121,6 +121,31 @@ def test_a_hugging_face_classifier(classifier: Path, folder: Path) -> None:
     assert len({round(r, 6) for _, _, r in seen}) > 1
 
 
+def test_an_exported_reward_model_is_a_classifier_of_transformers(trained: Path, tmp_path: Path) -> None:
+    """Loaded by transformers alone and asked through its template, it gives the scores of the run, less the head's bias."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    to = tmp_path / "rm"
+    said = call("export", str(trained), "--to", str(to))
+    assert said.code == 0 and f"--reward {to}" in said.out, said.err
+    model, tokenizer = (k.from_pretrained(to) for k in (AutoModelForSequenceClassification, AutoTokenizer))
+    prompts = [school("arithmetic").prompt(i) for i in range(4)]
+    texts = ["4", "a much longer answer than the others", "", "<think>1</think>7"]
+    want = LearnedReward(str(trained)).texts(prompts, texts)[0]
+    got = []
+    for prompt, text in zip(prompts, texts, strict=True):
+        whole = tokenizer.apply_chat_template([*prompt.content, {"role": "assistant", "content": text}], tokenize=False)
+        with torch.no_grad():
+            ids = tokenizer(whole, add_special_tokens=False, return_tensors="pt")
+            got.append(float(model(**ids).logits) + model.config.score_bias)
+    assert model.config.score_bias != 0 and "score_bias" in said.out  # the centring of scores moves it
+    assert got == pytest.approx(want, abs=1e-5) and max(want) - min(want) > 1e-3
+    assert LearnedReward(str(to)).texts(prompts, texts)[0] == pytest.approx(want, abs=1e-5)  # and as a reward, whole
+    assert "AutoModelForSequenceClassification" in (to / "README.md").read_text()
+    said = call("export", str(trained), "--to", str(tmp_path / "x"), "--format", "gguf")
+    assert said.code == 2 and "a reward model is exported whole" in said.err
+
+
 def test_batches_change_no_score(classifier: Path) -> None:
     prompts = [school("arithmetic").prompt(i) for i in range(5)]
     texts = ["4", "a much longer answer than the others", "", "7", "8 8 8"]

@@ -60,7 +60,6 @@ GENERAL = {
     "decoding/best_of_n": "a decoder that anybody may name",
     "evals/overoptimisation": "gold against proxy, for any reward model",
     "evals/policy_report": "a report on any policy trained by RLHF",
-    "evals/reward_model": "accuracy and calibration of any reward model",
 }
 
 

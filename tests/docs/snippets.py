@@ -28,7 +28,7 @@ PAGES = [
     ROOT / "docs/metrics.md",
     *sorted((ROOT / "docs/tutorials").glob("*.md")),
 ]
-LANGUAGES = ("bash", "python", "json", "text")
+LANGUAGES = ("bash", "python", "json", "toml", "text")
 AT_MOST = {"steps": 2, "prompts": 2, "eval_problems": 4}
 ANSWERS, TOKENS = 4, 16
 _FENCE = re.compile(r"^(?P<ticks>````?)(\w*)([^`\n]*)\n(.*?)^(?P=ticks)$", re.MULTILINE | re.DOTALL)

@@ -11,8 +11,9 @@ from claims.worlds.service import serving
 from posttrain.core.errors import UserError
 from posttrain.core.registry import find
 from posttrain.core.types import Prompt
+from posttrain.policies.chat_api import retry_after
 from posttrain.rewards.runtime.score import RewardSum
-from posttrain.rewards.scorers.http_scorer import parse, retry_after
+from posttrain.rewards.scorers.http_scorer import parse
 
 
 class Service:

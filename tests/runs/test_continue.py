@@ -80,7 +80,7 @@ def test_a_run_that_is_continued_is_not_at_its_end(tmp_path: Path) -> None:
 def test_a_schedule_that_falls_is_extended_only_when_asked(tmp_path: Path) -> None:
     small(tmp_path)
     with pytest.raises(
-        UserError, match=r"falls to 0 there \(schedule linear\); add --extend-schedule .* --model .*small"
+        UserError, match=r"has fallen by then \(schedule linear\); add --extend-schedule .* --model .*small"
     ):
         small(tmp_path, steps=4)
     assert small(tmp_path, steps=4, extend_schedule=True)["steps"] == 4
@@ -177,6 +177,52 @@ def test_the_best_checkpoint_is_kept_and_loaded(tmp_path: Path, monkeypatch: pyt
         load_trained(find_trained("small@train-000003", tmp_path), build.load_policy)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("moment", range(4))
+def test_the_best_checkpoint_after_a_kill_is_that_of_a_whole_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    """Scores 0.2, 0.9, 0.5: stopped before or after the first or the second best is written or the older one removed."""
+    from posttrain.runs import best
+
+    def scored(name: str) -> None:
+        scores = {0: 0.2, 1: 0.9, 2: 0.5}
+        real = Run.keep_best
+        monkeypatch.setattr(Run, "keep_best", lambda run, loop, step, _: real(run, loop, step, scores[step]))
+        try:
+            small(tmp_path, name=name, steps=3, eval_every=1, save_every=3)
+        finally:
+            monkeypatch.setattr(Run, "keep_best", real)
+
+    scored("whole")
+    with monkeypatch.context() as patch:
+        calls = iter(range(100))
+
+        def dies(real: Any) -> Any:
+            def call(*args: Any, **more: Any) -> Any:
+                if next(calls) == moment:
+                    raise KeyboardInterrupt
+                return real(*args, **more)
+
+            return call
+
+        patch.setattr(best, "write", dies(best.write))
+        patch.setattr(best, "prune", dies(best.prune))
+        with pytest.raises(KeyboardInterrupt):
+            scored("killed")
+    scored("killed")
+    found = [best_of(tmp_path / name, "train") for name in ("whole", "killed")]
+    assert found[0] == found[1] == best.Best(1, 0.9)
+    assert all(
+        torch.equal(x, weights_of_best(tmp_path / "whole")[k]) for k, x in weights_of_best(tmp_path / "killed").items()
+    )
+
+
+def weights_of_best(folder: Path) -> dict[str, torch.Tensor]:
+    found = newest(folder / "best", "train")
+    assert found is not None
+    return found.tables["weights"]
+
+
 def test_no_best_without_evaluations(tmp_path: Path) -> None:
     assert "best" not in small(tmp_path)
     with pytest.raises(UserError, match="no held-out score was measured between its steps"):
@@ -208,7 +254,7 @@ def test_a_reward_file_and_a_reward_run_may_not_change(tmp_path: Path, monkeypat
     small(tmp_path, **how, fresh=True)
 
 
-def test_inputs_of_a_reward_that_is_a_run(tmp_path: Path) -> None:
+def test_inputs_of_a_reward_that_is_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from posttrain.runs.inputs import inputs
 
     def train_reward_model(steps: int) -> None:
@@ -226,7 +272,10 @@ def test_inputs_of_a_reward_that_is_a_run(tmp_path: Path) -> None:
 
     train_reward_model(1)
     first = inputs(f"0.5*length + {tmp_path}/rm")
-    assert list(first) == [f"{tmp_path}/rm"] == list(inputs(f"ensemble(scorers='{tmp_path}/rm')"))
+    assert list(first) == [f"{tmp_path}/rm"] == list(inputs(f"win_rate(judge='length + {tmp_path}/rm')"))
+    monkeypatch.chdir(tmp_path)
+    assert list(inputs("0.5*length + rm")) == ["rm"] == list(inputs("'rm' + length(unit='characters')"))
+    assert inputs("numeric + 0.2*format") == {} == inputs("")
     assert inputs(f"0.5*length + {tmp_path}/rm") == first
     train_reward_model(2)
     assert inputs(f"0.5*length + {tmp_path}/rm") != first

@@ -64,6 +64,18 @@ def test_a_run_whose_database_is_gone_does_not_go_on_without_its_past(tmp_path: 
     assert small(tmp_path, steps=1, fresh=True)["steps"] == 1
 
 
+@pytest.mark.parametrize("what", ["empty", "older"])
+def test_a_database_that_knows_less_than_the_checkpoint_is_not_gone_on_with(tmp_path: Path, what: str) -> None:
+    small(tmp_path, steps=1, schedule="constant")
+    older = (tmp_path / "small/run.sqlite").read_bytes()
+    small(tmp_path, steps=2, schedule="constant")
+    for file in (tmp_path / "small").glob("run.sqlite*"):
+        file.unlink()
+    (tmp_path / "small/run.sqlite").write_bytes(older if what == "older" else b"")
+    with pytest.raises(UserError, match=r"run.sqlite of .*small has [01] steps of train, and its checkpoint 2"):
+        small(tmp_path, steps=2, schedule="constant")
+
+
 def test_a_process_that_copies_its_own_folder_keeps_the_lock(tmp_path: Path) -> None:
     """With a POSIX lock, closing any descriptor of the file would let go of it."""
     code = (

@@ -170,10 +170,41 @@ def test_the_figures_of_all_answers_are_kept_and_sorted(tmp_path: Path) -> None:
         assert len(store.rollouts()) == 2 and len(store.scores()) == 6 and store.made("train") == {0: 6}
         assert [s["total"] for s in store.scores(order="best", limit=2)] == [0.9, 0.5]
         assert [s["total"] for s in store.scores(order="worst", limit=2)] == [0.1, 0.2]
-        assert [s["sample_index"] for s in store.scores(failed=1)] == [2]
+        assert [s["sample_index"] for s in store.scores(failed=1)] == [2] and len(store.scores(failed=0)) == 5
+        later = groups(1, 1, 0.7)
+        store.log("later", 0, {}, later, 0.0)
+        assert [s["total"] for s in store.scores(order="best", limit=2)] == [0.9, 0.7]
+        store.forget("later", 0)
         assert len(store.scores(prompt_id="p1")) == 3
         store.log("train", 1, {}, groups(), 0.0, limit=0)
         assert len(store.scores()) == 6 and store.made("train") == {0: 6, 1: 6}
+
+
+@pytest.mark.parametrize(
+    ("query", "index"),
+    [
+        ({"phase": "train", "order": "best", "limit": 5}, "rollouts_total"),
+        ({"prompt_id": "p1"}, "rollouts_prompt"),
+        ({"failed": 1}, "rollouts_failed"),
+        ({"phase": "train", "step": 1}, "sqlite_autoindex_rollouts_1"),
+    ],
+)
+def test_half_a_million_answers_are_not_scanned(tmp_path: Path, query: dict, index: str) -> None:
+    with Store(tmp_path / "run.sqlite") as store:
+        asked: list[str] = []
+        store.db.set_trace_callback(asked.append)
+        store.scores(**query)
+        store.db.set_trace_callback(None)
+        plan = " ".join(row["detail"] for row in store.db.execute(f"EXPLAIN QUERY PLAN {asked[-1]}"))
+        assert index in plan, plan
+
+
+def test_a_prompt_without_answers_is_no_row(tmp_path: Path) -> None:
+    with Store(tmp_path / "run.sqlite") as store:
+        some = groups(3, 2)
+        some[0].rollouts, some[2].rollouts = [], []
+        store.log("train", 0, {}, some, 0.0)
+        assert [(r["group_index"], r["prompt"]) for r in store.rollouts()] == [(1, "question 1"), (1, "question 1")]
 
 
 def test_repetition_is_the_share_of_fourgrams_that_came_before(tmp_path: Path) -> None:

@@ -22,6 +22,5 @@ def policy() -> Any:
 def server(policy: Any) -> Iterator[Server]:
     started = start(Service(policy, "pocket"))
     yield started
-    started.shutdown()
-    started.server_close()
+    started.stop()
     started.service.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import threading
 import time
 from typing import Any
 
@@ -18,14 +17,12 @@ SAM = "Sam has 3 apples and buys 4 more. How many apples does Sam have? Think fi
 
 
 def start(service: Service, **how: Any) -> Server:
-    server = Server(service, port=0, **how)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    return server
+    return Server(service, port=0, **how).start()
 
 
 def call(server: Server, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, Any]:
     """(status, JSON) of one request; a body is POSTed."""
-    link = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    link = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     raw = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
     link.request("GET" if body is None else "POST", path, raw, headers or {})
     answer = link.getresponse()
@@ -45,7 +42,7 @@ def said(answer: dict[str, Any]) -> list[str]:
 
 
 def events(server: Server, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-    link = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    link = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     link.request("POST", path, json.dumps(body | {"stream": True}).encode())
     answer = link.getresponse()
     assert answer.status == 200 and answer.headers["Content-Type"] == "text/event-stream"

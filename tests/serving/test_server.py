@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 from typing import Any
 
@@ -13,12 +14,13 @@ from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
 from posttrain.models.sampling import generate
-from posttrain.serving import server as server_file
+from posttrain.serving import limits
+from posttrain.serving.app import loopback
 from posttrain.serving.detokenize import Detokenizer, StopStrings, stable_text
 from posttrain.serving.openai import parse_request
 from posttrain.serving.queue import Queue
 from posttrain.serving.request import Request
-from posttrain.serving.server import Server, loopback
+from posttrain.serving.server import Server
 from tests.serving.serving import SAM, SUM, call, chat, events, said, slow, start
 
 # ---- answers
@@ -113,7 +115,11 @@ def test_chunks_come_as_they_are_generated(server: Server, monkeypatch: pytest.M
     reply = server.service.submit(
         parse_request({"messages": [{"role": "user", "content": SUM}], "temperature": 0, "stream": True}, "chat")
     )
-    seen = [(p, reply.request.done) for p in reply.chunks() if p is not None]
+
+    async def read() -> list[tuple[dict[str, Any], bool]]:
+        return [(p, reply.request.done) async for p in reply.chunks()]
+
+    seen = asyncio.run(read())
     early = [p for p, done in seen if not done and p["choices"][0]["delta"].get("content")]
     assert len(early) > 5
 
@@ -166,6 +172,28 @@ def test_stable_text_by_hand() -> None:
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": 3}]}, 400, "must be a string"),
         ("/v1/completions", {"prompt": "a", "temprature": 1}, 400, "did you mean 'temperature'?"),
         ("/v1/completions", {"prompt": "a", "tools": [{}]}, 400, "tools is not supported"),
+        (
+            "/v1/completions",
+            {"prompt": "a", "top_k": 2**63},
+            400,
+            "top_k is 9223372036854775808; expected a whole number",
+        ),
+        ("/v1/completions", {"prompt": "a", "temperature": 10**400}, 400, "expected a number"),
+        ("/v1/completions", {"prompt": "a", "temperature": 1e300}, 400, "temperature is 1e+300; expected 0 to 100"),
+        ("/v1/completions", {"prompt": "a", "n": 10**6}, 400, "1,000,000 answers in one request"),
+        ("/v1/completions", {"prompt": "a", "seed": 2**63}, 400, "seed is 9223372036854775808"),
+        ("/v1/completions", {"prompt": ["a"] * 50_000}, 400, "50,000 answers in one request"),
+        ("/v1/completions", {"prompt": "a" * 40_000}, 400, "room for 1,024 tokens, so at most 32,768 are read"),
+        ("/v1/completions", {"prompt": [1] * 40_000}, 400, "a prompt of 40,000 characters"),
+        ("/v1/completions", {"prompt": "a", "x" * 100_000: 1}, 400, "no field named"),
+        ("/v1/completions", {"prompt": "a", "model": "x" * 100_000}, 404, "no model named"),
+        ("/v1/completions", {"prompt": "a", "stop": ["x"] * 17}, 400, "at most 16 strings"),
+        ("/v1/completions", {"prompt": "a", "suffix": ["x" * 9] * 9_999}, 400, "suffix is not supported"),
+        ("/v1/completions", b'{"prompt": "\\ud800"}', 400, "cannot be written for this model"),
+        ("/v1/completions", b'{"prompt": ' + b"[" * 5_000, 400, "not JSON"),
+        ("/v1/completions", b'{"seed": ' + b"9" * 5_000 + b"}", 400, "not JSON"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": ""}] * 2_000}, 400, "2,000 messages"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a" * 40_000}]}, 400, "so at most 32,768"),
         ("/v1/completions", {"prompt": "a", "max_tokens": 0}, 400, "max_tokens is 0"),
         ("/v1/completions", {"prompt": "a", "max_tokens": True}, 400, "expected a whole number"),
         ("/v1/completions", {"prompt": "a", "temperature": -1}, 400, "temperature is -1.0"),
@@ -190,10 +218,16 @@ def test_mistakes(server: Server, path: str, body: Any, status: int, words: str)
     assert set(answer["error"]) == {"message", "type", "param", "code"}
 
 
-def test_a_large_body_is_not_read(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_file, "MAX_BODY_BYTES", 100)
-    status, told = call(server, "/v1/completions", {"prompt": "a" * 200})
-    assert status == 413 and "at most 100" in told["error"]["message"]
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_large_body_is_not_read(server: Server, monkeypatch: pytest.MonkeyPatch, chunked: bool) -> None:
+    monkeypatch.setattr(limits, "BODY_BYTES", 100)
+    monkeypatch.setattr(limits, "BYTES_PER_TOKEN", 0)
+    link = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    body = b'{"prompt": "' + b"a" * 200 + b'"}'
+    link.request("POST", "/v1/completions", iter([body]) if chunked else body)
+    answer = link.getresponse()
+    assert answer.status == 413 and b"more than 100 bytes" in answer.read()
+    assert answer.headers["Connection"] == "close"
 
 
 def test_models_and_health(server: Server) -> None:
@@ -203,7 +237,7 @@ def test_models_and_health(server: Server) -> None:
 
 
 def test_connections_are_kept(server: Server) -> None:
-    link = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    link = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     for body in (b"{", b'{"prompt": "a", "max_tokens": 1}', b"{}"):
         link.request("POST", "/v1/completions", body)
         answer = link.getresponse()
@@ -222,24 +256,23 @@ def test_only_loopback_without_a_key(server: Server) -> None:
 
 
 def test_a_key_is_asked_for(server: Server) -> None:
-    keyed = start(server.service, key="s3cret")
+    keyed = start(server.service, key="s3crét")
     try:
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "s3cre"}):
             status, told = call(keyed, "/v1/models", headers=headers)
             assert status == 401 and told["error"]["code"] == "invalid_api_key"
-        good = {"Authorization": "Bearer s3cret"}
+        good = {"Authorization": "Bearer s3crét".encode().decode("latin-1")}  # the bytes of its UTF-8
         assert call(keyed, "/v1/models", headers=good | {"Host": "other.example"})[0] == 200
         assert call(keyed, "/v1/completions", {"prompt": "a", "max_tokens": 1})[0] == 401
         assert call(keyed, "/v1/completions", {"prompt": "a", "max_tokens": 1}, good)[0] == 200
         assert call(keyed, "/health")[0] == 200
     finally:
-        keyed.shutdown()
-        keyed.server_close()
+        keyed.stop()
 
 
 def test_a_port_that_is_taken_is_a_sentence(server: Server) -> None:
     with pytest.raises(UserError, match="use another --port"):
-        Server(server.service, port=server.server_port)
+        Server(server.service, port=server.port)
 
 
 def test_closing_twice_and_submitting_after(policy: Any) -> None:

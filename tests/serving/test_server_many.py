@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from posttrain.inference.pages import Pages
 from posttrain.policies.load import load_model
-from posttrain.serving.backends import PlainBackend
+from posttrain.serving.backends import NativeBackend, PlainBackend
 from posttrain.serving.queue import Queue
 from posttrain.serving.server import Server
 from posttrain.serving.service import Service
@@ -44,34 +46,33 @@ def test_a_longer_request_than_there_is_room_for(policy: Any) -> None:
             assert said(first.result()) == said(second.result())
         assert service.queue.backend.engine.slots.length > 1500
     finally:
-        server.shutdown()
-        server.server_close()
+        server.stop()
         service.close()
 
 
 def test_a_client_that_hangs_up_leaves_room_for_others(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """12 answers of 900 tokens in 8 slots, at 50 ms per token: over a minute. Once the client disconnects the queue is
+    """40 answers of 900 tokens in 32 slots, at 50 ms per token: over a minute. Once the client disconnects the queue is
     empty within seconds, of running and of waiting jobs."""
     body = {
         "prompt": "<|user|>Count",
         "max_tokens": 900,
         "temperature": 8.0,
-        "n": 12,
+        "n": 40,
         "seed": 3,
         "stop": "\u20ac\u20ac",
     }
     queue = server.service.queue
     slow(monkeypatch, server.service)
     for stream in (True, False):
-        link = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+        link = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
         link.request("POST", "/v1/completions", json.dumps(body | {"stream": stream}).encode())
         if stream:
-            assert link.getresponse().fp.readline().startswith(b"data: ")
+            assert link.getresponse().readline().startswith(b"data: ")
         before = time.monotonic()
         while not queue.load and time.monotonic() < before + 10:
             time.sleep(0.01)
         assert queue.load
-        assert link.sock is None or link.sock.shutdown(socket.SHUT_RDWR) is None
+        link.sock.shutdown(socket.SHUT_RDWR)
         link.close()
         before = time.monotonic()
         while queue.load and time.monotonic() < before + 20:
@@ -82,6 +83,14 @@ def test_a_client_that_hangs_up_leaves_room_for_others(server: Server, monkeypat
     assert said(chat(server, temperature=0)) == said(chat(server, temperature=0))
 
 
+def test_slots_are_as_many_as_memory_allows(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Pages.bytes_per_page(policy.model, 1024)
+    for memory, slots, length in ((4 * 10 * one, 10, 1024), (4 * 3 * one, 8, 1024), (4 * 10**9 * one, 32, 1024)):
+        monkeypatch.setattr(os, "sysconf", lambda name, m=memory: m if name == "SC_PHYS_PAGES" else 1)
+        backend = NativeBackend(policy)
+        assert backend.slots == slots and backend.max_model_len == length
+
+
 def test_a_full_queue_is_503_and_an_impossible_request_400(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     service = Service(policy, "pocket", slots=1, max_queued=2)
     server = start(service)
@@ -89,7 +98,7 @@ def test_a_full_queue_is_503_and_an_impossible_request_400(policy: Any, monkeypa
     body = {"prompt": "<|user|>Count", "max_tokens": 900, "temperature": 8.0, "seed": 3, "n": 2}
     try:
         assert call(server, "/v1/completions", body | {"n": 3})[0] == 400
-        link = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+        link = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
         link.request("POST", "/v1/completions", json.dumps(body).encode())
         while not service.queue.load:
             time.sleep(0.01)
@@ -99,8 +108,7 @@ def test_a_full_queue_is_503_and_an_impossible_request_400(policy: Any, monkeypa
         assert link.getresponse().status == 503
         link.close()
     finally:
-        server.shutdown()
-        server.server_close()
+        server.stop()
 
 
 def test_a_fault_of_the_engine_ends_no_server(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,8 +123,7 @@ def test_a_fault_of_the_engine_ends_no_server(policy: Any, monkeypatch: pytest.M
             assert status == 500 and "ZeroDivisionError" in told["error"]["message"]
         assert call(server, "/v1/completions", body)[0] == 200 and call(server, "/health")[1]["answers"] == 0
     finally:
-        server.shutdown()
-        server.server_close()
+        server.stop()
         service.close()
 
 
@@ -140,6 +147,5 @@ def test_other_models_are_served_one_by_one(policy: Any, server: Server) -> None
         )
         assert joined == said(chat(server, temperature=0))[0]
     finally:
-        other.shutdown()
-        other.server_close()
+        other.stop()
         service.close()

@@ -55,7 +55,7 @@ def test_a_value_comes_back_as_one_of_its_two_levels_and_right_on_average(signed
     total = torch.zeros_like(x)
     for seed in range(400):
         code, scale = pack(x, signed, draw(seed))
-        back = unpack(code, scale, signed, x.shape)
+        back = unpack(code, scale, signed)
         near = x.abs() > 1e-5
         assert code.dtype is torch.uint8 and len(scale) == 4 and bool((back.sign() == x.sign())[near].all())
         assert float((back / x)[near].max()) < ratio * 1.0001 and float((x / back)[near].max()) < ratio * 1.0001
@@ -91,6 +91,22 @@ def test_it_learns_as_adamw_does_with_a_quarter_of_the_state() -> None:
     (exact, whole), (ours, bytes) = loss_after(adamw), loss_after(adamw_8bit)
     assert whole == pytest.approx(8, abs=0.01) and bytes == pytest.approx(2 + 8 / 256, abs=0.01)
     assert ours < 0.05 and ours < 2 * exact + 0.01
+
+
+def test_pieces_make_no_difference_but_of_the_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor of 20 blocks and a bit, also one whose memory is transposed: every piece uses the scales of its own blocks."""
+    out = []
+    for piece in (1 << 22, 512):
+        monkeypatch.setattr("posttrain.weights.adamw_8bit._PIECE", piece)
+        w = nn.Parameter(torch.zeros(71, 73).t())
+        step = adamw_8bit([("w", w)], lr=0.1)
+        for k in range(3):
+            w.grad = torch.randn(73, 71, generator=draw(k)) * torch.logspace(-3, 3, 73).unsqueeze(1)
+            step.step()
+        out.append((w.detach().clone(), step.state[w]["m_scale"]))
+    assert len(out[0][1]) == -(-71 * 73 // 256)
+    torch.testing.assert_close(out[0][1], out[1][1], rtol=0.12, atol=0)  # a level is 11.6%
+    torch.testing.assert_close(out[0][0], out[1][0], rtol=0, atol=0.06)
 
 
 def learner() -> Learner:

@@ -121,6 +121,7 @@ class RewardSum(BaseScorer):
             else:
                 found[name] = ask(reward)
             reports.append(report_of(name, found[name], time.perf_counter() - began))
+            reports[-1].counts = getattr(reward, "spent", {})
         return [{name: outcomes[i] for name, outcomes in found.items()} for i in range(n)], reports
 
     def _begin(self, name: str, reward: Any, answers: Answers) -> Callable[[], list[Outcome]] | None:

@@ -36,6 +36,7 @@ class RewardReport:
     seconds: float = 0.0
     error: str = ""  # the first failure
     where: str = ""  # the last line of its traceback
+    counts: dict[str, float] = field(default_factory=dict)  # what it cost: requests, tokens
 
 
 @dataclass
@@ -69,6 +70,7 @@ class ScoreReport:
         out = {"reward/masked": float(self.masked)}
         for r in self.rewards:
             out |= {f"reward/{r.name}/mean": r.mean, f"reward/{r.name}/failed": float(r.failed)}
+            out |= {f"reward/{r.name}/{key}": value for key, value in r.counts.items()}
         return out
 
     def __str__(self) -> str:
@@ -108,9 +110,14 @@ class BaseScorer:
     inner: Any = None
     reported: tuple[str, ...] = ()
     by_name: ClassVar[Mapping[str, str]] = {}
+    spent: dict[str, float] = {}  # what the last scoring cost
 
     def verdicts(self, groups: list[Group]) -> Sequence[Verdict]:
         raise NotImplementedError(f"{type(self).__name__} must say what answers are worth")
+
+    def counts(self) -> dict[str, float]:
+        """What scoring has cost since this was last asked (requests, tokens), for the metrics of a step."""
+        return {}
 
     def score(self, groups: list[Group]) -> ScoreReport:
         """Write the verdicts into the answers and return a report."""
@@ -119,6 +126,9 @@ class BaseScorer:
         verdicts = self.verdicts(groups)
         seconds = time.perf_counter() - began
         own = [report_of(name, [v.parts.get(name) for v in verdicts], seconds) for name in self.reported]
+        self.spent = self.counts()
+        if own:
+            own[0].counts = self.spent
         return self.written(groups, verdicts, [*first, *own], began)
 
     def written(

@@ -52,6 +52,7 @@ class Classifier:
         if tokenizer.pad_token_id is not None and model.config.pad_token_id is None:
             model.config.pad_token_id = tokenizer.pad_token_id
         self.pad = model.config.pad_token_id
+        self.bias = float(getattr(model.config, "score_bias", None) or 0.0)  # of a head that was trained here
 
     def encode(self, prompt: Prompt, text: str) -> list[int]:
         """The dialogue in the model's own template; without one, question and answer as its tokenizer joins two texts."""
@@ -75,7 +76,7 @@ class Classifier:
             device = self.model.device
             logits_B1 = self.model(input_ids=ids_BT.to(device), attention_mask=mask_BT.to(device)).logits
             for i, x in zip(index, logits_B1.float().squeeze(-1).tolist(), strict=True):
-                out[i] = x
+                out[i] = x + self.bias
         return out
 
     def pieces(self, rows: list[list[int]]) -> list[list[int]]:

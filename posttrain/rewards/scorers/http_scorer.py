@@ -11,24 +11,17 @@ import urllib.error
 import urllib.request
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from posttrain.core.errors import UserError
 from posttrain.core.registry import reward
 from posttrain.core.types import Prompt
+from posttrain.policies.chat_api import Stay, retriable, retry_after
 
 _LIMIT = 16 * 2**20  # bytes of an answer that are read
 
 
 class Down(Exception):
     """The service did not answer, and will not be asked again for a while."""
-
-
-class _Stay(urllib.request.HTTPRedirectHandler):
-    """A redirect would carry the token to another address."""
-
-    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        return None
 
 
 @reward(title="HTTP scorer", paper="arXiv:2503.08716")
@@ -62,7 +55,7 @@ class http_scorer:
         self.requests, self.hits, self.failed = 0, 0, 0  # sent, answered from memory, given up
         self._in_a_row, self._closed_until, self._next = 0, -math.inf, -math.inf
         self._lock = threading.Lock()  # a call that came too late for its step may still be running
-        self._open = urllib.request.build_opener(_Stay)
+        self._open = urllib.request.build_opener(Stay)
 
     def __call__(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
         keys = [(p.last, t) for p, t in zip(prompts, texts, strict=True)]
@@ -129,17 +122,6 @@ def parse(body: bytes, n: int) -> list[float]:
     if not isinstance(scores, list) or len(scores) != n:
         raise ValueError(f"expected {n} scores")
     return [float(x) if isinstance(x, int | float) and math.isfinite(x) else math.nan for x in scores]
-
-
-def retriable(error: Exception) -> bool:
-    """Whether to retry: no response, an invalid one, too many requests, a server error."""
-    return not isinstance(error, urllib.error.HTTPError) or error.code == 429 or error.code >= 500
-
-
-def retry_after(error: Exception) -> float:
-    """The seconds that the service asks for, at most a minute; 0 where it says nothing."""
-    told = error.headers.get("Retry-After", "") if isinstance(error, urllib.error.HTTPError) and error.headers else ""
-    return min(float(told), 60.0) if told.isdigit() else 0.0
 
 
 def ready(url: str = "", token_env: str = "", **_: object) -> None:

@@ -4,6 +4,7 @@ numeric, length(target=9)                 a registered rule
 mine.py:polite                            a function of the user's (rewards/runtime/conventions.py)
 runs/NAME, path/to/folder                 a reward model: one that a run trained, or a Hugging Face folder
 win_rate(judge='mine.py:prefer')          a registered scorer; judges, rewards and scorers in it are named likewise
+judge(url='http://host/v1', rubric='...') a model behind an OpenAI-compatible API, as the judge
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 from posttrain.core.errors import UserError, nearest
 from posttrain.core.protocols import Environment
-from posttrain.core.registry import Part, find, parse, split_sum
+from posttrain.core.registry import Part, find, fold, parse, split_sum
 from posttrain.core.typed import checked, parameter_hints, shown
 from posttrain.rewards.rules.task import task
 from posttrain.rewards.runtime.file_reward import FileReward, member, try_import
@@ -85,7 +86,10 @@ def _named(name: str, how: Build) -> tuple[str, Any]:
         return made.name, made
     word, params = parse(name)
     part = find(word, "reward", "scorer")
-    return name, part.but(**params) if part.card.stage == "reward" else scorer_from(part, params, how)
+    if part.card.stage == "reward":
+        return name, part.but(**params)
+    scorer = scorer_from(part, params, how)
+    return getattr(scorer, "called", name), scorer
 
 
 def is_folder(name: str) -> bool:
@@ -133,12 +137,15 @@ def _texts(spec: str, how: Build) -> Any:
 
 
 def _judge(spec: str, how: Build) -> Any:
-    """`mine.py:prefer(prompt, a, b)` gives P(a wins); any other reward r judges by sigmoid(r_a - r_b)."""
+    """`mine.py:prefer(prompt, a, b)` and `judge(url=...)` give P(a wins); any other reward r judges by sigmoid(r_a - r_b)."""
     from posttrain.rewards.scorers.pairwise import by_score, is_judge, one_by_one
 
     file, _, name = str(spec).rpartition(":")
     if file.endswith(".py") and "+" not in spec and is_judge(fn := function_of(file, name)):
         return one_by_one(fn)
+    word, params = parse(spec) if str(spec).strip().endswith(")") else (str(spec), {})
+    if fold(word) == "judge":
+        return scorer_from(find("judge", "scorer"), {**params, "mode": "pairs"}, how).prefer  # type: ignore[attr-defined]
     return by_score(_texts(spec, how))
 
 

@@ -1,0 +1,103 @@
+"""`posttrain eval` on preference pairs: a reward model by its scores, any other model by its log-probabilities."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from posttrain.core.errors import UserError
+
+
+def holds_pairs(spec: str, data: str) -> bool:
+    """Whether a task is one of preference pairs: by name, or by the columns of the file's first row."""
+    from posttrain.core.registry import parse
+    from posttrain.environments.fields import NAMES
+    from posttrain.environments.presets import PAIRS, SHIPPED
+    from posttrain.environments.rows import read_rows
+    from posttrain.environments.task import looks_like_file
+
+    name, given = parse(spec) if spec.strip().endswith(")") else (spec.strip(), {})
+    if name.removeprefix("data/").replace("-", "_") in (*SHIPPED, *PAIRS):
+        return True
+    if not looks_like_file(name) or not Path(name).exists():
+        return False
+    file = next(iter(sorted(Path(name).glob("t*.*"))), Path(name)) if Path(name).is_dir() else Path(name)
+    row = next((r for _, r in read_rows(file) if isinstance(r, dict)), {}) if file.is_file() else {}
+    return all(field in given or any(c in row for c in NAMES[field]) for field in ("chosen", "rejected"))
+
+
+def evaluate_pairs(args: argparse.Namespace, judge: Path | None = None, policy: Any = None, config: Any = None) -> int:
+    """Accuracy, margin and calibration on pairs; `judge` is the folder of a reward model."""
+    from posttrain.evals.figures import check_column, lines
+    from posttrain.evals.pair_figures import answers_of, margins_of, pair_figures
+    from posttrain.runs.checkpoint import write_atomic
+
+    refuse(args)
+    values, trained_on = scorer_of(args, judge, policy, config)
+    pairs = pairs_of(args, args.task or trained_on, trained_on)
+    check_column(pairs, args.by)
+    margins = margins_of(values, pairs)
+    found = pair_figures(pairs, margins, judge is not None, args.by)
+    if pairs and found["failed"] == len(pairs):
+        raise UserError(f"not one of {len(pairs)} pairs has finite scores; the model is damaged, or was never trained")
+    found |= {"task": args.task or trained_on, "model": args.model or "pocket"}
+    found["scored_by"] = "the reward model" if judge is not None else "log-probability"
+    if args.save:
+        rows = [answers_of(p, m, args.by) for p, m in zip(pairs, margins, strict=True)]
+        write_atomic(Path(args.save), lines(rows))
+        print(f"every pair is in {args.save}", file=sys.stderr)
+    show(found, args.json)
+    return 0
+
+
+def scorer_of(args: argparse.Namespace, judge: Path | None, policy: Any, config: Any) -> tuple[Any, str]:
+    """A function that scores answers, and the task that the model was trained on."""
+    from posttrain.rewards.scorers.learned import values_of
+    from posttrain.runs import saved as saved  # so that a run can be read
+    from posttrain.runs.settings import read_config
+
+    if judge is None:
+        from posttrain.evals.pair_figures import log_probability
+
+        return log_probability(policy), config.task
+    trained_on = str(read_config(judge).get("task", "")) if (judge / "run.sqlite").exists() else ""
+    if not trained_on and not args.task:
+        raise UserError("say which pairs to score: --task pairs.jsonl")
+    return values_of(judge, args.device), trained_on
+
+
+def pairs_of(args: argparse.Namespace, task: str, trained_on: str) -> list[Any]:
+    """The pairs: those held out of the model's own task, all of another."""
+    from posttrain.environments.task import pair_task
+
+    env: Any = pair_task(task, args.data or None)
+    split = args.split or ("test" if task == trained_on else "all")
+    rows = [*(env.train if split != "test" else ()), *(env.test if split != "train" else ())]
+    if not rows:
+        raise UserError(f"{task} has no {split} pairs; use --split all")
+    return rows[: args.problems]
+
+
+def refuse(args: argparse.Namespace) -> None:
+    """Options of answers mean nothing for pairs."""
+    for name in ("reward", "rollout", "temperature", "max_tokens", "url"):
+        if getattr(args, name) is not None:
+            raise UserError(f"--{name.replace('_', '-')} is for answers that a model writes; pairs are written already")
+    if args.num_generations > 1:
+        raise UserError("--num-generations is for answers that a model writes; pairs are written already")
+
+
+def show(found: dict[str, Any], as_json: bool) -> None:
+    from posttrain.commands.eval import strict
+
+    if as_json:
+        print(json.dumps(strict(found)))
+        return
+    from rich.console import Console
+
+    from posttrain.view.eval_tables import pair_tables
+
+    pair_tables(Console(highlight=False), found)

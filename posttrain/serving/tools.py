@@ -1,0 +1,134 @@
+"""Calls of tools: how a model writes them, read from its chat template, and how they are found in what it says.
+
+Two forms are understood: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` (Hermes, Qwen), any number of them among text,
+and one JSON object `{"name": ..., "parameters": {...}}` as the whole answer (Llama 3). What does not parse stays text.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from posttrain.serving.detokenize import stable_text
+from posttrain.serving.limits import ApiError
+
+PYTHON_TAG = "<|python_tag|>"  # Llama 3 may write it before a call
+
+
+@dataclass(frozen=True)
+class ToolFormat:
+    """How a model writes a call: between two tags, or (without tags) as its whole answer."""
+
+    open: str
+    close: str
+    arguments: str  # the name of the field that holds them
+
+
+HERMES = ToolFormat("<tool_call>", "</tool_call>", "arguments")
+LLAMA = ToolFormat("", "", "parameters")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call that a model has made."""
+
+    id: str
+    name: str
+    arguments: str  # JSON
+
+    def body(self) -> dict[str, Any]:
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
+
+
+def format_of(template: str | None) -> ToolFormat:
+    """The form that a model's chat template teaches."""
+    if template and HERMES.open in template:
+        return HERMES
+    if template and '"parameters"' in template and ("ipython" in template or PYTHON_TAG in template):
+        return LLAMA
+    told = "this model's chat template writes calls of tools in no form that is understood here (Hermes, Qwen, Llama 3)"
+    raise ApiError(400, f"{told}; leave tools out", "tools", "unsupported_parameter")
+
+
+def forced_call(tools: Sequence[dict[str, Any]], name: str, form: ToolFormat) -> dict[str, Any]:
+    """The JSON schema of a call of one of the tools, or of the one named; definitions that theirs refer to come along."""
+    choices, definitions = [], dict[str, dict[str, Any]]()
+    for function in (t["function"] for t in tools if name in ("", t["function"]["name"])):
+        schema = dict(function["parameters"])
+        for word in ("$defs", "definitions"):
+            for key, value in (schema.pop(word, None) or {}).items():
+                if definitions.setdefault(word, {}).setdefault(key, value) != value:
+                    raise ApiError(400, f"two tools define {key!r} in different ways; rename one", "tools")
+        fields = {"name": {"const": function["name"]}, form.arguments: schema}
+        choices.append({"type": "object", "properties": fields, "required": [*fields], "additionalProperties": False})
+    return {"anyOf": choices, **definitions}
+
+
+class ToolParser:
+    """Splits an answer into text and calls as it comes; text that may become a call, and space around calls, is held back."""
+
+    def __init__(self, form: ToolFormat, names: Collection[str]) -> None:
+        self.form, self.names = form, names
+        self.at = 0  # characters that are dealt with
+        self.space = ""  # the white space after the text so far: shown if more text follows, left out before a call
+        self.any = False  # a call has been found
+
+    def feed(self, text: str, done: bool) -> tuple[str, list[Call]]:
+        """The new text and the new calls in an answer of which `text` is all that is known."""
+        said, calls = (self._tagged if self.form.open else self._whole)(text, done)
+        self.any = self.any or bool(calls)
+        kept = said if done and not self.any else said.rstrip()  # an answer without calls is left as it is
+        self.space = said[len(kept) :]
+        return kept, calls
+
+    def _tagged(self, text: str, done: bool) -> tuple[str, list[Call]]:
+        said, calls = self.space, list[Call]()
+        while True:
+            start = text.find(self.form.open, self.at)
+            if start < 0:
+                rest = text[self.at :] if done else stable_text(text[self.at :], [self.form.open])
+                self.at += len(rest)
+                return said + rest, calls
+            said += text[self.at : start]
+            self.at = start
+            end = text.find(self.form.close, start)
+            if end < 0 and not done:
+                return said, calls
+            call = self._parse(text[start + len(self.form.open) : end if end >= 0 else None])
+            self.at = end + len(self.form.close) if end >= 0 else len(text)
+            if call is None:
+                said += text[start : self.at]
+            else:
+                said = said.rstrip()
+                calls.append(call)
+
+    def _whole(self, text: str, done: bool) -> tuple[str, list[Call]]:
+        begin = text.lstrip()
+        if (
+            not done
+            and not self.at
+            and (not begin or begin[0] == "{" or PYTHON_TAG.startswith(begin[: len(PYTHON_TAG)]))
+        ):
+            return "", []
+        call = self._parse(begin.removeprefix(PYTHON_TAG)) if not self.at else None
+        said, self.at = ("" if call else self.space + text[self.at :]), len(text)
+        return said, [call] if call else []
+
+    def _parse(self, text: str) -> Call | None:
+        try:
+            found = json.loads(text, parse_constant=_refuse)
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(found, dict) or found.get("name") not in self.names:
+            return None
+        arguments = found.get("arguments", found.get("parameters", {}))
+        if not isinstance(arguments, dict):
+            return None
+        return Call(f"call_{uuid.uuid4().hex[:24]}", found["name"], json.dumps(arguments, ensure_ascii=False))
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")

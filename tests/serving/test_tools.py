@@ -1,0 +1,256 @@
+"""Tools: prompts as the model's template writes them, calls found in what it says, whole and in chunks of any size."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from posttrain.serving.limits import ApiError
+from posttrain.serving.messages import tools as given_tools
+from posttrain.serving.openai import parse_request
+from posttrain.serving.server import Server
+from posttrain.serving.service import Service, hidden_ids
+from posttrain.serving.tools import HERMES, LLAMA, Call, ToolFormat, ToolParser, forced_call, format_of
+from tests.serving.serving import SUM, call, events, start
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather of a city",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"enum": ["Oslo", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+            "required": ["city", "days"],
+            "additionalProperties": False,
+        },
+    },
+}
+CLOCK = {"type": "function", "function": {"name": "clock"}}
+TEMPLATE = (
+    "{% if tools %}<|system|>Call with <tool_call>:{% for t in tools %} {{ t | tojson }}{% endfor %}<|end|>{% endif %}"
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% for c in m.tool_calls or [] %}"
+    "<tool_call>{{ {'name': c.function.name, 'arguments': c.function.arguments} | tojson }}</tool_call>{% endfor %}"
+    "<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+ASK = {"messages": [{"role": "user", "content": SUM}], "temperature": 0}
+
+
+# ---- finding calls
+
+ONE = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+TWO = '<tool_call>{"name": "clock", "arguments": {}}</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "said", "calls"),
+    [
+        (HERMES, ONE, "", [("weather", {"city": "Oslo"})]),
+        (HERMES, f"I look.\n{ONE}\n{TWO}\n", "I look.", [("weather", {"city": "Oslo"}), ("clock", {})]),
+        (HERMES, f"A\n\n{TWO} then B ", "A then B", [("clock", {})]),
+        (HERMES, "  no call < here <tool> \n", "  no call < here <tool> \n", []),
+        (HERMES, "<tool_call>{broken</tool_call> x", "<tool_call>{broken</tool_call> x", []),
+        (HERMES, '<tool_call>{"name": "other"}</tool_call>', '<tool_call>{"name": "other"}</tool_call>', []),
+        (HERMES, '<tool_call>{"name": "clock", "arguments": {"x": NaN}}', '<tool_call>{"name": "clock", "arguments": {"x": NaN}}', []),
+        (HERMES, '<tool_call>{"name": "clock"}', "", [("clock", {})]),  # the answer ended before the tag
+        (HERMES, '<tool_call>{"name": "clo', '<tool_call>{"name": "clo', []),  # cut off: text, not lost
+        (HERMES, "", "", []),
+        (LLAMA, '{"name": "weather", "parameters": {"city": "né"}}', "", [("weather", {"city": "né"})]),
+        (LLAMA, ' <|python_tag|>{"name": "clock", "parameters": {}}', "", [("clock", {})]),
+        (LLAMA, '{"a": 1} is JSON ', '{"a": 1} is JSON ', []),
+        (LLAMA, 'So {"name": "clock", "parameters": {}}', 'So {"name": "clock", "parameters": {}}', []),
+        (LLAMA, "{{" + "[" * 2_000, "{{" + "[" * 2_000, []),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("step", [1, 7, 10_000])
+def test_calls_are_found(form: ToolFormat, text: str, said: str, calls: list[Any], step: int) -> None:
+    parser, heard, made = ToolParser(form, {"weather", "clock"}), "", list[Call]()
+    for n in [*range(0, len(text), step), len(text)]:
+        for done in (False, True)[: 1 + (n == len(text))]:
+            more, found = parser.feed(text[:n], done)
+            heard, made = heard + more, made + found
+    assert heard == said and [(c.name, json.loads(c.arguments)) for c in made] == calls
+    assert len({c.id for c in made}) == len(made)
+
+
+def test_text_is_not_held_back_longer_than_needed() -> None:
+    parser = ToolParser(HERMES, {"clock"})
+    assert parser.feed("Hello <tool", False) == ("Hello", []) and parser.feed("Hello <tools", False) == (" <tools", [])
+    assert ToolParser(LLAMA, {"clock"}).feed("Hello", False) == ("Hello", [])
+
+
+def test_the_form_is_read_from_the_template() -> None:
+    llama = '{{- "Respond in the format {"name": function name, "parameters": dictionary}" }} ... ipython'
+    assert format_of(TEMPLATE) == HERMES and format_of(llama) == LLAMA
+    for other in (None, "{{ messages }}", "[TOOL_CALLS]"):
+        with pytest.raises(ApiError, match="in no form that is understood here"):
+            format_of(other)
+
+
+def test_definitions_of_a_forced_call_come_along() -> None:
+    params = {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": {"type": "integer"}}}
+    tools = [{"type": "function", "function": {"name": name, "parameters": params}} for name in ("f", "g")]
+    tools = list(given_tools(tools))
+    schema = forced_call(tools, "", HERMES)
+    assert schema["$defs"] == params["$defs"] and len(schema["anyOf"]) == 2 and "$defs" in params
+    assert forced_call(tools, "g", LLAMA)["anyOf"][0]["required"] == ["name", "parameters"]
+    tools[1]["function"]["parameters"] = {**params, "$defs": {"A": {"type": "string"}}}
+    with pytest.raises(ApiError, match="two tools define 'A'"):
+        forced_call(tools, "", HERMES)
+
+
+def test_tags_that_are_special_tokens_are_shown(policy: Any) -> None:
+    assert hidden_ids(policy.tokenizer) == set()
+    tokenizer = copy.deepcopy(policy.tokenizer)
+    tokenizer.add_special_tokens({"additional_special_tokens": [HERMES.open, HERMES.close]})
+    hidden = hidden_ids(tokenizer)
+    assert tokenizer.eos_token_id in hidden and not hidden & {
+        *tokenizer(HERMES.open, add_special_tokens=False)["input_ids"]
+    }
+
+
+# ---- over HTTP
+
+
+@pytest.fixture(scope="module")
+def taught(policy: Any) -> Iterator[Server]:
+    """The built-in model with a template that takes tools."""
+    pupil = copy.copy(policy)
+    pupil.tokenizer = copy.deepcopy(policy.tokenizer)
+    pupil.tokenizer.chat_template = TEMPLATE
+    server = start(Service(pupil, "pocket"))
+    yield server
+    server.stop()
+    server.service.close()
+
+
+def test_a_call_that_is_required_is_made_whole_and_streamed(taught: Server) -> None:
+    body = ASK | {
+        "tools": [WEATHER, CLOCK],
+        "tool_choice": "required",
+        "temperature": 0.7,
+        "max_tokens": 300,
+        "seed": 1,
+    }
+    body |= {"tool_choice": {"type": "function", "function": {"name": "weather"}}}
+    status, answer = call(taught, "/v1/chat/completions", body)
+    assert status == 200, answer
+    choice = answer["choices"][0]
+    (made,) = choice["message"]["tool_calls"]
+    arguments = json.loads(made["function"]["arguments"])
+    assert made["function"]["name"] == "weather" and made["type"] == "function" and made["id"].startswith("call_")
+    assert arguments["city"] in ("Oslo", "Rome") and 1 <= arguments["days"] <= 9 and len(arguments) == 2
+    assert choice["message"]["content"] is None and choice["finish_reason"] == "tool_calls"
+    chunks = [c for p in events(taught, "/v1/chat/completions", body) for c in p["choices"]]
+    (streamed,) = [c["delta"]["tool_calls"] for c in chunks if "tool_calls" in c["delta"]]
+    assert streamed == [{"index": 0, **made, "id": streamed[0]["id"]}]
+    assert chunks[-1]["finish_reason"] == "tool_calls" and not any(c["delta"].get("content") for c in chunks)
+
+
+def test_any_of_the_tools_may_be_the_one(taught: Server) -> None:
+    tools = [{"type": "function", "function": {"name": name}} for name in "ab"]
+    body = ASK | {"tools": tools, "tool_choice": "required", "temperature": 3, "seed": 1, "max_tokens": 200, "n": 8}
+    choices = call(taught, "/v1/chat/completions", body)[1]["choices"]
+    calls = [c["message"]["tool_calls"][0]["function"] for c in choices]
+    assert {c["name"] for c in calls} == {"a", "b"} and {c["arguments"] for c in calls} == {"{}"}
+
+
+def test_earlier_calls_and_results_are_written_by_the_template(taught: Server) -> None:
+    earlier = {"id": "call_1", "type": "function", "function": {"name": "clock", "arguments": '{"zone": "UTC"}'}}
+    messages = [
+        {"role": "user", "content": "What time is it?"},
+        {"role": "assistant", "content": None, "tool_calls": [earlier]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "12:00"},
+    ]
+    body = {"messages": messages, "tools": [CLOCK], "max_tokens": 1, "return_token_ids": True}
+    answer = call(taught, "/v1/chat/completions", body)[1]
+    text = taught.service.decode(answer["prompt_token_ids"], special=True)
+    assert '<tool_call>{"name": "clock", "arguments": {"zone": "UTC"}}</tool_call>' in text
+    assert text.endswith("<|tool|>12:00<|end|><|assistant|>") and '"name": "clock"' in text.split("<|end|>")[0]
+    quiet = call(taught, "/v1/chat/completions", body | {"tool_choice": "none"})[1]
+    assert "Call with" not in taught.service.decode(quiet["prompt_token_ids"], special=True)
+
+
+HERMES_LIKE = (
+    "{% for t in tools or [] %}{{ t.function.name + ': ' + t.function.description }}"
+    "{% for k, v in t.function.parameters.properties | items %} {{ k }}{% endfor %}{% endfor %}<tool_call>"
+    "{% for m in messages %}{% if m.role == 'tool' %}{% if m.name is not defined %}{{ raise_exception('no name') }}{% endif %}"
+    "<{{ m.name }}>{% endif %}{{ m.content }}{% endfor %}"
+)
+
+
+def test_templates_get_what_they_take_for_granted(policy: Any) -> None:
+    """A description and parameters for every tool, and for a result the name of its tool, which OpenAI's clients do not send."""
+    pupil = copy.copy(policy)
+    pupil.tokenizer = copy.deepcopy(policy.tokenizer)
+    pupil.tokenizer.chat_template = HERMES_LIKE
+    earlier = {"id": "call_1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
+    messages = [
+        {"role": "assistant", "tool_calls": [earlier]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "12:00"},
+    ]
+    service = Service(pupil, "pocket")
+    try:
+        reply = service.submit(
+            parse_request({"messages": messages, "tools": [CLOCK, WEATHER], "max_tokens": 1}, "chat")
+        )
+        text = service.decode(reply.request.jobs[0].context.tolist(), special=True)
+        assert text == "clock: weather: The weather of a city city days<tool_call><clock>12:00"
+    finally:
+        service.close()
+
+
+def test_one_call_at_a_time(taught: Server) -> None:
+    """Without parallel calls an answer ends with its first; the tag is not needed to find it."""
+    params = parse_request(ASK | {"tools": [CLOCK], "parallel_tool_calls": False}, "chat")
+    reply = taught.service.submit(params)
+    reply.cancel()
+    text = "<tool_call>{}</tool_call> more"
+    ids = taught.service.policy.tokenizer(text, add_special_tokens=False)["input_ids"]
+    found = reply.request.jobs[0].find_stop(torch.tensor(ids))
+    assert taught.service.decode(ids[:found]).endswith("</tool_call>")
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"tools": "x"}, "expected a list of at most 128 functions"),
+        ({"tools": [CLOCK] * 129}, "expected a list of at most 128 functions"),
+        ({"tools": [{}]}, "tools[0] is {}; expected {type: 'function'"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "the name of 1 to 64 letters"),
+        ({"tools": [{"type": "function", "function": {"name": "a", "parameters": 3}}]}, "a JSON schema (an object)"),
+        ({"tools": [{"type": "function", "function": {"name": "a", "parameters": 0}}]}, "a JSON schema (an object)"),
+        ({"tools": [{"type": "function", "function": {"name": "a", "description": []}}]}, "a description, a text"),
+        ({"tools": [CLOCK, CLOCK]}, "two tools are named 'clock'"),
+        ({"tools": [{"type": "function", "function": {"name": "a", "description": "x" * 65_000}}]}, "at most 64,000"),
+        ({"tools": [CLOCK], "tool_choice": "maybe"}, "tool_choice is 'maybe'; expected none, auto, required or"),
+        ({"tool_choice": "required"}, "there are no tools; add tools"),
+        ({"tools": [CLOCK], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "none of the tools (clock)"),
+        ({"tools": [CLOCK], "response_format": {"type": "json_object"}}, "give one of them"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls must be a list of"),
+        ({"tools": [WEATHER | {"function": {"name": "w", "parameters": {"type": "foo"}}}], "tool_choice": "required"},
+         "no answer can be held to this schema"),
+    ],
+)  # fmt: skip
+def test_mistakes(taught: Server, more: dict[str, Any], words: str) -> None:
+    status, answer = call(taught, "/v1/chat/completions", ASK | more)
+    assert status == 400 and words in answer["error"]["message"]
+
+
+def test_a_model_without_tools_says_so(server: Server, policy: Any) -> None:
+    status, answer = call(server, "/v1/chat/completions", ASK | {"tools": [CLOCK]})
+    assert status == 400 and "in no form that is understood" in answer["error"]["message"]
+    mentions = copy.copy(policy)
+    mentions.tokenizer = copy.deepcopy(policy.tokenizer)
+    mentions.tokenizer.chat_template = policy.tokenizer.chat_template + "{# <tool_call> #}"
+    service = Service(mentions, "pocket")
+    try:
+        with pytest.raises(ApiError, match="has no place for tools"):
+            service.submit(parse_request(ASK | {"tools": [CLOCK]}, "chat"))
+    finally:
+        service.close()
