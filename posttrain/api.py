@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,20 +15,25 @@ from posttrain.core.identity import identity
 from posttrain.core.loop import Loop
 from posttrain.core.method import Method, find_method
 from posttrain.core.pause import Pause, Paused
+from posttrain.core.protocols import Environment
 from posttrain.core.registry import Part, find, fold, parse, parts
+from posttrain.environments.contents import contents
+from posttrain.environments.mapped import with_system_message
 from posttrain.environments.task import default_task, of_rows
 from posttrain.evals.accuracy import Score
 from posttrain.rewards.runtime.score import RewardSum, best_effort, say_once
 from posttrain.runs.best import best_of
 from posttrain.runs.build import Pieces, build_loop, environment, measure, scorer_of
 from posttrain.runs.config_file import method_changes, write_file
+from posttrain.runs.fit import fit
 from posttrain.runs.observers import observers, trace_of
 from posttrain.runs.plans import run_plan
-from posttrain.runs.refuse import refuse
+from posttrain.runs.refuse import refuse, suits
 from posttrain.runs.run import Run
 from posttrain.runs.settings import check_name, made_name
 from posttrain.runs.start import Start
 from posttrain.runs.threads import settle
+from posttrain.runs.told import left_out, understood
 from posttrain.train import train
 
 
@@ -46,19 +52,23 @@ def run_config(
     target, changes, unnamed = method_changes(config.method, method)
     if config.num_generations is not None and "n" in method.rollout.defaults():
         method = method.but(rollout=method.rollout.but(n=config.num_generations))
-    refuse(config, method, given.get("policy"))  # before anything is loaded
+    refuse(
+        config, method, None if method.scores else given.get("policy")
+    )  # before anything is loaded; a score head comes later
     config = dataclasses.replace(config, task=default_task(config.task, method.rollout.card.data))
     name = config.name or made_name(method.name, config.task.replace(" + ", "+"))
     config = dataclasses.replace(config, name=check_name(name), model=start.source or config.model)
-    env = given["env"] if "env" in given else environment(config, method)
+    env = of_given(config, given["env"]) if "env" in given else environment(config, method)
     scorer = given["scorer"] if "scorer" in given else scorer_of(config, method, env)
     inputs = start.identity(config, runs, model="policy" not in given)
     policy = given["policy"] if "policy" in given else start.policy(config, runs)
     if method.scores:
         policy = policy.as_reward_model()
     refuse(config, method, policy)
+    suits(method, env)
+    env = fit(env, policy, method, config.sampling)
     extra = {k: given[k] for k in ("source", "others") if k in given}
-    settings = to_dict(config) | {"parts": method.describe()} | objects(given) | inputs
+    settings = to_dict(config) | {"parts": method.describe()} | objects(given) | inputs | files(config, given)
     with Run(Path(runs) / config.name, settings, fresh=fresh, extend=start.extend) as store:
         threads = settle(store.folder, config.threads)
         repeated = dataclasses.replace(config, threads=threads)
@@ -69,7 +79,16 @@ def run_config(
         loop = build_loop(config, method, policy, pieces)
         loop.role = "reward_model" if method.scores else "policy"
         start.load_optimisers(loop, runs)
+        tell_data(loop)
         return _measured(loop, scorer, given.get("others", {}))
+
+
+def tell_data(loop: Loop) -> None:
+    """What was understood of the data, to whoever shows it; rows that were left out are told in any case."""
+    loop.tell("on_data", understood(loop.env, loop.policy, loop.method.rollout.card.data, loop.config.reward))
+    if left_out(loop.env) and not any(hasattr(c, "on_data") for c in loop.callbacks):
+        gone = "; ".join(f"{n:,} {reason}" for reason, n in loop.env.left_out.items() if n)  # type: ignore[attr-defined]
+        logging.getLogger("posttrain").warning("%s: left out %s", loop.env.name, gone)
 
 
 def objects(given: dict[str, Any]) -> dict[str, Any]:
@@ -77,6 +96,17 @@ def objects(given: dict[str, Any]) -> dict[str, Any]:
     names = {"env": "task", "scorer": "reward"}
     found = {names[k]: identity(given[k]) for k in names if k in given}
     return {"objects": found} if found else {}
+
+
+def of_given(config: Config, env: Environment) -> Environment:
+    """An environment that was given, with the system message of the settings."""
+    return with_system_message(env, config.system) if config.system else env
+
+
+def files(config: Config, given: dict[str, Any]) -> dict[str, Any]:
+    """What the files of the task hold, as settings: with other contents it is another run."""
+    found = contents("" if "env" in given else config.task)
+    return {"contents": found} if found else {}
 
 
 def run(
@@ -87,7 +117,7 @@ def run(
 
     model: a name, folder or hub id, or a Policy. task: a name, a file, or a list of rows ({"question": ..., "answer": ...});
     env: an Environment instead. reward: a function of yours, a name, or a run of a reward model. method: a name (a plan's too)
-    or a Method. callbacks: objects with any of on_begin, on_rollouts, on_step, on_eval, on_checkpoint, on_end.
+    or a Method. callbacks: objects with any of on_data, on_begin, on_rollouts, on_step, on_eval, on_checkpoint, on_end.
     settings: anything else that `Config` has (steps, lr, num_generations, `sampling={...}` ...), runs="runs" for the folder of
     all runs, fresh=True to start over, start_from="runs/NAME" to begin with the weights and optimiser state of a run
     (optimizer=False: with its weights), extend_schedule=True to go on past the end of a schedule, max_hours=3.5 to stop after
@@ -113,7 +143,8 @@ def run(
     elif isinstance(task, str | Path):
         plain["task"] = str(task)
     elif task is not None:
-        given["env"] = of_rows(task, chosen.rollout.card.data if chosen else "")
+        said = {k: plain[k] for k in ("question", "answer", "chosen", "rejected") if plain.get(k)}
+        given["env"] = of_rows(task, chosen.rollout.card.data if chosen else "", bool(plain.get("think")), **said)
         plain["task"] = "rows"
     if isinstance(reward, str):
         plain["reward"] = reward

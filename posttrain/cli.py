@@ -20,6 +20,7 @@ COMMANDS = {
     "runs": "list runs: method, task, model, state, score",
     "samples": "read the answers of a run, the worst or the best first",
     "sweep": "train over a grid of settings and seeds, and print a table",
+    "data": "show what a run would understand of a data set: columns, rows, lengths, duplicates",
     "eval": "measure a base model, a trained run, a reward model or a model behind an API on a task",
     "generate": "write a model's answers to a file, for training or for reading",
     "chat": "chat with a base model or a trained run",

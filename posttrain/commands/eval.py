@@ -62,6 +62,9 @@ def task_options(group: Any) -> None:
     group.add_argument("--task", metavar="TASK", help="a task as in posttrain run [the run's, or arithmetic]")
     group.add_argument("--level", type=whole, metavar="N", help="difficulty of a school task")
     group.add_argument("--think", action=argparse.BooleanOptionalAction, help="ask for a written chain of thought")
+    group.add_argument("--system", metavar="TEXT", help="a system message for every prompt [the run's]")
+    group.add_argument("--question", metavar="COLUMN", help="column of a data file that holds the question")
+    group.add_argument("--answer", metavar="COLUMN", help="column of a data file that holds the answer")
     group.add_argument("--data", metavar="DIR", help="folder of data sets, for presets")
 
 
@@ -91,7 +94,7 @@ def evaluate_answers(args: argparse.Namespace, policy: Any, config: Any) -> int:
 
     how = sampling_of(args, config)
     policy.temperature = how.temperature or 1.0
-    env = task_of(args, config)
+    env = fitting(args, policy, task_of(args, config), how)
     scorer, name = scorer_of(args, config, env)
     prompts = held_out(env, args.problems or PROBLEMS, args.split or "test")
     check_column(prompts, args.by)
@@ -108,6 +111,19 @@ def evaluate_answers(args: argparse.Namespace, policy: Any, config: Any) -> int:
     else:
         show(result, score, args)
     return 0
+
+
+def fitting(args: argparse.Namespace, policy: Any, env: Any, how: Any) -> Any:
+    """The task without the prompts that are longer than the model's window; how many is told."""
+    from posttrain.runs.fit import fit
+
+    if args.rollout or args.url is not None:
+        return env
+    env = fit(env, policy, None, how)
+    for reason, n in getattr(env, "left_out", {}).items():
+        if n and not args.json:
+            print(f"left out: {n:,} {reason}")
+    return env
 
 
 def failed_alike(score: Any) -> None:
@@ -176,12 +192,16 @@ def rollout_of(spec: str | None) -> Any:
 
 def task_of(args: argparse.Namespace, config: Any) -> Any:
     """The task asked for; options that were not given are the run's, if it is the run's task."""
+    from posttrain.environments.mapped import with_system_message
     from posttrain.environments.task import task
 
     own = args.task is None or args.task == config.task
     level = args.level if args.level is not None else config.level if own else None
-    think = args.think if args.think is not None else config.think
-    return task(args.task or config.task, level=level, think=think, data=args.data or config.data or None)
+    think = args.think if args.think is not None else config.think if own else None
+    said = {k: getattr(args, k) or (getattr(config, k) if own else "") or None for k in ("question", "answer")}
+    env = task(args.task or config.task, level=level, think=think, data=args.data or config.data or None, **said)
+    system = args.system if args.system is not None else config.system
+    return with_system_message(env, system) if system else env
 
 
 def strict(x: Any) -> Any:

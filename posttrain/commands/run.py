@@ -217,9 +217,12 @@ def part_changes(args: argparse.Namespace) -> dict[str, Any]:
 
 def run_name(method: Any, changed: list[str], config: Config) -> str:
     """grpo-arithmetic; grpo-cispo-arithmetic-s1 with another loss and seed: the same command finds the same run."""
+    from posttrain.environments.task import looks_like_file
+
     parts = [p.name for field in changed for p in method.parts().get(field, ())]
-    file = "." in config.task or Path(config.task).is_dir()
-    task = Path(config.task).name.split(".")[0] if file else config.task.replace("/", "-").replace(" + ", "+")
+    named = config.task.partition("(")[0] if " + " not in config.task else config.task
+    file = looks_like_file(named) or named.endswith(".py") or ".py:" in named
+    task = Path(named).name.split(".")[0] if file else named.replace("/", "-").replace(" + ", "+")
     model = [] if config.model == "pocket" else [Path(config.model).name]
     seed = [f"s{config.seed}"] if config.seed else []
     return made_name(method.name, *dict.fromkeys(parts), task, *model, *seed)

@@ -35,6 +35,25 @@ def asks(env: Environment, called: str) -> None:
     if not isinstance(first, Prompt):
         got = type(first).__name__
         raise UserError(f"{called}.prompt gave {got}, expected a Prompt: pt.Prompt.text(id, text, answer)")
+    own_ids(env, called, first)
+
+
+def own_ids(env: Environment, called: str, first: Prompt) -> None:
+    """Refuse one id for different prompts: the id is the identity of every random draw, and of a prompt's group."""
+    try:
+        others = [env.prompt(i, "train") for i in (1, 2, 3)]
+    except Exception:  # it may have a single prompt
+        return
+    for other in others:
+        if (
+            isinstance(other, Prompt)
+            and other.id == first.id
+            and (other.content, other.answer) != (first.content, first.answer)
+        ):
+            raise UserError(
+                f"{called}.prompt gives different prompts the id {first.id!r}; random draws belong to ids, so each needs its own: "
+                'Prompt.text(f"{split}-{index}", ...)'
+            )
 
 
 class Adopted(Environment):

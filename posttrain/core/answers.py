@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from posttrain.core.errors import UserError
-from posttrain.core.types import Prompt
+from posttrain.core.types import Message, Prompt
 
 _TAG = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL | re.IGNORECASE)
 _FRAC = re.compile(
@@ -21,6 +21,7 @@ _NUMBER = re.compile(
     r"(?P<exp>[eE][-+]?\d{1,2}(?!\d))?"
     r"(?:\s*/\s*(?P<under>\d+))?"
 )
+_CHOICE = re.compile(r"^[ \t]*\(?(?P<letter>[A-Z])[).:]", re.MULTILINE)
 _LONGEST = 60  # digits: no answer of a school or contest problem has more, and longer ones cost time
 
 
@@ -107,6 +108,29 @@ def golds(prompt: Prompt) -> list[Any]:
     if not found or any(a is None for a in found):
         raise UserError(f"prompt {prompt.id} carries no gold answer to compare with; use a reward that needs none")
     return found
+
+
+def demonstration(prompt: Prompt) -> str | None:
+    """The answer to imitate: the one that came with the prompt, else its gold answer as a text (the first of several)."""
+    told = prompt.info.get("demonstration", prompt.answer)
+    if isinstance(told, (list, tuple)) and told:
+        told = told[0]
+    return str(told) if isinstance(told, (str, bool, int, float)) else None
+
+
+def conversation(prompt: Prompt) -> tuple[Message, ...] | None:
+    """The messages of which every turn of the assistant is imitated; None where only the answer is."""
+    last = prompt.info.get("imitated")
+    return (*prompt.content, last) if isinstance(last, dict) else None
+
+
+def offered(question: str) -> str:
+    """The letters of the choices that a question writes out, each at the start of a line: `(A) one`, `B. two`, `C) three`."""
+    found = ""
+    for hit in _CHOICE.finditer(question):
+        if hit["letter"] == chr(ord("A") + len(found)):
+            found += hit["letter"]
+    return found if len(found) > 1 else ""
 
 
 def same(a: str, b: str) -> bool:

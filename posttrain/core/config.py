@@ -34,8 +34,20 @@ class Config:
     """answers per prompt; None: the method's own number"""
     level: int | None = None
     """difficulty of a school task, 1 (easy) to 6; None: the task's own default"""
-    think: bool = True
-    """ask for a written chain of thought before the answer"""
+    think: bool | None = None
+    """ask for a written chain of thought before the answer; None: where the task itself does (never for a file of yours)"""
+    system: str = ""
+    """a system message for every prompt, in place of its own"""
+    question: str = ""
+    """column of a data file that holds the question; if empty, found by its name (question, prompt, problem ...)"""
+    answer: str = ""
+    """column that holds the answer; if empty, found by its name (answer, solution, output ...)"""
+    chosen: str = ""
+    """column of the preferred answer, for pairs; if empty, found by its name"""
+    rejected: str = ""
+    """column of the other answer, for pairs; if empty, found by its name"""
+    stream: bool = False
+    """read rows from the disk as they are needed, for files larger than memory (JSONL, Parquet, hub ids)"""
     lr: float | None = None
     """peak learning rate; None: chosen from the number of parameters"""
     warmup: int = 5
@@ -110,14 +122,14 @@ class Config:
             raise UserError(f"lr is {self.lr}; a learning rate is far below 1, such as 1e-5")
         if not 0 <= self.store_gb <= 1e9:
             raise UserError(f"store_gb is {self.store_gb}; it must be 0 (no texts are kept) or more gigabytes")
+        if self.lora_targets and not self.lora:
+            raise UserError("lora_targets says where adapters go; say how large they are with --lora 16")
         if not self.min_lr >= 0:
             raise UserError(f"min_lr is {self.min_lr}; it must be 0 or more, and less than the learning rate")
         if self.min_lr and self.schedule == "constant":
             raise UserError(
                 "min_lr is where a schedule falls to, and a constant one does not fall; add --schedule cosine"
             )
-        if self.lora_targets and not self.lora:
-            raise UserError("lora_targets says where adapters go; say how large they are with --lora 16")
         if self.bits and not self.lora and not self.adapter:
             raise UserError("4-bit weights cannot be trained; add --lora 16 to train adapters")
         if len(self.name.encode()) > _LONGEST_NAME:

@@ -91,6 +91,11 @@ def _code(code: CodeType) -> str:
     return _short(repr((code.co_code, code.co_names, code.co_varnames, code.co_freevars, constants)))
 
 
+def code_hash(code: CodeType) -> str:
+    """The same of a whole compiled file."""
+    return _code(code)
+
+
 def _class_name(x: Any) -> str:
     return f"{type(x).__module__}.{type(x).__qualname__}"
 

@@ -6,44 +6,40 @@ from the hash of each question (one in ten is a test question). No question is e
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from random import Random
 from typing import Any
 
 from posttrain.core import rng as draws
-from posttrain.core.answers import boxed, golds, hashed, is_number
+from posttrain.core.answers import golds, is_number, offered
 from posttrain.core.errors import UserError, unknown
 from posttrain.core.protocols import Environment
 from posttrain.core.registry import Part, find
 from posttrain.core.selfcheck import check_ready
 from posttrain.core.types import Prompt
-from posttrain.environments.base import SPLITS, corrupt
-from posttrain.environments.fields import messages, need, reply, resolve
-from posttrain.environments.rows import FORMATS, Bad, name_of, read_rows
+from posttrain.environments.base import SPLITS
+from posttrain.environments.fields import resolve
+from posttrain.environments.questions import PLAIN, Layout, Raw, question_builder
+from posttrain.environments.rows import FORMATS, Bad, Files, check_room, name_of, read_rows
+from posttrain.environments.understood import Understood, used
 
 THINK = "\nThink between <think> and </think> first, then answer."
+_PIECE = re.compile(r"-\d+-of-\d+$")
 _PEEK = 100  # rows looked at to learn the columns
-_LETTERS = "ABCDEFGHIJ"
-Raw = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How rows become prompts, and what grades the answers."""
-
-    fields: Mapping[str, str] = field(default_factory=dict)  # field -> column, where the usual names do not fit
-    reward: str | Part = ""  # "": chosen from the gold answers
-    suffix: str = ""  # what is asked for, written after every question
-    shape: Callable[[Raw], Raw | None] | None = None  # a row as the loader should see it; None leaves it out
-    write: Callable[[str], str] = str  # a good text for a gold answer, for validate
-    spoil: Callable[[Random, Prompt], str] = corrupt  # a wrong text, for validate
-
-
-PLAIN = Layout()
+HELD_OUT = ("test", "validation", "valid", "val", "dev", "eval")  # the first that is there is held out
+_SHOWN = (
+    "question",
+    "messages",
+    "input",
+    "choices",
+    "system",
+    "answer",
+)  # fields that a prompt and its grade are made of
+BY_HASH = "one question in ten, by its hash, is held out"
 
 
 @dataclass(frozen=True)
@@ -56,6 +52,7 @@ class DataEnvironment(Environment):
     layout: Layout = PLAIN
     seed: int = 0
     left_out: Mapping[str, int] = field(default_factory=dict)
+    understood: Understood = field(default_factory=Understood, compare=False)
 
     @property
     def graded(self) -> bool:
@@ -105,54 +102,93 @@ def data(
     """An Environment of the questions in a file, a folder, an iterable of dicts or a dict of those by split."""
     name = name or name_of(source)
     sources = find_splits(source, test)
-    read, bad = {}, 0
+    read, loads = {}, []
     for split, one in sources.items():
-        rows, skipped = load(one, layout, skip_bad)
-        read[split] = [numbered(p, name, split if len(sources) > 1 else "", i) for i, p in enumerate(rows)]
-        bad += skipped
+        loads.append(load(one, layout, skip_bad))
+        read[split] = [numbered(p, name, split if len(sources) > 1 else "", i) for i, p in enumerate(loads[-1].rows)]
     splits, dropped = split_up(read)
     part = layout.reward or guess_reward(splits)
     reward = find(part, "reward") if isinstance(part, str) else part
     check_ready(reward)
-    left_out = {"bad rows": bad, "training rows that are in the test set": dropped}
-    return DataEnvironment(name, {k: tuple(v) for k, v in splits.items()}, reward, layout, seed, left_out)
+    left_out = {"bad rows": sum(x.bad for x in loads), "training rows that are in the test set": dropped}
+    told = merged(loads, sources, test if test is not None else source)
+    return DataEnvironment(name, {k: tuple(v) for k, v in splits.items()}, reward, layout, seed, left_out, told)
 
 
 def find_splits(source: Any, test: Any) -> dict[str, Any]:
     """split -> source. A folder is searched for train.* and test.*; a dict of data sets names its own splits."""
     if isinstance(source, (str, Path)) and Path(source).is_dir():
         files = sorted(f for f in Path(source).iterdir() if any(e in f.name for e in FORMATS))
-        source = {s: f for s in SPLITS for f in files if f.name.split(".")[0] == s}
-        if not source:
+        source = by_split(files)
+        if not {"train", *HELD_OUT} & set(source):
             there = ", ".join(f.name for f in files) or "no data file at all"
             raise UserError(f"expected a train.* or test.* file in the folder, found {there}")
     if isinstance(source, Mapping):
-        found = {s: source[s] for s in SPLITS if s in source}
+        found = {"train": source["train"]} if "train" in source else {}
+        held = next((s for s in HELD_OUT if s in source), None)
+        found |= {"test": source[held]} if held and (held == "test" or found) else {}
         if not found:
             raise UserError(f"expected the splits train and test, got {', '.join(map(str, source)) or 'none'}")
         return found if test is None else {**found, "test": test}
     return {"train": source} if test is None else {"train": source, "test": test}
 
 
-def load(source: Any, layout: Layout, skip_bad: bool, build: Callable[..., Any] | None = None) -> tuple[list[Any], int]:
+def by_split(files: list[Path]) -> dict[str, Any]:
+    """split -> its file, or its files where it comes in pieces (train-00000-of-00003.parquet)."""
+    out: dict[str, list[Path]] = {}
+    for file in files:
+        stem = file.name.split(".")[0]
+        out.setdefault(_PIECE.sub("", stem), []).append(file)
+    return {split: some[0] if some[0].name.split(".")[0] == split else Files(some) for split, some in out.items()}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The rows of one source, made into what a builder makes of them; how many could not be, and what was understood."""
+
+    rows: list[Any]
+    bad: int
+    understood: Understood
+
+
+def merged(loads: list[Loaded], sources: Mapping[str, Any], given: Any) -> Understood:
+    """What was understood of all splits together."""
+    first = next((x.understood.bad for x in loads if x.understood.bad), "")
+    how = BY_HASH if set(sources) == {"train"} else ""
+    if isinstance(given, Mapping) and "test" in sources and "test" not in given:
+        how = f"the split {next(s for s in HELD_OUT if s in given)} is held out"
+    return replace(loads[0].understood, bad=first, split=how)
+
+
+def load(source: Any, layout: Layout, skip_bad: bool, build: Callable[..., Any] | None = None) -> Loaded:
     """Every row of a source as a prompt, and how many were skipped; without skip_bad a bad row is an error."""
     shape = layout.shape
+    check_room(source)
     shaped = ((w, _shaped(shape, r) if shape and isinstance(r, dict) else r) for w, r in read_rows(source))
     rows = [(where, row) for where, row in shaped if row is not None]
     called = str(source) if isinstance(source, (str, Path)) else name_of(source)
     if not rows:
         raise UserError(f"{called} has no rows")
-    seen = list(dict.fromkeys(k for _, row in rows[:_PEEK] if isinstance(row, dict) for k in row))
-    make = (build or question_builder)(resolve(seen, layout.fields, called) if seen else {}, seen, called, layout)
+    make, understood = maker([row for _, row in rows[:_PEEK]], called, layout, build)
     made, bad = [], []
     for where, row in rows:
-        item = row if isinstance(row, Bad) else _attempt(make, row)
+        item = row if isinstance(row, Bad) else attempt(make, row)
         (bad.append((where, item)) if isinstance(item, Bad) else made.append(item))
+    first = f"{bad[0][0]}: {bad[0][1].reason}" if bad else ""
     if bad and not (skip_bad and made):
-        where, first = bad[0]
-        hint = "" if skip_bad else "; skip_bad=True leaves them out"
-        raise UserError(f"{called}: {len(bad)} of {len(rows)} rows are bad; the first, {where}: {first.reason}{hint}")
-    return made, len(bad)
+        hint = f"; {called}(skip_bad=True) leaves them out" if made and not skip_bad else ""
+        raise UserError(f"{called}: {len(bad)} of {len(rows)} rows are bad; the first, {first}{hint}")
+    return Loaded(made, len(bad), replace(understood, bad=first))
+
+
+def maker(
+    peeked: list[Any], called: str, layout: Layout, build: Callable[..., Any] | None = None
+) -> tuple[Callable[[Raw], Any], Understood]:
+    """row -> item, by the columns of the first rows; and which columns those are."""
+    seen = list(dict.fromkeys(k for row in peeked if isinstance(row, dict) for k in row))
+    columns = resolve(seen, layout.fields, called) if seen else {}
+    make = (build or question_builder)(columns, seen, called, layout)
+    return make, used(columns, seen, (*_SHOWN, "chosen", "rejected") if build else _SHOWN)
 
 
 def _shaped(shape: Callable[[Raw], Raw | None], row: Raw) -> Raw | Bad | None:
@@ -164,70 +200,11 @@ def _shaped(shape: Callable[[Raw], Raw | None], row: Raw) -> Raw | Bad | None:
         return Bad(str(error))
 
 
-def _attempt(make: Callable[[Raw], Any], row: Raw) -> Any:
+def attempt(make: Callable[[Raw], Any], row: Raw) -> Any:
     try:
         return make(row)
     except ValueError as error:
         return Bad(str(error))
-
-
-def question_builder(columns: dict[str, str], seen: list[str], called: str, layout: Layout) -> Callable[[Raw], Prompt]:
-    """row -> Prompt. ValueError says what is wrong with a row."""
-    asks = columns.get("messages", "") if "question" not in columns else columns["question"]
-    if seen and not asks:
-        need("question", columns, seen, called)
-
-    def build(row: Raw) -> Prompt:
-        if row.get(asks) is None:
-            raise ValueError(f"no {asks!r} in it")
-        content, answer = messages(row[asks]), _answer(row, columns)
-        if content[-1]["role"] == "assistant":
-            before, said = reply(list(content))
-            content, answer = before, said if answer is None else answer
-        choices = _choices(_cell(row, columns, "choices"))
-        last = {**content[-1], "content": _asked(content[-1]["content"], choices, layout.suffix)}
-        system = _cell(row, columns, "system")
-        first = ({"role": "system", "content": str(system)},) if system else ()
-        used = {columns.get(f) for f in ("question", "messages", "answer", "system")}
-        info = {k: v for k, v in row.items() if k not in used} | ({"choices": choices} if choices else {})
-        return Prompt("", (*first, *content[:-1], last), answer, info)
-
-    return build
-
-
-def _cell(row: Raw, columns: Mapping[str, str], field: str) -> Any:
-    return row.get(columns[field]) if field in columns else None
-
-
-def _answer(row: Raw, columns: Mapping[str, str]) -> Any:
-    """The gold answer: a solution that ends in #### or in a box is cut down to what stands there."""
-    if "answer" not in columns:
-        return None
-    answer = row.get(columns["answer"])
-    if answer is None or (isinstance(answer, (str, list)) and not answer):
-        raise ValueError(f"no {columns['answer']!r} in it")
-    if not isinstance(answer, str):
-        return answer
-    short = hashed(answer)
-    short = boxed(answer) if short is None else short
-    return answer.strip() if short is None else short
-
-
-def _choices(value: Any) -> list[str]:
-    listed = value.get("text") if isinstance(value, Mapping) else value
-    if listed is None:
-        return []
-    if not isinstance(listed, (list, tuple)) or not 2 <= len(listed) <= len(_LETTERS):
-        raise ValueError(f"choices are a list of 2 to {len(_LETTERS)} texts, got {value!r:.80}")
-    return [str(c) for c in listed]
-
-
-def _asked(content: Any, choices: list[str], suffix: str) -> Any:
-    lines = "".join(f"\n{letter}) {c}" for letter, c in zip(_LETTERS, choices, strict=False))
-    added = lines + suffix
-    if isinstance(content, str):
-        return content + added
-    return [*content, {"type": "text", "text": added}] if added else content
 
 
 def numbered(item: Any, name: str, split: str, index: int) -> Any:
@@ -257,14 +234,21 @@ def question_of(item: Any) -> str:
 
 
 def guess_reward(splits: Mapping[str, list[Prompt]]) -> str:
-    """choice for questions with choices, numeric for gold numbers, math when most golds are LaTeX, else exact_match."""
+    """choice for questions with choices (in a column, or written out in the question), numeric for gold numbers, math when
+    most golds are LaTeX, else exact_match."""
     some = [p for prompts in splits.values() for p in prompts[:_PEEK]]
     texts = [str(golds(p)[0]) for p in some if p.answer is not None]
-    if some and all("choices" in p.info for p in some):
+    if some and all("choices" in p.info or _inline(p) for p in some):
         return "choice"
     if texts and all(is_number(t) for t in texts):
         return "numeric"
     return "math" if sum("\\" in t for t in texts) * 2 > len(texts) else "exact_match"
+
+
+def _inline(prompt: Prompt) -> bool:
+    """The question writes out its own choices, and the gold answer is the letter of one: `(B)`."""
+    letter = str(prompt.answer).strip().strip("().")
+    return len(letter) == 1 and letter in offered(prompt.last)
 
 
 def _sizes(splits: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ THINGS = {
 SUFFIX = " Answer with the words of the text alone."
 
 
-def documents(parts: int = 8, facts: int = 4, hops: int = 1, think: bool = False, seed: int = 0) -> Task:
+def documents(parts: int = 8, facts: int = 4, hops: int = 1, think: bool | None = False, seed: int = 0) -> Task:
     """Documents of so many parts with so many facts each; hops: relations to follow before the thing asked for (0: none)."""
     if min(parts, facts) < 1 or hops < 0:
         raise UserError(
@@ -38,7 +38,7 @@ def documents(parts: int = 8, facts: int = 4, hops: int = 1, think: bool = False
     suffix = SUFFIX + (THINK if think else "")
     make = partial(document, shape=(parts, facts, hops), suffix=suffix)
     name = f"documents-{parts}-{facts}-{hops}-{'think' if think else 'direct'}"
-    return Task(name, make, seed=seed, suffix=suffix, info={"task": "documents", "level": hops, "think": think})
+    return Task(name, make, seed=seed, suffix=suffix, info={"task": "documents", "level": hops, "think": bool(think)})
 
 
 def document(rng: Random, shape: tuple[int, int, int], suffix: str) -> Problem:

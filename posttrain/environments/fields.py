@@ -13,13 +13,16 @@ from posttrain.core.types import Message
 # what each field is called in the data sets people use, in the order they are tried
 NAMES: dict[str, tuple[str, ...]] = {
     "question": ("question", "prompt", "problem", "instruction", "query", "quiz", "input"),
-    "answer": ("answer", "answers", "answerKey", "ground_truth", "target", "ideal", "solution", "output", "response"),
+    "input": ("input",),  # Alpaca: what an instruction is about, written under it
+    "answer": (
+        "answer", "answers", "answerKey", "ground_truth", "target", "ideal", "solution", "output", "response", "completion",
+    ),
     "messages": ("messages", "conversations", "conversation", "dialogue"),
     "chosen": ("chosen", "preferred", "response_chosen"),
     "rejected": ("rejected", "dispreferred", "response_rejected"),
     "choices": ("choices", "options"),
     "system": ("system", "system_prompt"),
-}
+}  # fmt: skip
 _ROLES = {
     "human": "user", "user": "user", "prompter": "user", "gpt": "assistant", "assistant": "assistant",
     "model": "assistant", "function_call": "assistant", "bot": "assistant", "system": "system",
@@ -37,9 +40,15 @@ def resolve(
         if field not in usual:
             raise UserError(f"no field called {field!r}; {_hint(field, usual, 'fields are')}")
         if column and column not in known:
-            raise UserError(f"{source} has no column {column!r}; {_hint(column, known, 'it has')}")
+            close = nearest(column, known)
+            hint = f"did you mean {close!r}? " if close else ""
+            raise UserError(f"{source} has no column {column!r}; {hint}it has: {', '.join(known) or 'none'}")
     found = {field: next((n for n in names if n in known), "") for field, names in usual.items()}
     found |= dict(given)
+    if "input" in usual and "input" not in given and found["question"] != "instruction":
+        found["input"] = ""  # only Alpaca's; elsewhere it is the question itself, or something of the user's
+    if given.get("question") and "messages" not in given:
+        found["messages"] = ""  # the user says where the question is
     return {field: column for field, column in found.items() if column}
 
 
@@ -49,7 +58,7 @@ def need(field: str, columns: Mapping[str, str], seen: Iterable[str], source: st
         return columns[field]
     known = list(seen)
     close = [hit for name in NAMES[field] for hit in get_close_matches(name, known, n=1, cutoff=0.75)]
-    hint = f"did you mean {close[0]!r}? write {field}={close[0]}" if close else f"write {field}=COLUMN"
+    hint = f"did you mean {close[0]!r}? add --{field} {close[0]}" if close else f"add --{field} COLUMN"
     raise UserError(f"{source} has no {field} column; it has {', '.join(map(repr, known)) or 'none'}; {hint}")
 
 
@@ -79,15 +88,44 @@ def _message(value: Any) -> Message:
     content = value.get("content", value.get("value"))
     if str(role).lower() not in _ROLES:
         raise ValueError(f"a message's role is one of {', '.join(_ROLES)}, got {role!r}")
+    if content is None and value.get("tool_calls"):
+        content = ""  # a call alone; what was called is in tool_calls
     if not isinstance(content, (str, list)):
         raise ValueError(f"a message's content is a text, got {content!r:.80}")
+    checked_text(content if isinstance(content, str) else "")
     extra = {k: v for k, v in value.items() if k not in ("role", "from", "content", "value") and v is not None}
     return {"role": _ROLES[str(role).lower()], "content": content, **extra}
 
 
+def checked_text(text: str) -> str:
+    """The text, if it is one that can be written down; half of a surrogate pair (`\\ud800`) cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"not a text: a lone surrogate {text[error.start]!r} at character {error.start}") from None
+    return text
+
+
+def under(content: tuple[Message, ...], more: Any) -> tuple[Message, ...]:
+    """The messages with Alpaca's `input` on a line of its own under the last one; an empty one adds nothing."""
+    if more is None or more == "":
+        return content
+    if not isinstance(more, str) or not isinstance(content[-1]["content"], str):
+        raise ValueError(f"the input of an instruction is a text, got {more!r:.80}")
+    return (*content[:-1], {**content[-1], "content": f"{content[-1]['content']}\n{checked_text(more)}"})
+
+
+def with_system(content: tuple[Message, ...], system: Any) -> tuple[Message, ...]:
+    """The messages with a system message in front, in place of one that they have."""
+    if system is None or system == "":
+        return content
+    rest = content[1:] if content and content[0]["role"] == "system" else content
+    return ({"role": "system", "content": checked_text(str(system))}, *rest)
+
+
 def dialogue(text: str) -> tuple[Message, ...]:
     """`\\n\\nHuman: hi\\n\\nAssistant: hello` as messages, less an empty last turn; any other text is one question."""
-    turns = list(_TURN.finditer(text))
+    turns = list(_TURN.finditer(checked_text(text)))
     if not turns or turns[0].start() != 0 or turns[0][1] != "Human":
         if not text.strip():
             raise ValueError("the text is empty")
@@ -102,7 +140,7 @@ def dialogue(text: str) -> tuple[Message, ...]:
 def reply(value: Any) -> tuple[tuple[Message, ...], str]:
     """An answer as (what came before it, its text): a bare text, a message, or a whole dialogue that ends with it."""
     if isinstance(value, str) and not _TURN.match(value):
-        return (), value.strip()
+        return (), checked_text(value).strip()
     said = messages(value)
     if said[-1]["role"] != "assistant" or not isinstance(said[-1]["content"], str):
         raise ValueError(f"expected a dialogue that ends with the assistant's text, it ends with {said[-1]!r:.80}")

@@ -17,9 +17,8 @@ from posttrain.core.errors import UserError
 from posttrain.core.registry import find
 from posttrain.core.types import Prompt
 from posttrain.environments.data import (
+    BY_HASH,
     DataEnvironment,
-    Layout,
-    Raw,
     find_splits,
     guess_reward,
     load,
@@ -28,7 +27,9 @@ from posttrain.environments.data import (
     split_up,
 )
 from posttrain.environments.fields import messages, resolve
+from posttrain.environments.questions import Layout, Raw
 from posttrain.environments.rows import name_of
+from posttrain.environments.understood import Understood
 
 # what each field of a log is called, in the order they are tried; the answer itself comes last, it may be the gold one
 LOG_NAMES: dict[str, tuple[str, ...]] = {
@@ -74,10 +75,11 @@ def logs(source: Any, fields: Mapping[str, str] | None = None, reward: str = "",
     if isinstance(source, (str, Path)) and (run := run_file(source)):
         name, rows = run.parent.name, run_rows(run)
     layout = Layout(fields={}, reward=reward)
-    read, bad = {}, 0
+    read, bad, told = {}, 0, Understood()
     for split, one in find_splits(rows, None).items():
-        said, skipped = load(one, layout, skip_bad, lambda c, seen, called, _: log_builder(seen, called, fields or {}))
-        read[split], bad = [numbered(p, name, split, i) for i, p in enumerate(grouped(said))], bad + skipped
+        said = load(one, layout, skip_bad, lambda c, seen, called, _: log_builder(seen, called, fields or {}))
+        read[split], bad = [numbered(p, name, split, i) for i, p in enumerate(grouped(said.rows))], bad + said.bad
+        told = Understood(split=BY_HASH if split == "train" else "", bad=said.understood.bad)
     splits, dropped = split_up(read)
     if not splits.get("train"):
         raise UserError(f"{name} has no prompt left to train on; a log needs two different prompts, one is held out")
@@ -86,7 +88,7 @@ def logs(source: Any, fields: Mapping[str, str] | None = None, reward: str = "",
     part = find(reward or guess_reward(splits), "reward")
     left_out = {"bad rows": bad, "training rows that are in the test set": dropped}
     made = {k: tuple(v) for k, v in splits.items()}
-    return LogData(name, made, part, layout, 0, left_out, given)
+    return LogData(name, made, part, layout, 0, left_out, told, given)
 
 
 def grouped(said: list[Said]) -> list[Prompt]:

@@ -9,9 +9,11 @@ from typing import Any
 from posttrain.core.errors import UserError, unknown
 from posttrain.core.types import Message, Prompt
 from posttrain.environments.base import SPLITS
-from posttrain.environments.data import PLAIN, Layout, Raw, find_splits, load, numbered, order, split_up
-from posttrain.environments.fields import messages, need, reply
+from posttrain.environments.data import find_splits, load, merged, numbered, order, split_up
+from posttrain.environments.fields import checked_text, messages, need, reply, under, with_system
+from posttrain.environments.questions import PLAIN, Layout, Raw
 from posttrain.environments.rows import name_of
+from posttrain.environments.understood import Understood
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class PreferenceData:
     splits: dict[str, tuple[Pair, ...]]
     seed: int = 0
     left_out: Mapping[str, int] = field(default_factory=dict)
+    understood: Understood = field(default_factory=Understood, compare=False)
 
     def size(self, split: str = "train") -> int:
         """How many pairs a split has."""
@@ -60,41 +63,64 @@ def preferences(
     """
     name = name or name_of(source)
     sources = find_splits(source, test)
-    read, bad, ties = {}, 0, 0
+    read, loads, ties = {}, [], 0
     for split, one in sources.items():
-        rows, skipped = load(one, layout, skip_bad, pair_builder)
-        told = [numbered(p, name, split if len(sources) > 1 else "", i) for i, p in enumerate(rows)]
+        loads.append(load(one, layout, skip_bad, pair_builder))
+        told = [numbered(p, name, split if len(sources) > 1 else "", i) for i, p in enumerate(loads[-1].rows)]
         read[split] = [p for p in told if p.chosen != p.rejected]
-        bad, ties = bad + skipped, ties + len(told) - len(read[split])
+        ties += len(told) - len(read[split])
     if not any(read.values()):
         raise UserError(f"{name}: in every pair both answers are the same")
     splits, dropped = split_up(read)
-    left_out = {"bad rows": bad, "equal answers": ties, "training rows that are in the test set": dropped}
-    return PreferenceData(name, {k: tuple(v) for k, v in splits.items()}, seed, left_out)
+    left_out = {
+        "bad rows": sum(x.bad for x in loads), "pairs of two equal answers": ties,
+        "training rows that are in the test set": dropped,
+    }  # fmt: skip
+    understood = merged(loads, sources, test if test is not None else source)
+    return PreferenceData(name, {k: tuple(v) for k, v in splits.items()}, seed, left_out, understood)
 
 
 def pair_builder(columns: dict[str, str], seen: list[str], called: str, layout: Layout) -> Callable[[Raw], Pair]:
     """row -> Pair. ValueError says what is wrong with a row."""
     better, worse = (need(f, columns, seen, called) if seen else "" for f in ("chosen", "rejected"))
     asks = columns.get("question") or columns.get("messages", "")
+    used = {better, worse, asks, columns.get("input"), columns.get("system")}
 
     def build(row: Raw) -> Pair:
         for column in (better, worse, *filter(None, (asks,))):
             if row.get(column) is None:
                 raise ValueError(f"no {column!r} in it")
-        before, chosen = _side(row[better], bool(asks))
-        before_worse, rejected = _side(row[worse], bool(asks))
-        content = messages(row[asks]) if asks else before
-        if not content or (not asks and before != before_worse):
-            raise ValueError("chosen and rejected do not answer the same dialogue, and there is no prompt column")
+        before, chosen, rejected = _answers(row[better], row[worse], bool(asks))
+        content = under(messages(row[asks]), row.get(columns.get("input", ""))) if asks else before
         if not chosen and not rejected:
             raise ValueError("both answers are empty")
-        used = {better, worse, asks}
+        content = with_system(content, row.get(columns.get("system", "")))
         return Pair(Prompt("", content, None, {k: v for k, v in row.items() if k not in used}), chosen, rejected)
 
     return build
 
 
+def _answers(better: Any, worse: Any, prompted: bool) -> tuple[tuple[Message, ...], str, str]:
+    """(the prompt that both share, chosen, rejected); beside a prompt column the first is empty."""
+    (before, chosen), (before_worse, rejected) = _side(better, prompted), _side(worse, prompted)
+    if prompted:
+        return (), chosen, rejected
+    if before != before_worse:
+        raise ValueError("chosen and rejected do not answer the same dialogue, and there is no prompt column")
+    if before:
+        return before, chosen, rejected
+    start = _shared(chosen, rejected)  # two texts: their prompt is the beginning that they share
+    if not start.strip():
+        raise ValueError("chosen and rejected do not begin alike, and there is no prompt column")
+    return messages(start.strip()), chosen[len(start) :].strip(), rejected[len(start) :].strip()
+
+
+def _shared(a: str, b: str) -> str:
+    """The beginning that two texts have in common, up to the end of a word."""
+    n = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    return a[: max(a[:n].rfind(" "), a[:n].rfind("\n")) + 1]
+
+
 def _side(value: Any, prompted: bool) -> tuple[tuple[Message, ...], str]:
     """An answer; beside a prompt column a text is the answer itself, even one that begins with `Human:`."""
-    return ((), value.strip()) if prompted and isinstance(value, str) else reply(value)
+    return ((), checked_text(value).strip()) if prompted and isinstance(value, str) else reply(value)

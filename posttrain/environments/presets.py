@@ -13,8 +13,9 @@ from typing import Any
 
 from posttrain.core.errors import UserError, unknown
 from posttrain.core.types import Prompt
-from posttrain.environments.data import PLAIN, THINK, DataEnvironment, Layout, Raw, data
+from posttrain.environments.data import THINK, DataEnvironment, data
 from posttrain.environments.preferences import PreferenceData, preferences
+from posttrain.environments.questions import PLAIN, Layout, Raw
 
 VARIABLE = "POSTTRAIN_DATA"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,11 +27,17 @@ class Bad:
     reason: str
 
 
+class Files(tuple[Path, ...]):
+    """Several files that are one data set, in this order."""
+
+
 Row = tuple[str, "dict[str, Any] | Bad"]  # where it is ("line 12", "row 3"), and what is there
 
 
-def read_rows(source: str | Path | Iterable[Mapping[str, Any]]) -> Iterator[Row]:
-    """The rows of a file, or of an iterable of dicts such as a `datasets` data set."""
+def read_rows(source: str | Path | Iterable[Any]) -> Iterator[Row]:
+    """The rows of a file, of several, or of an iterable of dicts such as a `datasets` data set."""
+    if isinstance(source, Files):
+        return ((f"{file.name}, {where}", row) for file in source for where, row in read_rows(file))
     if not isinstance(source, (str, Path)):
         return _from_python(source)
     path = Path(source)
@@ -42,8 +49,23 @@ def read_rows(source: str | Path | Iterable[Mapping[str, Any]]) -> Iterator[Row]
     return _parquet(path) if kind == ".parquet" else _text(path, kind)
 
 
+def check_room(source: object) -> None:
+    """Refuse to load a file that could not fit: rows in memory take a few times the space they have on the disk."""
+    files = source if isinstance(source, Files) else [Path(source)] if isinstance(source, (str, Path)) else []
+    size = sum(file.stat().st_size for file in files if file.is_file())
+    if size > 1 << 30:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if 2 * size > memory:
+            raise UserError(
+                f"{name_of(source)} has {size / 2**30:.1f} GB and this machine {memory / 2**30:.1f} GB of memory; add --stream to "
+                "read rows from the disk as they are needed"
+            )
+
+
 def name_of(source: object) -> str:
     """What to call a source in an error and in prompt ids."""
+    if isinstance(source, Files):
+        source = source[0]
     if not isinstance(source, (str, Path)):
         return "rows"
     path = Path(source)
@@ -67,16 +89,24 @@ def _text(path: Path, kind: str) -> Iterator[Row]:
         raise UserError(f"{path} is not a whole gzip file: {error}") from None
 
 
+def why(error: Exception) -> str:
+    """What is wrong with a JSON text, after the words `not JSON`."""
+    if isinstance(error, json.JSONDecodeError):
+        line = f"line {error.lineno}, " if error.lineno > 1 else ""
+        return f": {error.msg} at {line}column {error.colno}"
+    if isinstance(error, RecursionError):
+        return " that can be read: nested too deeply"
+    return " that can be read: a number of too many digits" if "digits" in str(error) else f": {error}"
+
+
 def _jsonl(lines: Iterable[str]) -> Iterator[Row]:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            yield f"line {number}", _object(json.loads(line))
-        except json.JSONDecodeError as error:
-            yield f"line {number}", Bad(f"not JSON: {error.msg} at column {error.colno}")
-        except RecursionError:
-            yield f"line {number}", Bad("not JSON that can be read: nested too deeply")
+            yield f"line {number}", as_object(json.loads(line))
+        except (ValueError, RecursionError) as error:
+            yield f"line {number}", Bad(f"not JSON{why(error)}")
 
 
 def _json(path: Path, text: str) -> Iterator[Row]:
@@ -84,13 +114,15 @@ def _json(path: Path, text: str) -> Iterator[Row]:
         data = json.loads(text)
     except json.JSONDecodeError as error:
         raise UserError(f"{path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON{why(error)}") from None
     if isinstance(data, dict):
         lists = [v for v in data.values() if isinstance(v, list)]
         data = lists[0] if len(lists) == 1 else data
     if not isinstance(data, list):
         raise UserError(f"{path} holds {_kind(data)}, expected a list of objects (or an object with one list in it)")
     for number, row in enumerate(data, 1):
-        yield f"row {number}", _object(row)
+        yield f"row {number}", as_object(row)
 
 
 def _csv(path: Path, file: Iterable[str], delimiter: str) -> Iterator[Row]:
@@ -112,31 +144,40 @@ def _csv(path: Path, file: Iterable[str], delimiter: str) -> Iterator[Row]:
         yield f"line {reader.line_num}", Bad(f"{got} values for {len(columns)} columns") if wrong else dict(row)
 
 
-def _parquet(path: Path) -> Iterator[Row]:
+def open_parquet(path: Path) -> Any:
+    """A Parquet file, opened."""
     try:
         import pyarrow as arrow
         import pyarrow.parquet as parquet
     except ImportError:
         raise UserError(f"reading {path.name} needs pyarrow; type: pip install 'posttrain[parquet]'") from None
     try:
-        file = parquet.ParquetFile(path)
+        return parquet.ParquetFile(path)
     except (arrow.ArrowException, OSError) as error:
         raise UserError(f"{path} is not a Parquet file: {error}") from None
+
+
+def _parquet(path: Path) -> Iterator[Row]:
     number = 0
-    for batch in file.iter_batches():
+    for batch in open_parquet(path).iter_batches():
         for row in batch.to_pylist():
             number += 1
             yield f"row {number}", row
 
 
-def _from_python(source: Iterable[Any]) -> Iterator[Row]:
+def _from_python(source: Any) -> Iterator[Row]:
+    if hasattr(source, "to_pylist"):  # a pyarrow table
+        source = source.to_pylist()
+    elif hasattr(source, "to_dict") and hasattr(source, "iterrows"):  # a pandas data frame
+        source = source.to_dict("records")
     if not isinstance(source, Iterable):
         raise UserError(f"data is a file name or an iterable of dicts, got {_kind(source)}")
     for number, row in enumerate(source, 1):
-        yield f"row {number}", _object(row)
+        yield f"row {number}", as_object(row)
 
 
-def _object(row: Any) -> dict[str, Any] | Bad:
+def as_object(row: Any) -> dict[str, Any] | Bad:
+    """The row, if it is an object."""
     return dict(row) if isinstance(row, Mapping) else Bad(f"{_kind(row)}, expected an object")
 
 

@@ -6,6 +6,7 @@
     gsm8k, data/gsm8k                     public data sets under the data folder
     school_pairs, hh_rlhf                 preference pairs, for methods that learn from them (`pair_task`)
     path/to/file.jsonl, path/to/folder    your own data
+    org/name, "org/name(subset='main')"   a data set of the Hugging Face hub
     "my.jsonl(question='problem')"        any of them with options
     mine.py:Guess                         an environment of your own
     "arithmetic + counting"               several at once
@@ -14,7 +15,8 @@ A bare name is looked for in that order, so `countdown` is the school's and `dat
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -24,26 +26,32 @@ from posttrain.core.protocols import Environment
 from posttrain.core.python_file import import_file
 from posttrain.core.registry import parse, split_sum
 from posttrain.environments import reasoning_gym as gym
-from posttrain.environments.data import THINK, Layout, data
+from posttrain.environments.data import THINK, data
 from posttrain.environments.documents import documents
 from posttrain.environments.fields import NAMES
+from posttrain.environments.hub import hub_splits, is_hub_id
 from posttrain.environments.language.listed import from_pairs
 from posttrain.environments.logs import LOG_NAMES, LogData, logs
 from posttrain.environments.mixed import Mixed
 from posttrain.environments.preferences import PreferenceData, preferences
 from posttrain.environments.presets import PAIRS, QUESTIONS, SHIPPED, pair_set, question_set
-from posttrain.environments.rows import FORMATS
+from posttrain.environments.questions import Layout
+from posttrain.environments.rows import FORMATS, name_of
 from posttrain.environments.school import TASKS, school
+from posttrain.environments.stream import stream
 
 DEFAULT, DEFAULT_PAIRS = "arithmetic", "school_pairs"  # what is learned from when no task is named
 _GYM = ("reasoning-gym", "reasoning_gym", "rg")
+_FIELDS = tuple(n for n in NAMES if n not in ("chosen", "rejected"))
+_PAIR_FIELDS = ("question", "messages", "input", "system", "chosen", "rejected")
 
 
 def task(spec: str, **options: Any) -> Environment:
     """The Environment a name stands for. Options: level, think, seed for all; data is the folder of the public sets.
 
-    A file also takes test, reward, suffix, skip_bad and a column for each field (question=..., answer=...); a
-    reasoning-gym set takes size and its own settings. An option that a task does not have is an error.
+    A file also takes test, reward, suffix, skip_bad, stream, turns and a column for each field (question=..., answer=...); a
+    data set of the hub its subset too; a reasoning-gym set takes size and its own settings. An option that a task does not
+    have is an error. Without think a task asks for written thinking if that is its own way; a file never does.
     """
     if " + " in str(spec) and not Path(str(spec)).exists():
         return mixture(str(spec), options)
@@ -73,6 +81,8 @@ def task(spec: str, **options: Any) -> Environment:
         raise UserError(
             f"{spec} holds preference pairs, which dpo and reward-model learn from; name a task with questions"
         )
+    if is_hub_id(spec) and not get_close_matches(folder, ("school", "data", *_GYM[:2]), cutoff=0.85):
+        return _file(spec, options)
     raise unknown("task", spec, names())
 
 
@@ -106,16 +116,20 @@ def default_task(named: str, data: str) -> str:
     return DEFAULT_PAIRS if data == "pairs" and named == DEFAULT else named
 
 
-def pair_task(spec: str, data: str | Path | None = None) -> Environment:
-    """Preference pairs by name (school_pairs, hh_rlhf) or file, as an Environment whose prompts carry both answers."""
-    name, options = parse(spec) if spec.strip().endswith(")") else (spec.strip(), {})
-    if looks_like_file(name):
-        closed = ("test", "seed", "skip_bad", *NAMES)
-        taken = _renamed(options, name, closed)
-        layout = Layout(fields={n: str(taken.pop(n)) for n in NAMES if n in taken})
-        found = preferences(name, layout=layout, **taken)
+def pair_task(spec: str, data: str | Path | None = None, **options: Any) -> Environment:
+    """Preference pairs by name (school_pairs, hh_rlhf), file or hub id, as an Environment whose prompts carry both answers."""
+    name, own = parse(spec) if spec.strip().endswith(")") else (spec.strip(), {})
+    options = {k: v for k, v in options.items() if v is not None} | own
+    plain = name.removeprefix("data/").replace("-", "_")
+    if looks_like_file(name) or (is_hub_id(name) and plain not in PAIRS):
+        taken = _renamed(options, name, ("test", "seed", "skip_bad", "stream", *_hub(name), *_PAIR_FIELDS))
+        layout = Layout(fields={n: str(taken.pop(n)) for n in _PAIR_FIELDS if n in taken})
+        source = _source(name, taken)
+        if taken.pop("stream", False):
+            return stream(source, layout=layout, pairs=True, **taken)
+        found = preferences(source, layout=layout, name=name_of(name), **taken)
     else:
-        plain = name.removeprefix("data/").replace("-", "_")
+        _renamed(options, name, ())
         if plain not in (*SHIPPED, *PAIRS):
             known = ", ".join([*SHIPPED, *PAIRS])
             raise UserError(f"{name!r} is no set of preference pairs; use {known}, or a file with chosen and rejected")
@@ -127,19 +141,25 @@ def of_pairs(found: PreferenceData) -> Environment:
     """Pairs as an Environment whose prompts carry both answers."""
     if not found.size("train"):
         raise UserError(f"{found.name} has no training pairs; it has {found.size('test')} for test")
-    return from_pairs(found.name, found.pairs("train"), found.pairs("test"))
+    made = from_pairs(found.name, found.pairs("train"), found.pairs("test"))
+    return replace(made, left_out=found.left_out, understood=found.understood)
 
 
-def of_rows(rows: Any, kind: str = "") -> Environment:
+def of_rows(rows: Any, kind: str = "", think: bool = False, **columns: str) -> Environment:
     """Rows from Python (a list of dicts, or a dict of those by split) as what a method of this kind of data learns from."""
     if kind == "pairs":
-        return of_pairs(preferences(rows))
-    return logs(rows) if kind == "logs" else data(rows)
+        _renamed(columns, "rows", _PAIR_FIELDS)
+        return of_pairs(preferences(rows, layout=Layout(fields=columns)))
+    if kind == "logs":
+        return logs(rows, columns)
+    _renamed(columns, "rows", _FIELDS)
+    return data(rows, layout=Layout(fields=columns, suffix=THINK if think else ""))
 
 
-def log_task(spec: str) -> LogData:
+def log_task(spec: str, **options: Any) -> LogData:
     """Answers that were given before: a file of them, or the folder of a run that stored its own."""
-    name, options = parse(spec) if spec.strip().endswith(")") else (spec.strip(), {})
+    name, own = parse(spec) if spec.strip().endswith(")") else (spec.strip(), {})
+    options = {k: v for k, v in options.items() if v is not None} | own
     taken = _renamed(options, name, ("reward", "skip_bad", *(k for k in LOG_NAMES if k != "reward"), "earned"))
     if not looks_like_file(name):
         told = "name a file of logged answers (--task log.jsonl) or the folder of a run (--task runs/NAME)"
@@ -187,11 +207,27 @@ def _renamed(options: dict[str, Any], spec: str, closed: tuple[str, ...] | None)
     return dict(options)
 
 
+def _hub(spec: str) -> tuple[str, ...]:
+    return () if looks_like_file(spec) else ("subset",)
+
+
+def _source(spec: str, taken: dict[str, Any]) -> Any:
+    """The file or folder itself; of a hub id its files by split."""
+    return spec if looks_like_file(spec) else hub_splits(spec, str(taken.pop("subset", "")))
+
+
 def _file(spec: str, options: dict[str, Any]) -> Environment:
-    closed = ("test", "reward", "suffix", "think", "seed", "skip_bad", *NAMES)
+    closed = ("test", "reward", "suffix", "think", "seed", "skip_bad", "stream", "turns", *_hub(spec), *_FIELDS)
     taken = _renamed(options, spec, closed)
-    fields = {name: str(taken.pop(name)) for name in NAMES if name in taken}
+    fields = {name: str(taken.pop(name)) for name in _FIELDS if name in taken}
     suffix = str(taken.pop("suffix", "")) + (THINK if taken.pop("think", False) else "")
-    layout = Layout(fields=fields, suffix=suffix, reward=taken.pop("reward", ""))
-    build: Callable[..., Environment] = data
-    return build(spec, layout=layout, **taken)
+    turns = str(taken.pop("turns", "all"))
+    if turns not in ("all", "last"):
+        raise UserError(
+            f"turns is {turns!r}; of a conversation 'all' turns of the assistant are imitated, or the 'last'"
+        )
+    layout = Layout(fields=fields, suffix=suffix, reward=taken.pop("reward", ""), turns=turns)
+    source = _source(spec, taken)
+    if taken.pop("stream", False):
+        return stream(source, layout=layout, **taken)
+    return data(source, layout=layout, name=name_of(spec), **taken)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,7 +25,9 @@ from posttrain.models.heads import Critic, ScalarHead
 from posttrain.models.layout import Rows, hidden_states, stacked
 from posttrain.models.likelihood import CHUNK, likelihood
 from posttrain.models.sampling import Sample, generate
+from posttrain.policies.conversation import between, only_text, turns_of
 from posttrain.policies.template import rendered
+from posttrain.policies.window import check_ids, check_rows, no_room, positions, room_for, vocabulary
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 STREAMS = frozenset({"logp_BT", "entropy_BT", "value_BT", "score_B"})
@@ -56,14 +59,16 @@ class LanguagePolicy(Actor, nn.Module):
 
     # ---- text <-> tokens
 
-    def encode(self, prompt: Prompt) -> Tensor:
-        """The prompt as the policy sees it: its chat template, ending where the answer begins."""
+    def rendered(self, prompt: Prompt) -> str:
+        """The prompt as text: its chat template, ending where the answer begins."""
         content = only_text(prompt.content)
         if getattr(self.tokenizer, "chat_template", None):
-            text = rendered(self.tokenizer, content)
-        else:
-            text = "\n".join(str(m["content"]) for m in content)
-        ids = self._ids(text, f"prompt {prompt.id!r}")
+            return rendered(self.tokenizer, content)
+        return "\n".join(str(m["content"]) for m in content)
+
+    def encode(self, prompt: Prompt) -> Tensor:
+        """The prompt as the policy sees it."""
+        ids = self._ids(self.rendered(prompt), f"prompt {prompt.id!r}")
         if not ids:
             raise UserError(f"prompt {prompt.id!r} is empty after tokenisation")
         return torch.tensor(ids, dtype=torch.long)
@@ -100,7 +105,16 @@ class LanguagePolicy(Actor, nn.Module):
         own_T = torch.ones(T, dtype=torch.bool)
         return Rollout.single(prompt, self.observe(prompt), actions, torch.zeros(T), own_T, text, origin=Origin.WRITTEN)
 
+    def imitated(self, prompt: Prompt, messages: Sequence[Message]) -> Rollout:
+        """A conversation that somebody else wrote: every turn of the assistant is an action, all else is only read."""
+        return Rollout(prompt, turns_of(self.tokenizer, only_text(messages)), origin=Origin.WRITTEN)
+
     # ---- sampling
+
+    @property
+    def window(self) -> int:
+        """Positions of the model: a prompt and its answer together have at most so many tokens; 0: it does not say."""
+        return positions(self.model)
 
     tells_finished = True  # `sample` can tell of each answer as it ends
 
@@ -132,17 +146,22 @@ class LanguagePolicy(Actor, nn.Module):
         self, pending: Sequence[Sequence[Turn]], keys: Sequence[Sequence[int]], how: Sampling, version: int = 0,
         chunk: int = 512,
     ) -> list[list[Turn]]:  # fmt: skip
-        """For each context, one way to go on per key; a context is read once for all of them."""
+        """For each context, one way to go on per key; a context is read once for all of them. Where the window has less room than
+        an answer may take, the answer is cut off there."""
+        rows = [join(turns) for turns in pending]
+        check_ids([r.observation for r in rows], vocabulary(self.model))
+        room = room_for(rows, self.window) if self.window else []
+        if room and min(room) < how.max_tokens:
+            return self._within(pending, keys, how, room, version)
         was, out = self.training, []
         self.eval()
-        rows = [join(turns) for turns in pending]
         engine = None if any(r.observation.streams for r in rows) else self._engine()
         per_call = max(1, len(rows) if engine else chunk // max(max(map(len, keys), default=1), 1))
         for start in range(0, len(rows), per_call):
             part = slice(start, start + per_call)
             heard = self._finished
             if heard is not None and start:
-                heard = partial(_later, heard, start)
+                heard = partial(_among, heard, range(start, len(rows)))
             made = self._generate(engine, rows[part], keys[part], how, heard)
             begun = [turns[-1] for turns in pending[part]]
             whole = [
@@ -154,6 +173,23 @@ class LanguagePolicy(Actor, nn.Module):
             out += [[_grown(t, s, *next(texts), version) for s in ss] for t, ss in zip(begun, made, strict=True)]
         self.train(was)
         return out
+
+    def _within(
+        self, pending: Sequence[Sequence[Turn]], keys: Sequence[Sequence[int]], how: Sampling, room: list[int],
+        version: int,
+    ) -> list[list[Turn]]:  # fmt: skip
+        """The same where some contexts have less room than an answer may take: those are sampled apart, each up to the window.
+        Draws belong to keys, so nothing else changes."""
+        if min(room) < 1:
+            raise no_room(self.window - min(room), self.window)
+        made, heard = dict[int, list[Turn]](), self._finished
+        for left in sorted({min(x, how.max_tokens) for x in room}):
+            mine = [i for i, x in enumerate(room) if min(x, how.max_tokens) == left]
+            self._finished = partial(_among, heard, mine) if heard else None
+            some = self.act([pending[i] for i in mine], [keys[i] for i in mine], replace(how, max_tokens=left), version)
+            made |= zip(mine, some, strict=True)
+        self._finished = heard
+        return [made[i] for i in range(len(pending))]
 
     def _generate(
         self, engine: Any, rows: Sequence[Turn], keys: Sequence[Sequence[int]], how: Sampling, finished: Any = None
@@ -188,7 +224,9 @@ class LanguagePolicy(Actor, nn.Module):
         needs = set(needs)
         for name in sorted(needs - STREAMS):
             raise unknown("stream of a language model", name, STREAMS)
-        laid = Rows.of([r.row for r in rows], self.device)
+        turns = [r.row for r in rows]
+        check_rows(turns, self.window)
+        laid = Rows.of(turns, self.device)
         out: dict[str, Tensor] = {}
         if needs & {"logp_BT", "entropy_BT", "score_B"}:
             h_BTD, last_BD = hidden_states(self.model, laid, self.layout)
@@ -242,49 +280,11 @@ class LanguagePolicy(Actor, nn.Module):
         return other
 
 
-def _later(heard: Callable[[int, int, Tensor], None], start: int, group: int, index: int, tokens: Tensor) -> None:
-    """The same for a part of the contexts that begins at `start`."""
-    heard(start + group, index, tokens)
-
-
-def only_text(messages: Sequence[Message]) -> list[Message]:
-    """The messages with texts for lists of text parts; whatever else is in a message, a language model cannot read."""
-    out = []
-    for m in messages:
-        if not isinstance(m, dict) or "content" not in m:
-            raise UserError(f'a message is {{"role": ..., "content": ...}}, got {m!r:.80}')
-        if not isinstance(m["content"], list | tuple):
-            out.append(m)
-            continue
-        for part in m["content"]:
-            if not isinstance(part, dict) or not isinstance(part.get("text"), str):
-                got = part.get("type", "unnamed") if isinstance(part, dict) else type(part).__name__
-                raise UserError(
-                    f"a message has a part of the kind {got!r}, and this model reads text alone; leave it out, or give a "
-                    "policy that perceives it (examples/look.py)"
-                )
-        out.append({**m, "content": "".join(part["text"] for part in m["content"])})
-    return out
-
-
-def between(tokenizer: Any, messages: Sequence[Message]) -> str:
-    """What a chat template writes from the end of an answer to the beginning of the next one, with messages in between.
-
-    The difference of two renderings of a made-up conversation, from its last end-of-answer token on; a template that rewrites
-    what came before cannot be continued.
-    """
-    messages = only_text(messages)
-    if not getattr(tokenizer, "chat_template", None):
-        return "".join(f"\n{m['content']}\n" for m in messages)
-    said = [{"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"}]
-    before = rendered(tokenizer, said, answering=False)
-    after = rendered(tokenizer, [*said, *messages])
-    at = before.rfind(tokenizer.eos_token)
-    if at < 0 or not after.startswith(before):
-        raise UserError(
-            "this model's chat template rewrites earlier turns, so a conversation cannot go on in one context"
-        )
-    return str(after[at + len(tokenizer.eos_token) :])
+def _among(
+    heard: Callable[[int, int, Tensor], None], places: Sequence[int], group: int, index: int, tokens: Tensor
+) -> None:
+    """The same for contexts that stand at these places."""
+    heard(places[group], index, tokens)
 
 
 def _grown(begun: Turn, s: Sample, actions: Tensor, text: str, version: int) -> Turn:

@@ -149,6 +149,8 @@ def load_tokenizer(folder: str) -> Any:
         raise UserError(f"transformers cannot load a tokenizer from {folder}: {one_line(error)}") from None
     if tokenizer.eos_token_id is None:
         raise UserError(f"the tokenizer of {folder} has no end-of-text token, so answers could not end")
+    # long texts are counted and left out here (policies/window.py); transformers would warn of each
+    getattr(tokenizer, "deprecation_warnings", {})["sequence-length-is-longer-than-the-specified-maximum"] = True
     if getattr(tokenizer, "chat_template", None):
         try_template(tokenizer, folder)
     return tokenizer

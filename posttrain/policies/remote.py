@@ -13,7 +13,7 @@ from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import End, Origin, Prompt, Rollout
 from posttrain.policies.chat_api import ChatAPI, NoReply, Reply
-from posttrain.policies.language import only_text
+from posttrain.policies.conversation import only_text
 
 _NEWER = "max_completion_tokens"  # what some servers call max_tokens
 

@@ -47,7 +47,7 @@ class Playing:
 def episodes(ask: RolloutRequest, n: int = 8, max_turns: int = MAX_TURNS) -> list[Group]:
     """n episodes of each prompt, each a rollout of every role that moved in it."""
     playing = [begin(ask, p, i) for p in ask.prompts for i in range(n)]
-    while going := [x for x in playing if not x.stop]:
+    while going := [x for x in playing if not x.stop and fits(ask, x)]:
         for role in dict.fromkeys(x.role for x in going):
             move(ask, policy_of(ask, role), [x for x in going if x.role == role])
         asyncio.run(answer(ask, going, max_turns))
@@ -56,6 +56,22 @@ def episodes(ask: RolloutRequest, n: int = 8, max_turns: int = MAX_TURNS) -> lis
         raise UserError(f"the environment failed in every episode: {broken[0].info['error']}")
     made = [rollouts_of(x) for x in playing]
     return [Group(p, [r for some in made[k * n : (k + 1) * n] for r in some]) for k, p in enumerate(ask.prompts)]
+
+
+def fits(ask: RolloutRequest, x: Playing) -> bool:
+    """Whether the mover's context has room for a turn; an episode that outgrows the window ends there, truncated."""
+    window = int(getattr(policy_of(ask, x.role), "window", 0))
+    length = sum(len(t.observation.tokens) + len(t) for t in x.pending())
+    if not window or length < window:  # a turn is cut off where the window ends
+        return True
+    if not x.turns:
+        raise UserError(
+            f"the prompt {x.prompt.id!r} has {length:,} tokens, and the model's window {window:,} positions; shorten it, or use a "
+            "model with a longer window"
+        )
+    x.stop = "max_context"
+    end(x)
+    return False
 
 
 def begin(ask: RolloutRequest, prompt: Prompt, index: int) -> Playing:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from posttrain.core.answers import conversation, demonstration
 from posttrain.core.errors import UserError
 from posttrain.core.protocols import RolloutRequest
 from posttrain.core.registry import rollout
-from posttrain.core.types import Group
+from posttrain.core.types import Group, Rollout
 
 
 @rollout(data="demonstrations")
 def demonstrations(ask: RolloutRequest) -> list[Group]:
-    """Demonstrations: the answer that comes with the prompt (`info["demonstration"]`, or its gold answer)."""
+    """Demonstrations: the answer that comes with the prompt (`info["demonstration"]`, or its gold answer); of a conversation
+    (`info["imitated"]`, its last message) every turn of the assistant."""
     groups = []
     for p in ask.prompts:
-        text = p.info.get("demonstration", p.answer)
-        if not isinstance(text, str):
+        said = conversation(p)
+        if said is not None and hasattr(ask.policy, "imitated"):
+            whole: Rollout = ask.policy.imitated(p, said)
+            whole.reward = 1.0
+            groups.append(Group(p, [whole]))
+            continue
+        text = demonstration(p)
+        if text is None:
             raise UserError(f"prompt {p.id!r} has no demonstration: supervised learning needs an answer text per row")
         made = ask.policy.written(p, text)
         made.reward = 1.0

@@ -12,6 +12,7 @@ from posttrain.core.loop import Loop
 from posttrain.core.method import Method
 from posttrain.core.pause import Pause
 from posttrain.core.protocols import Environment, Policy, Scorer
+from posttrain.environments.mapped import with_system_message
 from posttrain.evals.accuracy import Score, answers, graded, mean_reward, score_of
 from posttrain.evals.accuracy import held_out as held_out_prompts
 from posttrain.evals.ranking import ranking
@@ -50,12 +51,20 @@ def environment(config: Config, method: Method) -> Environment:
     """The task; for a method that learns from written pairs, the pairs of that name or file; from a log, the log."""
     from posttrain.environments.task import log_task, pair_task, task
 
-    data = method.rollout.card.data
-    if data == "pairs":
-        return pair_task(config.task, data=config.data or None)
-    if data == "logs":
-        return log_task(config.task)
-    return task(config.task, level=config.level, think=config.think, data=config.data or None)
+    kind = method.rollout.card.data
+    options = columns(config) | {"stream": config.stream or None}
+    if kind == "pairs":
+        env = pair_task(config.task, data=config.data or None, **options)
+    elif kind == "logs":
+        env = log_task(config.task, **options)
+    else:
+        env = task(config.task, level=config.level, think=config.think, data=config.data or None, **options)
+    return with_system_message(env, config.system) if config.system else env
+
+
+def columns(config: Config) -> dict[str, str]:
+    """field -> column, those that the settings name."""
+    return {k: v for k in ("question", "answer", "chosen", "rejected") if (v := getattr(config, k))}
 
 
 def scorer_of(config: Config, method: Method, env: Environment) -> Scorer:

@@ -15,6 +15,7 @@ from posttrain.core.loop import Loop
 from posttrain.core.pause import Pause, Paused
 from posttrain.core.plan import Context, Copy, Do, Phase, Plan, Stopped
 from posttrain.core.protocols import Policy
+from posttrain.environments.contents import contents
 from posttrain.rewards.scorers.spec import build_scorer
 from posttrain.runs.build import Pieces, build_loop, load_policy
 from posttrain.runs.config_file import plan_call, write_file
@@ -32,8 +33,11 @@ def run_plan(
     """Every phase in order; a phase that had ended before a restart is not done again, its weights are read back."""
     start = start or Start()
     start.of_a_plan(plan.name)
+    _single(config, plan.name)
     config = dataclasses.replace(config, name=check_name(config.name or made_name(plan.name)))
+    held = contents(config.task)
     settings = to_dict(config) | {"plan": plan.name, "options": plan.options} | start.identity(config, runs)
+    settings |= {"contents": held} if held else {}
     with Run(Path(runs) / config.name, settings, fresh=fresh) as store:
         threads = settle(store.folder, config.threads)
         write_file(store, dataclasses.replace(config, threads=threads), plan_call(plan), start)
@@ -50,6 +54,14 @@ def run_plan(
         summary = {"plan": plan.name, "model": config.model, "seed": config.seed, "stopped": ended, **context.notes}
         store.write_summary(summary)
         return summary
+
+
+def _single(config: Config, plan: str) -> None:
+    """Settings that only a single method reads."""
+    for key in ("question", "answer", "chosen", "rejected", "stream", "system"):
+        if getattr(config, key):
+            task = f'; write it into the task: --task "my.jsonl({key}={getattr(config, key)!r})"'
+            raise UserError(f"--{key} is for a single method, and {plan} is a plan{'' if key == 'system' else task}")
 
 
 def _do(part: Phase | Do | Copy, context: Context, callbacks: tuple[Any, ...], pause: Pause) -> None:

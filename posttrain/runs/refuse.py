@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from posttrain.core.answers import demonstration
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
-from posttrain.core.protocols import Policy
+from posttrain.core.protocols import Environment, Policy
 
 # what `assemble` puts into every batch, or into those whose rollouts say so
 ASSEMBLED = {
@@ -22,6 +23,21 @@ def refuse(config: Config, method: Method, policy: Policy | None = None) -> None
     pairs(method)
     streams(method, set(policy.provides) if policy is not None else LANGUAGE)
     groups(config, method)
+
+
+def suits(method: Method, env: Environment) -> None:
+    """A method that learns from written answers needs an environment whose prompts carry them."""
+    first = env.prompt(0, "train")
+    if method.rollout.card.data == "pairs" and not {"chosen", "rejected"} <= set(first.info):
+        raise UserError(
+            f"{method.name} learns from preference pairs, and the prompts of {env.name} carry none; give rows with prompt, chosen "
+            "and rejected: task=[{...}], or --task pairs.jsonl"
+        )
+    if method.rollout.card.data == "demonstrations" and "imitated" not in first.info and demonstration(first) is None:
+        raise UserError(
+            f"{method.name} learns from written answers, and the first prompt of {env.name} has none; give rows with an answer, or "
+            "conversations that end with the assistant"
+        )
 
 
 def pairs(method: Method) -> None:

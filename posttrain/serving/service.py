@@ -17,7 +17,7 @@ from posttrain.core import rng
 from posttrain.core.errors import nearest
 from posttrain.core.types import Prompt
 from posttrain.inference.jobs import Job
-from posttrain.policies.language import only_text
+from posttrain.policies.conversation import only_text
 from posttrain.serving.detokenize import StopStrings
 from posttrain.serving.limits import MAX_NAME, ApiError, Limits, shown
 from posttrain.serving.openai import CompletionRequest

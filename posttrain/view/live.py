@@ -178,6 +178,9 @@ class Watch:
     def on_begin(self, loop: Any, before: Any) -> None:
         self.begin(loop, before)
 
+    def on_data(self, loop: Any, lines: list[str]) -> None:
+        """What was understood of the data; the base class shows nothing."""
+
     def on_phase(self, loop: Any) -> None:
         self.phase(loop)
 
@@ -216,6 +219,11 @@ class Lines(Watch):
             self.console.print(f"before training: {told}")
             if before.told:
                 self.console.print(before.told, style="yellow", markup=False, soft_wrap=True)
+
+    def on_data(self, loop: Any, lines: list[str]) -> None:
+        for line in lines:
+            style = "yellow" if line.startswith("left out") else "dim"
+            self.console.print(line, style=style, markup=False, soft_wrap=True)
 
     def phase(self, loop: Any) -> None:
         super().phase(loop)

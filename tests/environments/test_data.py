@@ -11,7 +11,8 @@ import pytest
 
 from posttrain.core.errors import UserError
 from posttrain.core.types import Prompt
-from posttrain.environments.data import Layout, data, guess_reward
+from posttrain.environments.data import data, guess_reward
+from posttrain.environments.questions import Layout
 
 ROWS = [{"question": f"What is {i}+1?", "answer": str(i + 1)} for i in range(40)]
 BESIDE = Path(__file__).resolve().parents[2].parent / "shared" / "data"

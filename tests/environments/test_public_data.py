@@ -59,7 +59,7 @@ def test_an_answer_that_begins_with_human_is_an_answer():
 def test_pairs_that_say_nothing_are_left_out():
     rows = [{"prompt": f"q{i}", "chosen": "a", "rejected": "a" if i == 3 else "b"} for i in range(20)]
     made = preferences(rows)
-    assert made.left_out["equal answers"] == 1 and made.size("train") + made.size("test") == 19
+    assert made.left_out["pairs of two equal answers"] == 1 and made.size("train") + made.size("test") == 19
     with pytest.raises(UserError, match="both answers are the same"):
         preferences([{"prompt": "q", "chosen": "a", "rejected": "a"}])
 

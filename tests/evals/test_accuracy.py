@@ -11,7 +11,8 @@ import torch
 from claims.worlds.tabular import TabularPolicy
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt, Rollout
-from posttrain.environments.data import Layout, data
+from posttrain.environments.data import data
+from posttrain.environments.questions import Layout
 from posttrain.evals.accuracy import accuracy, answers, graded, mean_reward, score_of
 from posttrain.rewards.scorers.spec import task_scorer
 from posttrain.runs.in_memory import FunctionScorer, numbered, row

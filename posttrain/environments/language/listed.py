@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from posttrain.core.errors import UserError
 from posttrain.core.protocols import Environment
 from posttrain.core.types import Prompt
 from posttrain.environments.preferences import Pair
+from posttrain.environments.understood import Understood
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,8 @@ class Listed(Environment):
     name: str
     train: tuple[Prompt, ...]
     test: tuple[Prompt, ...] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)  # rows that were not taken, by reason
+    understood: Understood = field(default_factory=Understood, compare=False)
 
     @property
     def size(self) -> int:
@@ -50,9 +53,10 @@ def from_rows(name: str, rows: Iterable[dict[str, Any]], held_out: float = 0.2) 
 
 def from_pairs(name: str, train: Iterable[Pair], test: Iterable[Pair]) -> Listed:
     """Pairs of a data set; the preferred answer is also the demonstration."""
-    return Listed(name, tuple(map(_as_prompt, train)), tuple(map(_as_prompt, test)))
+    return Listed(name, tuple(map(as_prompt, train)), tuple(map(as_prompt, test)))
 
 
-def _as_prompt(pair: Pair) -> Prompt:
+def as_prompt(pair: Pair) -> Prompt:
+    """The prompt of a pair, with both answers."""
     both = {"chosen": pair.chosen, "rejected": pair.rejected, "demonstration": pair.chosen}
     return Prompt(pair.prompt.id, pair.prompt.content, None, {**pair.prompt.info, **both})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from posttrain.core.answers import final_answer, golds, marked, same
+from posttrain.core.answers import final_answer, golds, marked, offered, same
 from posttrain.core.registry import reward
 from posttrain.core.selfcheck import problems
 from posttrain.core.types import Prompt
@@ -16,8 +16,11 @@ def choice(prompt: Prompt, text: str, letters: str = "ABCDE") -> float:
     """Multiple choice: 1 when the text settles on the gold letter, and on no other.
 
     Read from what is marked, else from "the answer is (B)", else from the last line if it holds one letter only.
-    The gold answer is a letter, an index into prompt.info["choices"], or the text of one of them.
+    The gold answer is a letter, an index into prompt.info["choices"], or the text of one of them. A question with more
+    choices than `letters` has as many letters as choices.
     """
+    count = len(prompt.info.get("choices") or offered(prompt.last))
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[:count] if count > len(letters) else letters
     return float(pick(text, letters) in {_letter(prompt, g, letters) for g in golds(prompt)})
 
 
@@ -39,6 +42,8 @@ def _only(line: str, letters: str) -> str | None:
     found = set(re.findall(rf"(?<![\w'])[{letters}](?![\w'])", line))
     if len(found) == 2 and "A" in found and re.search(r"(?<![\w'])A\s+[a-z]", line):
         found.discard("A")  # the article
+    if len(found) == 2 and "I" in found and re.search(r"(?<![\w'])I\s+[a-z]", line):
+        found.discard("I")  # the pronoun
     return found.pop() if len(found) == 1 else None
 
 

@@ -1,0 +1,189 @@
+"""examples:
+posttrain data my.jsonl
+posttrain data my.jsonl --model smollm2 --out my.html      lengths in tokens, and a page
+posttrain data pairs.parquet --chosen good --rejected bad
+posttrain data "org/name(subset='main')"                   a data set of the Hugging Face hub
+What a run would understand of a data set, without running: columns, rows, the grader, the first prompt, lengths, questions that
+come twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from posttrain.commands.parser import Parser
+from posttrain.core.errors import UserError
+
+_ROWS, _DRAWN = 10_000, 1000  # prompts that are looked at: of a stream, of a task that draws its own
+
+
+def options(parser: Parser) -> None:
+    parser.add_argument("source", metavar="FILE", help="a data file, a folder, a hub id, or a task by name")
+    parser.add_argument("--model", metavar="MODEL", help="count in this model's tokens and show its chat template")
+    for field in ("question", "answer", "chosen", "rejected"):
+        parser.add_argument(f"--{field}", metavar="COLUMN", help=f"the column that holds the {field}")
+    parser.add_argument("--sft", action="store_true", help="as supervised fine-tuning would learn from it")
+    parser.add_argument("--system", default="", metavar="TEXT", help="a system message for every prompt")
+    parser.add_argument("--stream", action="store_true", help="do not load it whole: look at 10,000 rows")
+    parser.add_argument("--max-tokens", type=int, default=64, metavar="N", help="longest answer, in tokens [64]")
+    parser.add_argument("--data", metavar="DIR", help="folder of data sets, for presets")
+    parser.add_argument(
+        "--out", metavar="PAGE", help="write a page with pictures: .html, or .svg for the picture alone"
+    )
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON and nothing else")
+
+
+def main(args: argparse.Namespace) -> int:
+    from posttrain.environments.survey import survey
+    from posttrain.runs.told import understood
+    from posttrain.view.data_page import findings, page, svg
+
+    if args.out and not args.out.endswith((".html", ".svg")):
+        raise UserError(f"--out {args.out}: a page is .html, a picture alone .svg")
+    env, kind = environment(args)
+    reader = read_by(args.model) if args.model else None
+    if reader is not None:
+        env = fitted(env, reader, kind, args.max_tokens)
+    told = understood(env, reader, kind)
+    train, test = rows_of(env)
+    found = survey(train, test, reader.count if reader else None)
+    if args.json:
+        print(json.dumps({"understood": told} | {k: v for k, v in found.items() if k != "bins"}))
+    else:
+        show(told, found)
+    if args.out:
+        unit = "tokens" if reader else "characters"
+        text = (
+            page(args.source, told, found, findings(found))
+            if args.out.endswith(".html")
+            else alone(svg(found["bins"][unit]["prompt"]))
+        )
+        write(Path(args.out), text)
+        if not args.json:
+            print(f"wrote {args.out}")
+    return 0
+
+
+def alone(picture: str) -> str:
+    """An SVG file of its own."""
+    style = "<style>text{font:11px sans-serif;fill:#667085}.bar{fill:#4f6df5}.axis{stroke:#d0d5dd}</style>"
+    return picture.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace(">", f">{style}", 1) + "\n"
+
+
+def write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from None
+
+
+def environment(args: argparse.Namespace) -> tuple[Any, str]:
+    """The rows as prompts, and what they are for: pairs where there are two answers to compare."""
+    from posttrain.environments.mapped import with_system_message
+    from posttrain.environments.presets import PAIRS, SHIPPED
+    from posttrain.environments.task import pair_task, task
+
+    said = {k: getattr(args, k) for k in ("question", "answer", "chosen", "rejected")}
+    name = args.source.partition("(")[0]
+    stream = args.stream or None
+    if name.replace("-", "_") in (*SHIPPED, *PAIRS) or args.chosen or args.rejected or has_pairs(args.source, stream):
+        env, kind = pair_task(args.source, data=args.data, stream=stream, **said), "pairs"
+    else:
+        env, kind = task(args.source, data=args.data, stream=stream, **said), "demonstrations" if args.sft else ""
+    return (with_system_message(env, args.system) if args.system else env), kind
+
+
+def has_pairs(source: str, stream: bool | None) -> bool:
+    """Whether the first row has chosen and rejected under one of their usual names."""
+    from posttrain.core.registry import parse
+    from posttrain.environments.data import find_splits
+    from posttrain.environments.fields import NAMES
+    from posttrain.environments.hub import hub_splits, is_hub_id
+    from posttrain.environments.rows import read_rows
+    from posttrain.environments.task import looks_like_file
+
+    name, own = parse(source) if source.strip().endswith(")") else (source.strip(), {})
+    if looks_like_file(name):
+        splits = find_splits(name, None)
+    elif is_hub_id(name) and name.partition("/")[0] not in ("school", "data", "rg", "reasoning-gym", "reasoning_gym"):
+        splits = find_splits(hub_splits(name, str(own.get("subset", ""))), None)
+    else:
+        return False
+    _, first = next(read_rows(next(iter(splits.values()))), ("", None))
+    columns = set(first) if isinstance(first, dict) else set()
+    return all(columns & {*NAMES[field], own.get(field)} for field in ("chosen", "rejected"))
+
+
+def read_by(model: str) -> Any:
+    """A model's tokenizer and window, without its weights."""
+    from types import SimpleNamespace
+
+    from torch import nn
+
+    from posttrain.policies.language import LanguagePolicy
+    from posttrain.policies.load import find_folder, load_tokenizer, read_json
+
+    class Reader(LanguagePolicy):
+        def count(self, text: str) -> int:
+            return len(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    folder = find_folder(base_of(model))
+    shell = nn.Identity()
+    shell.config = SimpleNamespace(**read_json(Path(folder) / "config.json"))  # type: ignore[assignment]
+    return Reader(shell, load_tokenizer(folder), model)
+
+
+def base_of(model: str) -> str:
+    """The model that a run was trained from, or the model itself."""
+    from posttrain.runs.settings import read_config
+
+    for folder in (Path(model), Path("runs") / model):
+        if (folder / "run.sqlite").exists():
+            return str(read_config(folder)["model"])
+    return model
+
+
+def fitted(env: Any, reader: Any, kind: str, max_tokens: int) -> Any:
+    """Without the rows that a run with this model would leave out."""
+    from posttrain.core.method import find_method
+    from posttrain.core.sampling import Sampling
+    from posttrain.runs.fit import fit
+
+    method = find_method({"pairs": "dpo", "demonstrations": "sft"}.get(kind, "grpo"))
+    return fit(env, reader, method, Sampling(max_tokens=max_tokens))
+
+
+def rows_of(env: Any) -> tuple[list[Any], list[Any]]:
+    """The prompts of both splits; of an endless task or a stream the first so many."""
+    from posttrain.environments.stream import Stream
+    from posttrain.runs.told import sizes
+
+    count = dict(sizes(env)) or {"train": _DRAWN, "test": _DRAWN}
+    count["train"] = min(count["train"], _ROWS) if isinstance(env, Stream) else count.get("train", 0)
+    train, test = ([env.prompt(i, split) for i in range(count.get(split, 0))] for split in ("train", "test"))
+    return train, test
+
+
+def show(told: list[str], found: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from posttrain.view.data_page import findings, histogram
+
+    console = Console(highlight=False)
+    for line in told:
+        console.print(line, style="yellow" if line.startswith("left out") else None, markup=False, soft_wrap=True)
+    rows = [(f"{what}, {unit}", q) for unit, some in found["lengths"].items() for what, q in some.items()]
+    table = Table("lengths", *rows[0][1])
+    for name, q in rows:
+        table.add_row(name, *(f"{v:,}" for v in q.values()))
+    console.print(table)
+    unit = "tokens" if "tokens" in found["bins"] else "characters"
+    for what, some in found["bins"][unit].items():
+        console.print(f"{what} lengths in {unit}", style="bold")
+        console.print("\n".join(histogram(some)), markup=False, soft_wrap=True)
+    for line in findings(found):
+        console.print(line, markup=False, soft_wrap=True)

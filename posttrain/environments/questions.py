@@ -1,0 +1,114 @@
+"""A row as a question: which columns ask, which one answers, and which answers are imitated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from posttrain.core.answers import boxed, hashed
+from posttrain.core.registry import Part
+from posttrain.core.types import Message, Prompt
+from posttrain.environments.base import corrupt
+from posttrain.environments.choices import choices_of, letter_of, listed
+from posttrain.environments.fields import checked_text, messages, need, reply, under, with_system
+
+Raw = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How rows become prompts, and what grades the answers."""
+
+    fields: Mapping[str, str] = field(default_factory=dict)  # field -> column, where the usual names do not fit
+    reward: str | Part = ""  # "": chosen from the gold answers
+    suffix: str = ""  # what is asked for, written after every question
+    shape: Callable[[Raw], Raw | None] | None = None  # a row as the loader should see it; None leaves it out
+    write: Callable[[str], str] = str  # a good text for a gold answer, for validate
+    spoil: Callable[[Random, Prompt], str] = corrupt  # a wrong text, for validate
+    turns: str = "all"  # of a conversation, which of the assistant's turns are imitated: "all" or the "last"
+
+
+PLAIN = Layout()
+
+
+def question_builder(columns: dict[str, str], seen: list[str], called: str, layout: Layout) -> Callable[[Raw], Prompt]:
+    """row -> Prompt. ValueError says what is wrong with a row."""
+    whole = "messages" in columns and ("question" not in columns or "answer" not in columns)  # nothing else answers
+    asks = columns["messages"] if whole else columns.get("question", "")
+    if seen and not asks:
+        need("question", columns, seen, called)
+    used = {columns.get(f) for f in ("question", "messages", "answer", "system", "input")}
+
+    def build(row: Raw) -> Prompt:
+        if row.get(asks) is None:
+            raise ValueError(f"no {asks!r} in it")
+        content, (answer, info) = messages(row[asks]), answer_of(row, columns)
+        if content[-1]["role"] == "assistant":
+            content, answer, info = _answered(content, answer, info, layout.turns)
+        texts, labels = choices_of(_cell(row, columns, "choices"))
+        if texts and answer is not None:
+            several = isinstance(answer, (list, tuple))
+            right = [letter_of(a, texts, labels) for a in (answer if several else [answer])]
+            answer, info = right if several else right[0], {}
+        content = under(content, _cell(row, columns, "input"))
+        last = {**content[-1], "content": _asked(content[-1]["content"], listed(texts) + layout.suffix)}
+        content = with_system((*content[:-1], last), _cell(row, columns, "system"))
+        kept = {k: v for k, v in row.items() if k not in used} | ({"choices": texts} if texts else {})
+        return Prompt("", content, answer, kept | info)
+
+    return build
+
+
+def _answered(
+    content: tuple[Message, ...], answer: Any, info: dict[str, Any], turns: str
+) -> tuple[tuple[Message, ...], Any, dict[str, Any]]:
+    """A conversation that ends with the assistant: the prompt is all before its last turn, which is the answer unless a column has one."""
+    before, said = reply(list(content))
+    if not before:
+        raise ValueError("the conversation begins with the assistant: there is nothing that it answers")
+    if answer is not None:
+        return before, answer, info
+    several = turns == "all" and any(m["role"] == "assistant" for m in before)
+    return before, said, {"imitated": content[-1]} if several else {}
+
+
+def _cell(row: Raw, columns: Mapping[str, str], field: str) -> Any:
+    return row.get(columns[field]) if field in columns else None
+
+
+def answer_of(row: Raw, columns: Mapping[str, str]) -> tuple[Any, dict[str, Any]]:
+    """The gold answer, and the whole text to imitate where the answer is only its end.
+
+    A solution that ends in #### or in a box is graded by what stands there; a message (TRL's completion) is its text.
+    """
+    if "answer" not in columns:
+        return None, {}
+    answer = row.get(columns["answer"])
+    if isinstance(answer, Mapping):
+        answer = answer.get("text", [answer])  # SQuAD's answers; one message
+    if answer is None or (isinstance(answer, (str, list)) and not answer) or _is_nan(answer):
+        raise ValueError(f"no {columns['answer']!r} in it")
+    if isinstance(answer, (list, tuple)) and all(isinstance(m, Mapping) for m in answer):
+        before, answer = reply(list(answer))
+        if before:
+            raise ValueError(
+                f"{columns['answer']!r} is a conversation of its own; put all of it into one column `messages`"
+            )
+    if not isinstance(answer, str):
+        return answer, {}
+    short = hashed(checked_text(answer))
+    short = boxed(answer) if short is None else short
+    return (answer.strip(), {}) if short is None else (short, {"demonstration": answer.strip()})
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _asked(content: Any, added: str) -> Any:
+    if isinstance(content, str):
+        return content + added
+    return [*content, {"type": "text", "text": added}] if added else content

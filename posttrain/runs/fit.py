@@ -1,0 +1,102 @@
+"""Rows that do not fit into the model's window are left out before a run begins, and counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from posttrain.core.answers import conversation, demonstration
+from posttrain.core.errors import UserError
+from posttrain.core.method import Method
+from posttrain.core.protocols import Environment, Policy
+from posttrain.core.sampling import Sampling
+from posttrain.core.types import Prompt
+from posttrain.environments.data import DataEnvironment
+from posttrain.environments.language.listed import Listed
+from posttrain.environments.mapped import each
+from posttrain.environments.mixed import Mixed
+from posttrain.environments.stream import Stream
+from posttrain.policies.window import token_count
+
+
+def fit(env: Environment, policy: Policy, method: Method | None, how: Sampling) -> Environment:
+    """The environment without the rows that the policy has no room for; ids stay, so that the draws of all others do.
+
+    A prompt needs room for an answer beside it; a written answer, its pair or its conversation must fit with its prompt. A task
+    that is not made of rows is not changed: there a prompt that does not fit is an error when it comes.
+    """
+    kind = method.rollout.card.data if method else ""
+    window = int(getattr(policy, "window", 0))
+    if not window or kind == "steps" or (method and method.rollout.card.at_test):
+        return env
+    if isinstance(env, Mixed):
+        return Mixed({name: fit(one, policy, method, how) for name, one in env.tasks.items()})
+    if not isinstance(env, (DataEnvironment, Listed, Stream)):
+        return env
+    if how.max_tokens >= window and not kind:
+        raise UserError(
+            f"--sampling.max-tokens {how.max_tokens} leaves no room for a prompt in this model's window of {window:,} positions; "
+            f"use {window // 2} or fewer"
+        )
+    long: Counter[str] = Counter()
+    if kind == "demonstrations" and isinstance(env, DataEnvironment):
+        _can_be_learned(policy, env.splits.get("train", ()))
+
+    def kept(p: Prompt, split: str) -> Prompt | None:
+        if needed(policy, p, kind if split == "train" or kind == "pairs" else "", how, window) <= window:
+            return p
+        long[split] += 1
+        return None
+
+    fitted = each(env, kept)
+    return _told(env, fitted, long, limit(kind, window, how))
+
+
+def _can_be_learned(policy: Any, prompts: Sequence[Prompt]) -> None:
+    """A template that rewrites earlier turns is told before anything is loaded or trained."""
+    first = next((p for p in prompts if conversation(p) is not None), None)
+    if first is not None and hasattr(policy, "imitated"):
+        policy.imitated(first, conversation(first))
+
+
+def needed(policy: Any, p: Prompt, kind: str, how: Sampling, window: int) -> int:
+    """Positions that a prompt takes with what is written after it; never too few, exact where it matters."""
+    if not kind:
+        return token_count(policy, p, limit=window - how.max_tokens) + how.max_tokens
+    said = conversation(p)
+    if kind == "demonstrations" and said is not None:
+        return token_count(policy, replace(p, content=said), limit=window)
+    if kind == "demonstrations":
+        texts = [demonstration(p)]
+    elif kind == "pairs":
+        texts = [p.info.get("chosen"), p.info.get("rejected")]
+    else:
+        texts = [a.get("text") for a in p.info.get("answers", ())]
+    return max(token_count(policy, p, t if isinstance(t, str) else None, window) for t in texts or [None])
+
+
+def limit(kind: str, window: int, how: Sampling) -> str:
+    """The reason, for people."""
+    if kind:
+        return f"rows of more than {window:,} tokens with their answers, which is the model's window"
+    room = f"a window of {window:,} with room for an answer of {how.max_tokens:,}"
+    return f"rows whose prompt has more than {window - how.max_tokens:,} tokens ({room})"
+
+
+def _told(env: Any, fitted: Any, long: Counter[str], reason: str) -> Environment:
+    """The fitted environment with its count of what was left out; an error where nothing is left."""
+    if isinstance(fitted, Stream):
+        fitted.understood = fitted.understood.noting(f"{reason} are stepped over")
+        return fitted
+    if not long:
+        return env  # type: ignore[no-any-return]
+    sizes = fitted.splits if isinstance(fitted, DataEnvironment) else {"train": fitted.train, "test": fitted.test}
+    empty = [split for split, n in long.items() if n and not sizes.get(split)]
+    if empty:
+        raise UserError(
+            f"{env.name}: no row is left to {empty[0]} on; all {long[empty[0]]:,} are {reason}; use a model with a longer window, "
+            "or shorter texts"
+        )
+    return replace(fitted, left_out={**env.left_out, reason: sum(long.values())})  # type: ignore[no-any-return]

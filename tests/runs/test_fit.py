@@ -1,0 +1,167 @@
+"""Nothing is sampled or trained beyond the window: rows are left out and counted, answers cut off, episodes ended."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from posttrain.core import rng
+from posttrain.core.answers import conversation
+from posttrain.core.errors import UserError
+from posttrain.core.protocols import Environment, Episode, RolloutRequest, Step
+from posttrain.core.sampling import Sampling
+from posttrain.core.turn import Observation, Turn
+from posttrain.core.types import End, Prompt, Rollout
+from posttrain.environments.data import data
+from posttrain.environments.mapped import with_system_message
+from posttrain.environments.task import of_rows
+from posttrain.methods.dpo import dpo
+from posttrain.methods.grpo import grpo
+from posttrain.methods.sft import sft
+from posttrain.policies.language import LanguagePolicy
+from posttrain.policies.window import positions, token_count
+from posttrain.rollouts.episode import episodes
+from posttrain.runs.fit import fit
+from posttrain.runs.told import understood
+from tests.models import tiny
+
+HOW = Sampling(max_tokens=8)
+
+
+def policy() -> LanguagePolicy:
+    made = tiny.policy(tiny.decoder(max_positions=64))
+    assert made.window == 64
+    return made
+
+
+def asked(*lengths: int, **more) -> list[dict[str, str]]:
+    return [{"question": chr(97 + i % 26) * n, "answer": "1"} | more for i, n in enumerate(lengths)]
+
+
+def test_positions_of_every_kind_of_model():
+    assert positions(policy().model) == 64
+    assert positions(tiny.wrapped("gpt2")) == 128
+    assert positions(torch.nn.Linear(1, 1)) == 0
+
+
+def test_prompts_without_room_for_an_answer_are_left_out_and_counted_and_the_others_keep_their_ids():
+    env = data({"train": asked(5, 56, 57, 20, 200), "test": asked(6, 300)})
+    found = fit(env, policy(), grpo, HOW)  # 64 positions, 8 for the answer: 56 is the last that fits
+    assert {p.id for p in found.splits["train"]} == {"rows-train-0", "rows-train-1", "rows-train-3"}
+    assert found.size("test") == 1
+    reason, count = list(found.left_out.items())[-1]
+    assert count == 3 and "more than 56 tokens (a window of 64 with room for an answer of 8)" in reason
+    assert any(line.startswith("left out: 3 rows whose prompt") for line in understood(found, policy()))
+    assert fit(data(asked(5, 6, 7)), policy(), grpo, HOW).left_out["bad rows"] == 0
+
+
+def test_nothing_left_is_refused_and_so_is_an_answer_as_long_as_the_window():
+    with pytest.raises(UserError, match="no row is left to train on; all 2 are rows whose prompt"):
+        fit(data({"train": asked(80, 90), "test": asked(5)}), policy(), grpo, HOW)
+    with pytest.raises(UserError, match=r"max-tokens 64 leaves no room for a prompt .* 64 positions; use 32 or fewer"):
+        fit(data(asked(5, 6)), policy(), grpo, Sampling(max_tokens=64))
+
+
+def test_written_answers_and_pairs_must_fit_with_their_prompts():
+    rows = [{"question": "a" * 20, "answer": "b" * n} for n in (43, 44)]  # 20 + 43 + 1 for the end is 64
+    found = fit(data({"train": rows, "test": asked(5)}), policy(), sft, HOW)
+    assert [len(p.answer) for p in found.splits["train"]] == [43]
+    pairs = [{"prompt": "a" * 20, "chosen": "b", "rejected": "c" * n} for n in (43, 44)]
+    found = fit(of_rows({"train": pairs, "test": [{"prompt": "t", "chosen": "a", "rejected": "b"}]}, "pairs"),
+                policy(), dpo, HOW)  # fmt: skip
+    assert [len(p.info["rejected"]) for p in found.train] == [43]
+    chat = [{"role": r, "content": "a" * 20} for r in ("user", "assistant", "user", "assistant")]
+    rows = [
+        {"messages": chat},
+        {"messages": chat[:2] + [{"role": "user", "content": "b"}, {"role": "assistant", "content": "c"}]},
+    ]
+    found = fit(data({"train": rows, "test": asked(5)}), policy(), sft, HOW)
+    assert [p.answer for p in found.splits["train"]] == ["c"]
+
+
+def test_bytes_alone_decide_where_they_can():
+    made = policy()
+    assert token_count(made, Prompt.text("x", "a" * 10), limit=56) <= 56
+    assert token_count(made, Prompt.text("x", "a" * 56), limit=56) == 56  # exact where the bytes alone would say no
+    assert token_count(made, Prompt.text("x", "a" * 10), "b" * 5, 0) == 16
+
+
+def test_an_answer_is_cut_off_at_the_window_and_its_neighbours_are_what_they_were():
+    made = policy()
+    short, tight = Prompt.text("short", "a"), Prompt.text("tight", "a" * 60)
+    alone = made.sample([short], 2, HOW)
+    both = made.sample([short, tight], 2, HOW)
+    assert [r.actions.tolist() for r in both[0]] == [r.actions.tolist() for r in alone[0]]
+    for r in both[1]:
+        assert len(r) <= 4 and (r.end is End.TRUNCATED or len(r) < 4 or int(r.actions[-1]) in made.stop_ids)
+        assert r.logp_T.tolist() == pytest.approx(made.forward([r])["logp_BT"][0, : len(r)].tolist(), abs=1e-4)
+    with pytest.raises(
+        UserError, match="a prompt of 64 tokens leaves no room for an answer in this model's window of 64"
+    ):
+        made.sample([Prompt.text("full", "a" * 64)], 1, HOW)
+
+
+def test_rows_beyond_the_positions_are_never_trained_on():
+    made = tiny.policy(tiny.wrapped("gpt2"))
+    seen, actions = torch.full((100,), 5), torch.full((40,), 5)
+    with pytest.raises(UserError, match="a row of 140 tokens is longer than this model's window of 128 positions"):
+        made.forward([Rollout.single(Prompt.text("x", "a"), seen, actions, torch.zeros(40))])
+
+
+def test_ids_outside_the_vocabulary_are_told():
+    with pytest.raises(UserError, match=r"token id 99, and this model has ids 0 to 39"):
+        policy().act([[Turn.empty(Observation(torch.tensor([3, 99])))]], [[rng.key(0)]], HOW)
+
+
+class Talk(Environment):
+    """It answers every turn with as many letters as it was made with, for ever."""
+
+    name = "talk"
+
+    def __init__(self, letters: int) -> None:
+        self.letters = letters
+
+    def prompt(self, index, split="train"):
+        return Prompt.text(f"{split}-{index}", "a")
+
+    def open(self, prompt, key):
+        class Going(Episode):
+            def step(_, turn):
+                turn.stopped = True  # as if every turn ended by itself
+                return Step([{"role": "user", "content": "b" * self.letters}], reward=0.0)
+
+        return Going()
+
+
+def test_an_episode_that_outgrows_the_window_ends_truncated():
+    made = policy()
+    env = Talk(20)
+    (group,) = episodes(RolloutRequest({"policy": made}, [env.prompt(0)], HOW, env=env), n=2)
+    for r in group.rollouts:
+        assert r.end is End.TRUNCATED and r.stop == "max_context"
+        assert len(r.context) + len(r.actions) <= 64 and len(r.turns) > 1
+    assert made.forward(group.rollouts)["logp_BT"].isfinite().all()
+
+
+def test_answers_are_heard_under_their_own_prompt_also_where_one_is_cut_off():
+    made, heard = policy(), []
+    some = [Prompt.text("tight", "a" * 60), Prompt.text("short", "a"), Prompt.text("tight too", "b" * 60)]
+    found = made.sample(some, 24, HOW, finished=lambda p, i, text: heard.append((p.id, i, text())))
+    want = {(p.id, i, r.text) for p, rs in zip(some, found, strict=True) for i, r in enumerate(rs)}
+    assert set(heard) <= want and {"short", "tight too"} <= {h[0] for h in heard}  # those that end by themselves
+
+
+def test_a_conversation_is_learned_with_its_system_message_and_a_template_that_rewrites_is_refused_at_once():
+    chat = [
+        {"role": r, "content": c} for r, c in (("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d"))
+    ]
+    env = with_system_message(data({"train": [{"messages": chat}], "test": asked(5)}), "brief")
+    (prompt,) = env.splits["train"]
+    assert [m["content"] for m in conversation(prompt)] == ["brief", "a", "b", "c", "d"]
+    made = policy()
+    assert fit(env, made, sft, HOW).splits["train"] == (prompt,)
+    made.tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.content if loop.last else 'x' }}{{ eos_token }}{% endfor %}"
+    )
+    with pytest.raises(UserError, match="rewrites earlier turns"):
+        fit(env, made, sft, HOW)
