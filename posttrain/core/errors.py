@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-
 _HEAD, _TAIL = 400, 400  # characters of a message that quotes something endless: what it is about, and what to type
 
 

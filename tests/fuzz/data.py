@@ -99,7 +99,9 @@ def used(rng: random.Random, file: Path, rows: list[Any]) -> None:
             prompt.last.encode()
             if env.graded:
                 texts = ["", "5", str(prompt.answer), rng.choice(TEXTS)]
-                grades, _ = task_scorer(env).texts([prompt] * 4, texts)  # a gold answer that cannot be compared is masked
+                grades, _ = task_scorer(env).texts(
+                    [prompt] * 4, texts
+                )  # a gold answer that cannot be compared is masked
                 assert all(g != g or 0 <= g <= 1 for g in grades), f"grades {grades}"
 
 

@@ -12,7 +12,13 @@ from tests.fuzz.__main__ import DOMAINS, fuzz, fuzzer
 from tests.fuzz.rewards import fuzz_rewards
 from tests.fuzz.settings import fuzz_settings
 
-SLICE = {"settings": 250, "data": 250, "rewards": 60, "models": 25, "runs": 10}  # HTTP has its own: tests/serving/test_fuzz.py
+SLICE = {
+    "settings": 250,
+    "data": 250,
+    "rewards": 60,
+    "models": 25,
+    "runs": 10,
+}  # HTTP has its own: tests/serving/test_fuzz.py
 
 
 @pytest.mark.parametrize("domain", SLICE)
