@@ -10,7 +10,7 @@ JOBS ?= 2
 SEED ?= 0
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: quickstart test check lint types format index pages methods docs examples clean
+.PHONY: quickstart test check lint types format index pages methods docs examples fuzz clean
 
 # what a run needs, and nothing else
 $(RUNTIME): pyproject.toml constraints.txt
@@ -76,6 +76,11 @@ docs: $(DOCS)
 examples: $(RUNTIME)
 	@$(PIP) -e '.[control]'
 	$(BIN)/python -m examples.run --seeds 3
+
+# random settings, data, rewards, model folders, run folders and requests; the same seed tries the same things
+FUZZ_MINUTES ?= 10
+fuzz: $(STAMP)
+	$(BIN)/python -m tests.fuzz --minutes $(FUZZ_MINUTES) --seed $(SEED)
 
 clean:
 	rm -rf $(VENV) build site *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sqlite3
 import sys
 from importlib import import_module
 
@@ -112,6 +113,8 @@ def explain(error: Exception) -> str | None:
         return "out of memory; lower --micro-tokens, --prompts or --sampling.max-tokens, or use --dtype bfloat16"
     if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):  # torch's allocator on a CPU
         return "out of memory; use a smaller --model, or lower --micro-tokens, --prompts or --sampling.max-tokens"
+    if isinstance(error, sqlite3.DatabaseError):
+        return f"the database of a run cannot be read ({error}); name another run, or start over with --fresh"
     if isinstance(error, OSError) and error.errno is not None:
         where = f": {error.filename}" if error.filename else ""
         return f"{error.strerror or 'the system refused'}{where}; check the path, the disk and its permissions"

@@ -110,7 +110,7 @@ def reward_model_folder(name: str, runs: str) -> Path | None:
             return which.folder if trained and not any(answering_role(run, phase) for phase in trained) else None
     try:
         kinds = json.loads((Path(name) / "config.json").read_text()).get("architectures") or []
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None
     kinds = [kinds] if isinstance(kinds, str) else kinds
     return Path(name) if any(str(kind).endswith("ForSequenceClassification") for kind in kinds) else None

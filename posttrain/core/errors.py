@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+_HEAD, _TAIL = 400, 400  # characters of a message that quotes something endless: what it is about, and what to type
+
 
 class UserError(ValueError):
     """A mistake of the caller, explained in one sentence; the command line prints it without a stack trace."""
 
+    def __init__(self, message: object = "") -> None:
+        text = str(message)
+        super().__init__(text if len(text) <= 2 * (_HEAD + _TAIL) else f"{text[:_HEAD]} ... {text[-_TAIL:]}")
+
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name closest to `name`, or None when nothing is close; of those as alike, the one with the fewest typing errors."""
-    known = list(known)
+    known, name = list(known), name[:100]
     folded = {k.lower().replace("_", "-"): k for k in known}
     word = name.lower().replace("_", "-")
     hits = get_close_matches(word, folded, n=5, cutoff=0.5)

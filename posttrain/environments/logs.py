@@ -152,7 +152,7 @@ def earned(row: Raw, column: str | None) -> float | None:
         return None
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{column!r} is a number, got {value!r:.60}") from None
 
 

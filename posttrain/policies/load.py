@@ -141,6 +141,7 @@ def load_tokenizer(folder: str) -> Any:
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        tokenizer("Hello", add_special_tokens=False)  # settings of the wrong type are only read here
     except (KeyboardInterrupt, SystemExit):
         raise
     except (

@@ -28,7 +28,7 @@ def best_of(folder: Path, phase: str) -> Best | None:
     for step, path in listing(folder / BEST, phase):
         try:
             return Best(step, float(json.loads((path / "state.json").read_text())["body"]["state"]["score"]))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue
     return None
 

@@ -88,7 +88,7 @@ def read(path: Path) -> Checkpoint:
         body = outer["body"]
         if outer["sha256"] != _digest(body):
             raise Damaged("state.json is not what was written")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise Damaged(f"state.json cannot be read ({type(error).__name__})") from None
     if body["format"] > FORMAT:
         raise UserError(f"{path} has format {body['format']}, this version reads up to {FORMAT}; upgrade posttrain")

@@ -37,7 +37,8 @@ class RateProbe:
     def on_rollouts(self, loop: Any, step: int, groups: list[Group]) -> None:
         """The log-probabilities of some answers, before they are learned from."""
         due = step - int(loop.config.warmup) in _LOOKS and not loop.method.scores and exact(loop.policy)
-        self.rows = few([r for g in groups for r in g.rollouts]) if due else []
+        own = [r for g in groups for r in g.rollouts if loop.shared or r.role == loop.learner.goal.rows]
+        self.rows = few(own) if due else []
         self.before = logps(loop.policy, self.rows) if self.rows else None
 
     def check(self, step: int, groups: list[Group], metrics: dict[str, float], loop: Any) -> str:

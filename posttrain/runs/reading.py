@@ -99,6 +99,6 @@ def read_json(file: Path) -> dict[str, Any]:
     """A small JSON file; empty where there is none, or it is damaged."""
     try:
         found = json.loads(file.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

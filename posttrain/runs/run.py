@@ -16,6 +16,7 @@ from typing import Any, Self
 import torch
 
 from posttrain.core.errors import UserError
+from posttrain.core.json_file import read_object
 from posttrain.core.machine import free_memory
 from posttrain.core.protocols import Policy
 from posttrain.core.types import Group
@@ -242,8 +243,7 @@ class Run:
         write_atomic(self.folder / "summary.json", json.dumps(_strict(summary), indent=2) + "\n")
 
     def read_summary(self) -> dict[str, Any] | None:
-        path = self.folder / "summary.json"
-        return json.loads(path.read_text()) if path.exists() else None
+        return read_object(self.folder / "summary.json")
 
     def write_held_out(self, before: Any, after: Any) -> None:
         """The score of every held-out problem before and after, so that runs can be compared problem by problem."""
@@ -259,8 +259,7 @@ class Run:
         write_atomic(self.folder / "notes.json", json.dumps(notes) + "\n")
 
     def read_notes(self) -> dict[str, Any]:
-        path = self.folder / "notes.json"
-        return json.loads(path.read_text()) if path.exists() else {}
+        return read_object(self.folder / "notes.json") or {}
 
     # ---- inside
 

@@ -41,7 +41,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         settings = json.loads((folder / "config.json").read_text())
     except FileNotFoundError:
         raise UserError(f"no run in {folder}: there is no config.json") from None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         raise UserError(
             f"{folder / 'config.json'} is not JSON; start over with --fresh, or use another --name"
         ) from None
@@ -72,7 +72,7 @@ def has_settings(folder: Path) -> bool:
     """Whether config.json is one that a run writes: a model folder has a file of that name too."""
     try:
         found = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(found, dict) and "steps" in found and "model_type" not in found and "architectures" not in found
 
@@ -98,7 +98,7 @@ def same_threads(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> dict
     """The settings asked for now; the number of threads that a run has measured and written down is no other setting."""
     try:
         found = json.loads((folder / "machine.json").read_text()).get("threads")
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return new
     return new | {"threads": old["threads"]} if "threads" in old and new.get("threads") == found else new
 

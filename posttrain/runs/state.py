@@ -49,7 +49,7 @@ def read_state(folder: Path) -> dict[str, Any]:
     """What state.json says; empty where there is none, or it is damaged."""
     try:
         found = json.loads((folder / _FILE).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from posttrain.core import machine
+from posttrain.core.json_file import read_object
 from posttrain.core.types import Group
 
 FILE = "machine.json"
@@ -30,7 +31,7 @@ def settle(folder: Path, asked: int = 0) -> int:
     from posttrain.runs.checkpoint import write_atomic
 
     path = folder / FILE
-    known = json.loads(path.read_text()) if path.exists() else {}
+    known = read_object(path) or {}
     threads = int(asked or known.get("threads") or choose())
     if known.get("torch", torch.__version__) != torch.__version__:
         _say(

@@ -139,7 +139,7 @@ def weights_digest(which: Trained) -> str:
         path = place(run, which)
     try:
         return f"{path.name} {json.loads((path / 'state.json').read_text())['sha256'][:10]}"
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return path.name
 
 

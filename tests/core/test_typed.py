@@ -144,3 +144,9 @@ def test_what_cannot_be_shown_is_said_to_be_so() -> None:
     with pytest.raises(UserError, match="x is a Odd that cannot"):
         checked("x", Odd(), int)
     assert parse("f(a=1)") == ("f", {"a": 1})
+
+
+def test_a_message_never_fills_the_screen() -> None:
+    with pytest.raises(UserError) as error:
+        find("x" * 100_000, "policy_loss")
+    assert len(str(error.value)) < 1000 and str(error.value).startswith("no loss named 'xxx")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import shutil
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -182,6 +183,7 @@ def test_out_of_memory_and_files_that_cannot_be_used_are_sentences() -> None:
     assert explain(PermissionError(13, "Permission denied", "/x")) == (
         "Permission denied: /x; check the path, the disk and its permissions"
     )
+    assert "database of a run cannot be read (no such table)" in str(explain(sqlite3.OperationalError("no such table")))
     assert explain(RuntimeError("a bug")) is None
 
 

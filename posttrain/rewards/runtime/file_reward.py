@@ -171,11 +171,9 @@ class Process:
                     told.finished = {i: told.killed for i in range(n)}
                 return told
             if "began" in reply:
-                told.running.append(reply["began"])
-            elif "ended" in reply:
-                told.running = [i for i in told.running if i != reply["ended"]]
-                if self.kind == "one":
-                    told.finished[reply["ended"]] = outcome(reply["outcome"])
+                ended = {i: outcome(x) for i, x in reply["ended"]}
+                told.running = [*(i for i in told.running if i not in ended), reply["began"]]
+                told.finished |= ended if self.kind == "one" else {}
             elif "outcomes" in reply:
                 told.finished = {i: outcome(x) for i, x in enumerate(reply["outcomes"])}
                 return told

@@ -36,20 +36,22 @@ class Reply:
 
 
 class Progress:
-    """Tells the parent which call begins and what came of it, and winds up the alarm clock."""
+    """Tells the parent which call begins, and with it what came of those before; and winds up the alarm clock."""
 
     def __init__(self, reply: Reply, timeout: float, single: bool) -> None:
         self.reply, self.timeout, self.single = reply, timeout, single
+        self.done: list[tuple[int, Any]] = []
 
     def began(self, item: int) -> None:
         self.wind()
-        self.reply.send(began=item)
+        done, self.done = self.done, []
+        self.reply.send(began=item, ended=done)
 
     def ended(self, item: int, value: Any) -> None:
         from posttrain.rewards.runtime.outcome import as_number
 
         self.wind()
-        self.reply.send(ended=item, outcome=plain(as_number(value)) if self.single else None)
+        self.done.append((item, plain(as_number(value)) if self.single else None))
 
     def wind(self) -> None:
         signal.alarm(int(self.timeout) + 1 + _GRACE)

@@ -1,0 +1,24 @@
+"""Small JSON files of a run: an object, or one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from posttrain.core.errors import UserError
+
+
+def read_object(path: Path) -> dict[str, Any] | None:
+    """The object that a file holds; None where there is no file."""
+    if not path.exists():
+        return None
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(
+            f"{path} is damaged ({type(error).__name__}); take it away, or start over with --fresh"
+        ) from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path} holds a {type(found).__name__}, expected a JSON object; take it away, or use --fresh")
+    return found
