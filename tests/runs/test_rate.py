@@ -63,7 +63,10 @@ def test_half_precision_is_not_looked_at() -> None:
     policy = tiny_run.policy().to(torch.bfloat16)
     groups = [SimpleNamespace(rollouts=policy.sample([tiny_run.Count().prompt(0)], 2, tiny_run.config().sampling)[0])]
     method = SimpleNamespace(scores=False)
-    loop = SimpleNamespace(config=SimpleNamespace(warmup=0), policy=policy, method=method)
+    learner = SimpleNamespace(goal=SimpleNamespace(rows="policy"))
+    loop = SimpleNamespace(
+        config=SimpleNamespace(warmup=0), policy=policy, method=method, learner=learner, shared=False
+    )
     probe.on_rollouts(loop, 2, groups)  # type: ignore[arg-type]
     assert probe.before is None
     loop.policy = tiny_run.policy()
