@@ -56,7 +56,7 @@ def write_table(path: Path, table: Table) -> dict[str, Any]:
 def intact(path: Path, want: dict[str, Any]) -> bool:
     """Whether a file holds what was written; files of the first format have one hash over all."""
     if "sha256" in want:
-        return file_digest(path) == want["sha256"]
+        return bool(file_digest(path) == want["sha256"])
     lengths: list[int] = want["lengths"]
     if sum(lengths) != path.stat().st_size:
         return False
@@ -68,7 +68,7 @@ def intact(path: Path, want: dict[str, Any]) -> bool:
             return _hashed(file.read(lengths[i]))
 
     with ThreadPoolExecutor(_HASHERS, "hash") as pool:
-        return _joined(list(pool.map(one, range(len(lengths))))) == want["pieces"]
+        return bool(_joined(list(pool.map(one, range(len(lengths))))) == want["pieces"])
 
 
 def _hashed(chunk: memoryview | bytes) -> bytes:
