@@ -136,7 +136,7 @@ def listed(row: Raw, column: str | None, kind: type) -> list[Any] | None:
     if isinstance(value, str) and value.strip():
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = [value]
     if value is None or value == "":
         return None
