@@ -1,7 +1,7 @@
 """Which learning rate suits: short runs over rates, tasks, sizes and adapters, as `posttrain run` makes them; one row per run.
 
 python -m benchmarks.learning_rate --models pocket smollm2 --tasks word_problems arithmetic counting --jobs 8 \
-    --out benchmarks/results/learning_rate.json
+    --out benchmarks/sweeps/learning_rate.json
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ def build_learners(config: Config, method: Method, policies: Mapping[str, Policy
 def suggested_lr(policy: Policy) -> float:
     """A learning rate that suits the size: 2e-4 for the embedded model, 5e-5 at 135 M, 8e-6 at 1.5 B, 3e-6 at 7 B parameters.
 
-    Up to 135 M as measured over three tasks each (benchmarks/results/learning_rate.json); above, where nothing was measured here, it
+    Up to 135 M as measured over three tasks each (benchmarks/sweeps/learning_rate.json); above, where nothing was measured here, it
     falls with millions^(-3/4) towards the 1e-6 to 5e-6 of published recipes. Adapters of rank 16 measured best at 12 times the rate.
     """
     millions = max(1.0, sum(p.numel() for p in policy.parameters()) / 1e6)

@@ -4,7 +4,7 @@ Too small: the mean over tokens of |log pi_after - log pi_before|, both by the t
 from. On the embedded model a rate that learns moves it by 3e-3 to 8e-3 nats, one of a hundredth by 2e-5 to 3e-5. Weights in half precision
 are not looked at: their rounding alone moves 0.02 nats, at any rate.
 Too large: soon after the warm-up answers are more random and earn less than at the start (rates that broke SmolLM2 and the embedded model did
-both within a few steps; benchmarks/results/learning_rate.json).
+both within a few steps; benchmarks/sweeps/learning_rate.json).
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class Sized:
 
 
 def test_suggested_rates_are_those_that_measured_best() -> None:
-    """2e-4 for the embedded model and 5e-5 at 135 M; with adapters 6e-4 (benchmarks/results/learning_rate.json)."""
+    """2e-4 for the embedded model and 5e-5 at 135 M; with adapters 6e-4 (benchmarks/sweeps/learning_rate.json)."""
     assert suggested_lr(Sized(1.64)) == pytest.approx(2.07e-4, rel=0.01)  # type: ignore[arg-type]
     assert suggested_lr(Sized(134.5)) == pytest.approx(5e-5, rel=0.05)  # type: ignore[arg-type]
     assert suggested_lr(Sized(134.5, lora=True)) == pytest.approx(5e-4, rel=0.05)  # type: ignore[arg-type]

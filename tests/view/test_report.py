@@ -145,7 +145,7 @@ def loop(steps: int = 40) -> SimpleNamespace:
     policy = SimpleNamespace(parameters=lambda: [parameter], device="cpu")
     return SimpleNamespace(
         config=config, method=find_method("grpo"), learner=SimpleNamespace(policy=policy), phase="train", env=Environment(),
-        run=SimpleNamespace(folder="runs/n", store=SimpleNamespace(series=lambda name, phase: [(0, 0.5)])),
+        run=SimpleNamespace(folder="runs/n", label="runs/n", store=SimpleNamespace(series=lambda name, phase: [(0, 0.5)])),
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -32,11 +33,13 @@ class RewardModel(BaseScorer):
 
     @torch.no_grad()
     def raw(self, rollouts: Sequence[Rollout], tokens: int = 32768) -> Tensor:
-        """score_B as the head gives it, in pieces of so many padded tokens."""
+        """score_B as the head gives it, in pieces of so many padded tokens; NaN where an answer is longer than the window."""
         was = self.policy.training
         self.policy.eval()
-        order = sorted(range(len(rollouts)), key=lambda i: len(rollouts[i].context) + len(rollouts[i]))
-        score_B = torch.zeros(len(rollouts))
+        window = getattr(self.policy, "window", 0) or math.inf
+        length = [len(r.context) + len(r) for r in rollouts]
+        order = sorted((i for i, n in enumerate(length) if n <= window), key=length.__getitem__)
+        score_B = torch.full((len(rollouts),), math.nan)
         for index in _pieces(order, rollouts, tokens):
             score_B[index] = self.policy.forward([rollouts[i] for i in index], ("score_B",))["score_B"].float().cpu()
         self.policy.train(was)
@@ -49,6 +52,7 @@ class RewardModel(BaseScorer):
     def centred(self, rollouts: Sequence[Rollout]) -> RewardModel:
         """The same model with the mean 0 and the standard deviation 1 over these answers (the reference policy's)."""
         score_B = self.raw(rollouts)
+        score_B = score_B[~score_B.isnan()]
         return RewardModel(self.policy, float(score_B.mean()), float(score_B.std(correction=0)), self.name)
 
     def verdicts(self, groups: list[Group]) -> list[Verdict]:
