@@ -187,7 +187,7 @@ def engine(device: str) -> Gaps:
     got = Engine(model, max_slots=4, num_pages=16, stride=4).generate(contexts, keys, Sampling(9), [1])
     attention.SPAN = usual
     with plain_torch():
-        want = generate(model, contexts, keys, Sampling(9), [1], device)
+        want = generate(model, contexts, keys, Sampling(9), [1])
     pairs = [(a, b) for g, h in zip(got, want, strict=True) for a, b in zip(g, h, strict=True)]
     if not all(torch.equal(a.tokens, b.tokens) for a, b in pairs):
         return {"answers": float("inf")}
