@@ -35,7 +35,7 @@ def main() -> None:
         contexts = [torch.randint(2, shape.vocab_size, (n,)) for n in (1, 5, 17, 64, 100)]
         keys = [[rng.key(p, i) for i in range(9)] for p in range(len(contexts))]
         for how in (Sampling(70), Sampling(70, temperature=0.0), Sampling(70, temperature=0.8, top_p=0.9)):
-            want = generate(model, contexts, keys, how, [1], "cuda")
+            want = generate(model, contexts, keys, how, [1])
             got = Engine(model).generate(contexts, keys, how, [1])
             pairs = [(a, b) for g, h in zip(want, got, strict=True) for a, b in zip(g, h, strict=True)]
             same = [torch.equal(a.tokens, b.tokens) for a, b in pairs]

@@ -89,6 +89,7 @@ claim(
             Check("at least half of the whole set's gain", "share", "one example", "whole set"),
         ),
         seeds=tuple(range(5)),
+        level="pocket",
         departures='There is no plan for it; `--curriculum "uniform(pool=1, repeat=16)"` trains on the first row of a file. The paper '
         "trains Qwen2.5-Math-1.5B on one question repeated 128 times for 2,000 epochs, chosen by the variance of its accuracy "
         "over a run on the whole set, with KL 0.001 and an entropy bonus; here 20 steps of 4 copies, chosen by p (1 - p) at the "
