@@ -103,12 +103,15 @@ def same_threads(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> dict
     return new | {"threads": old["threads"]} if "threads" in old and new.get("threads") == found else new
 
 
+_KEPT = ("log_rollouts", "store_gb", "keep_checkpoints")  # what is kept of a run, which nothing is learned from
+
+
 def agreed(label: Path, old: dict[str, Any], new: dict[str, Any], extend: bool, saved: bool) -> dict[str, Any]:
     """The settings of a run that is resumed: the old ones, with more steps where it is to be continued; else one sentence.
 
     saved: it has a checkpoint, so what the weights that it began with have become since (`begun`) does not matter any more.
     """
-    known = with_defaults(old, new)
+    known = with_defaults(old, new) | {k: new[k] for k in _KEPT if k in new}
     if "inputs" not in old and "inputs" in new:
         known |= {k: new[k] for k in ("inputs", "contents") if k in new}  # an earlier version, which did not keep them
     if saved and isinstance(old.get("begun"), dict) and isinstance(new.get("begun"), dict):

@@ -148,3 +148,12 @@ def test_settings_that_a_new_version_adds_are_no_difference(tmp_path: Path) -> N
     assert small(tmp_path)["steps"] == 2
     with pytest.raises(UserError, match=r"sampling.min_p was 0.0, is now 0.1"):
         small(tmp_path, sampling={"max_tokens": 4, "min_p": 0.1})
+
+
+def test_what_is_kept_of_a_run_may_change_when_it_goes_on() -> None:
+    from posttrain.runs.settings import agreed
+
+    old = {"lr": 1e-5, "steps": 5, "log_rollouts": 8, "keep_checkpoints": 2, "inputs": {}}
+    assert agreed(Path("runs/x"), old, old | {"log_rollouts": -1, "keep_checkpoints": 5}, False, True) == old
+    with pytest.raises(UserError, match=r"lr was 1e-05, is now 0\.1"):
+        agreed(Path("runs/x"), old, old | {"lr": 0.1}, False, True)
