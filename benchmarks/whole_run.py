@@ -138,8 +138,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as runs:
         found = ours(settings, runs)
     parts = found.get("sampling", 0.0) + found.get("training", 0.0)
-    row: dict[str, Any] = {"name": f"whole run, {args.model}, {args.steps} steps", "seconds": found, "ratio": found["whole"] / parts,
-                           "bar": "<= 1.10", "met": found["whole"] <= 1.10 * parts, "step_s": found["whole"] / args.steps}  # fmt: skip
+    name, value = (
+        f"whole run against its sampling and training, {Path(args.model).name}, {args.steps} steps",
+        found["whole"] / parts,
+    )
+    row: dict[str, Any] = {"name": name, "value": value, "unit": "x", "peer": "its own sampling and training, seconds", "peer_value": parts,
+                           "ratio": value, "bar": "at most 1.10", "met": value <= 1.10, "seconds": found, "step_s": found["whole"] / args.steps}  # fmt: skip
     print(row, flush=True)
     if args.trl:
         with tempfile.TemporaryDirectory() as runs:
