@@ -15,6 +15,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from posttrain.core.errors import UserError
-from posttrain.runs.tables import Tables, intact, read_table, size_of, write_table
+from posttrain.runs.tables import WRITERS, Tables, intact, read_table, size_of, write_table
 
 FORMAT = 2
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -69,7 +70,10 @@ def write(folder: Path, ck: Checkpoint) -> Path:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         state, tables = detach(ck.state, ck.tables)
-        files = {f"{t}.safetensors": write_table(temporary / f"{t}.safetensors", table) for t, table in tables.items()}
+        names = [f"{t}.safetensors" for t in tables]
+        with ThreadPoolExecutor(WRITERS, "write") as pool:  # a full disk comes out of the first that met it
+            facts_of = list(pool.map(lambda name, table: write_table(temporary / name, table), names, tables.values()))
+        files = dict(zip(names, facts_of, strict=True))
         facts = {"format": FORMAT, "phase": ck.phase, "step": ck.step, "rounded": ck.rounded}
         body = facts | {"files": files, "state": state}
         _write_flushed(temporary / "state.json", json.dumps({"sha256": _digest(body), "body": body}))

@@ -25,7 +25,8 @@ _NAMES = {
     torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
 }  # fmt: skip
 _CHUNK = 1 << 24  # bytes written and hashed at a time
-_HASHERS = min(4, os.cpu_count() or 1)  # threads
+_HASHERS = max(1, min(4, (os.cpu_count() or 1) // 2))  # threads that hash a file's pieces
+WRITERS = max(1, min(4, (os.cpu_count() or 1) // 4))  # files written at a time
 
 
 def size_of(tables: Tables) -> int:
