@@ -42,7 +42,7 @@ $(KERNELS): $(STAMP)
 	@touch $(KERNELS)
 
 test: $(STAMP) $(KERNELS)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

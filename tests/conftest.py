@@ -9,3 +9,16 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 
 torch.set_num_threads(1)
+
+LONG = (
+    "tests/kernels",
+    "tests/policies/test_examples.py",
+    "tests/docs/test_snippets.py",
+    "tests/runs/test_resume.py",
+    "tests/fuzz",
+)
+
+
+def pytest_collection_modifyitems(items: list) -> None:
+    """Files that take long go first: the other process has work while they run, and nobody waits for them at the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
