@@ -149,7 +149,9 @@ def axis(text: str) -> tuple[str, list[str]]:
     if key not in known and not key.startswith("plan.") and key != "method":
         inner = [k for k in known if k.endswith("." + key)]
         raise unknown("setting to sweep over", key, inner or known)
-    values = [v for v in split_commas(rest) if v]
+    from posttrain.core.registry import split_sum
+
+    values = [v for v in split_sum(rest, ",") if v]
     if not equals or not values:
         raise UserError(f"--grid {text}: no values; write it like --grid lr=1e-5,3e-5")
     if len(set(values)) < len(values):
@@ -163,22 +165,6 @@ def run_parser() -> Parser:
     parser = Parser("posttrain run", "", "")
     run_command.options(parser)
     return parser
-
-
-def split_commas(text: str) -> list[str]:
-    out, depth, quote = [""], 0, ""
-    for c in text:
-        if quote:
-            quote = "" if c == quote else quote
-        elif c in "'\"":
-            quote = c
-        else:
-            depth += (c in "([{") - (c in ")]}")
-        if c == "," and depth == 0 and not quote:
-            out.append("")
-        else:
-            out[-1] += c
-    return [piece.strip() for piece in out]
 
 
 def fixed(argv: list[str], args: argparse.Namespace) -> list[str]:

@@ -213,8 +213,8 @@ def _keywords(inside: str) -> dict[str, Any] | None:
         return None
 
 
-def split_sum(spec: str) -> list[str]:
-    """The summands of a spec; a + inside parentheses or quotes belongs to a parameter."""
+def split_sum(spec: str, separator: str = "+") -> list[str]:
+    """The summands of a spec; a + inside brackets or quotes belongs to a parameter."""
     out, depth, quote = [""], 0, ""
     for c in spec:
         if quote:
@@ -222,8 +222,8 @@ def split_sum(spec: str) -> list[str]:
         elif c in "'\"":
             quote = c
         else:
-            depth += (c == "(") - (c == ")")
-        if c == "+" and depth == 0 and not quote:
+            depth += (c in "([{") - (c in ")]}")
+        if c == separator and depth == 0 and not quote:
             out.append("")
         else:
             out[-1] += c

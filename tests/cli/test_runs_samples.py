@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from posttrain.commands.sweep import axis, split_commas
+from posttrain.commands.sweep import axis
+from posttrain.core.registry import split_sum
 from posttrain.runs.run import Run
 from posttrain.view.live import tolerant
 from tests.cli.conftest import FIRST, SMALL, Said, call
@@ -213,7 +214,7 @@ def test_mistakes_in_a_sweep_are_told_before_anything_is_trained(
 
 
 def test_commas_inside_a_value() -> None:
-    assert split_commas("a(b=1, c='x,y'),[1,2],z") == ["a(b=1, c='x,y')", "[1,2]", "z"]
+    assert split_sum("a(b=1, c='x,y'),[1,2],z", ",") == ["a(b=1, c='x,y')", "[1,2]", "z"]
     assert axis("sampling.top_p=0.9,1") == ("sampling.top-p", ["0.9", "1"])
 
 

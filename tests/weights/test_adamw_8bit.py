@@ -148,7 +148,7 @@ def test_resumed_bit_for_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_settings_out_of_range_are_one_sentence(part: str, wrong: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError, match=rf"{part.replace('_', '-')}.*{told}|{told}"):
+    with pytest.raises(UserError, match=told):
         Learner(tiny_run.policy(), tiny_run.method().but(optimiser=find(part, "optimiser").but(**wrong)))
 
 
