@@ -20,7 +20,9 @@ import torch
 
 import posttrain.api as api
 from posttrain.core.config import Config, from_dict
+from posttrain.core.loop import Loop
 from posttrain.policies.language import LanguagePolicy
+from posttrain.runs.run import Run
 from posttrain.view.live import display
 from posttrain.weights.learner import Learner
 
@@ -59,6 +61,9 @@ def ours(settings: dict[str, Any], runs: str) -> dict[str, float]:
         clock.around(LanguagePolicy, "act", "sampling")
         clock.around(Learner, "annotate", "training")
         clock.around(Learner, "update", "training")
+        clock.around(Run, "save", "checkpoints")
+        clock.around(Run, "log", "storing")
+        clock.around(Loop, "tell", "callbacks")
         began = time.perf_counter()
         train(loop)
         if torch.cuda.is_available():
@@ -66,7 +71,14 @@ def ours(settings: dict[str, Any], runs: str) -> dict[str, float]:
         whole[0] = time.perf_counter() - began
         clock.depth = 1  # the evaluation after training does not count
 
-    api.train = timed
+    finish = Loop.finish
+
+    def finished(loop: Any) -> None:
+        began = time.perf_counter()
+        finish(loop)  # the last checkpoint, as far as the evaluation did not cover its writing
+        whole[0] += time.perf_counter() - began
+
+    api.train, Loop.finish = timed, finished  # type: ignore[method-assign]
     config: Config = from_dict(Config, settings | {"name": "whole"})
     api.run_config(config, runs, callbacks=(display(quiet=True, silent=True, runs=runs),))
     return {"whole": whole[0], **clock.seconds}
@@ -124,6 +136,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--reward", default="")
+    parser.add_argument("--save-every", type=int, default=Config.save_every)
+    parser.add_argument("--log-rollouts", type=int, default=Config.log_rollouts)
     parser.add_argument("--trl", action="store_true")
     parser.add_argument("--trl-steps", type=int, default=12, help="of which the first two do not count")
     parser.add_argument("--out", type=Path)
@@ -135,6 +149,7 @@ def main() -> None:
         "sampling": {"max_tokens": args.max_tokens},
     }
     settings |= {"reward": args.reward, "eval_problems": 8}
+    settings |= {"save_every": args.save_every, "log_rollouts": args.log_rollouts}
     with tempfile.TemporaryDirectory() as runs:
         found = ours(settings, runs)
     parts = found.get("sampling", 0.0) + found.get("training", 0.0)
