@@ -243,7 +243,9 @@ def test_an_update_that_is_not_finite_is_skipped_counted_and_survived(tmp_path: 
 
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
     """A checkpoint copied in from another run must not be taken for this one's."""
-    train(_loop(tmp_path / "a", steps=2))
+    first = _loop(tmp_path / "a", steps=2)
+    train(first)
+    first.finish()
     other = _loop(tmp_path / "b", steps=2, lr=1e-3)
     os.rename(tmp_path / "a" / "checkpoints" / "train-000001", other.run.checkpoints / "train-000001")
     with pytest.raises(UserError, match="other settings"):
