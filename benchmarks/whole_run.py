@@ -81,7 +81,12 @@ def ours(settings: dict[str, Any], runs: str) -> dict[str, float]:
     api.train, Loop.finish = timed, finished  # type: ignore[method-assign]
     config: Config = from_dict(Config, settings | {"name": "whole"})
     api.run_config(config, runs, callbacks=(display(quiet=True, silent=True, runs=runs),))
-    return {"whole": whole[0], **clock.seconds}
+    store = Run.open(Path(runs) / "whole").store
+    told = {
+        f"{stage} as recorded": sum(x for _, x in store.series(f"{stage}/seconds"))
+        for stage in ("sampling", "training")
+    }
+    return {"whole": whole[0], **clock.seconds, **told}
 
 
 def trl(settings: dict[str, Any], steps: int, runs: str) -> list[float]:
@@ -148,17 +153,17 @@ def main() -> None:
         "steps": args.steps,
         "sampling": {"max_tokens": args.max_tokens},
     }
-    settings |= {"reward": args.reward, "eval_problems": 8}
-    settings |= {"save_every": args.save_every, "log_rollouts": args.log_rollouts}
+    settings |= {"reward": args.reward, "save_every": args.save_every, "log_rollouts": args.log_rollouts}
     with tempfile.TemporaryDirectory() as runs:
         found = ours(settings, runs)
-    parts = found.get("sampling", 0.0) + found.get("training", 0.0)
+    parts = found.get("sampling", 0.0) + found.get("training", 0.0)  # of the policy's and the learner's functions alone
+    stages = found["sampling as recorded"] + found["training as recorded"]  # with what the loop does around them
     name, value = (
         f"whole run against its sampling and training, {Path(args.model).name}, {args.steps} steps",
         found["whole"] / parts,
     )
     row: dict[str, Any] = {"name": name, "value": value, "unit": "x", "peer": "its own sampling and training, seconds", "peer_value": parts,
-                           "ratio": value, "bar": "at most 1.10", "met": value <= 1.10, "seconds": found, "step_s": found["whole"] / args.steps}  # fmt: skip
+                           "ratio": value, "bar": "at most 1.10", "met": value <= 1.10, "seconds": found, "to_recorded_stages": found["whole"] / stages, "step_s": found["whole"] / args.steps}  # fmt: skip
     print(row, flush=True)
     if args.trl:
         with tempfile.TemporaryDirectory() as runs:

@@ -67,7 +67,9 @@ def test_masks(how: Sampling, engine: dict[str, int]) -> None:
     alone = run(Engine(model), jobs(False, how))
     made = Engine(model, **engine)
     found = run(made, jobs(True, how))
-    assert made.preempted > 0 or "num_pages" not in engine or how.max_tokens < 30
+    assert (
+        made.preempted > 0 or "num_pages" not in engine or how.max_tokens < 30 or DEVICE == "cuda"
+    )  # it shares prefixes
     for job, free in zip(found, alone, strict=True):
         tokens, rule = job.tokens.tolist(), job.constraint
         if rule is None:  # the neighbours: as if nobody were constrained
