@@ -14,6 +14,7 @@ from posttrain.core.registry import Part
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.environments.base import size_of
+from posttrain.environments.data import DataEnvironment
 from posttrain.rewards.runtime.scorer import Scorer
 from posttrain.rewards.scorers.spec import task_scorer
 
@@ -86,10 +87,15 @@ def mean_reward(
 def held_out(env: Environment, problems: int, split: str) -> list[Prompt]:
     """The first problems of a split, as many as there are; "all": those of test, then those of train."""
     if split == "all":
-        first = held_out(env, problems, "test")
-        return first + held_out(env, problems - len(first), "train")
+        first = held_out(env, problems, "test") if has(env, "test") else []
+        return first + (held_out(env, problems - len(first), "train") if has(env, "train") or not first else [])
     size = size_of(env, split) or problems
     return [env.prompt(i, split) for i in range(min(problems, size))]
+
+
+def has(env: Environment, split: str) -> bool:
+    """Whether a split has problems: rows may have none for one; a task that draws its own, or a size of 0, always has."""
+    return not isinstance(env, DataEnvironment) or env.size(split) > 0
 
 
 def score_of(made: list[list[Rollout]], name: str) -> Score:
