@@ -93,7 +93,7 @@ def main(args: argparse.Namespace) -> int:
 
 def evaluate_answers(args: argparse.Namespace, policy: Any, config: Any) -> int:
     """Answers to held-out problems, scored by the task or by --reward."""
-    from posttrain.evals.accuracy import graded, held_out
+    from posttrain.evals.accuracy import asked_for, graded
     from posttrain.evals.figures import check_column, figures, lines, predictions
     from posttrain.runs.checkpoint import write_atomic
 
@@ -101,7 +101,7 @@ def evaluate_answers(args: argparse.Namespace, policy: Any, config: Any) -> int:
     policy.temperature = how.temperature or 1.0
     env = fitting(args, policy, task_of(args, config), how)
     scorer, name = scorer_of(args, config, env)
-    prompts = held_out(env, args.problems or PROBLEMS, args.split or "test")
+    prompts = asked_for(env, args.problems or PROBLEMS, args.split or "test")
     check_column(prompts, args.by)
     groups = answers_of(args, policy, env, prompts, how)
     score = graded(groups, scorer, name)

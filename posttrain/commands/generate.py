@@ -85,11 +85,11 @@ def main(args: argparse.Namespace) -> int:
 
 def prompts_of(args: argparse.Namespace, env: Any) -> list[Any]:
     from posttrain.environments.base import size_of
-    from posttrain.evals.accuracy import held_out
+    from posttrain.evals.accuracy import asked_for
 
     splits = ("test", "train") if args.split == "all" else (args.split,)
     many = args.problems or sum(size_of(env, s) for s in splits) or ENDLESS
-    prompts = held_out(env, many, args.split)
+    prompts = asked_for(env, many, args.split)
     twice = len(prompts) - len({p.id for p in prompts})
     if twice:
         raise UserError(f"{env.name}: {twice} prompts have the id of another, so their answers could not be told apart")
