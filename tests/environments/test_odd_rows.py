@@ -11,9 +11,12 @@ import pytest
 
 from posttrain.core.answers import conversation, demonstration, imitable
 from posttrain.core.errors import UserError
+from posttrain.core.rng import key
+from posttrain.core.types import Prompt
 from posttrain.environments.choices import choices_of, letter_of
-from posttrain.environments.data import data
+from posttrain.environments.data import data, question_of
 from posttrain.environments.preferences import preferences
+from posttrain.environments.questions import Layout
 from posttrain.environments.understood import lines
 
 TEST = [{"question": "t", "answer": "1"}]
@@ -183,8 +186,6 @@ def test_calls_of_tools_are_imitated_as_the_template_writes_them_and_an_empty_tu
     assert conversation(prompt)[-1]["tool_calls"] and imitable(prompt)
     with pytest.raises(UserError, match="the last turn of the assistant is empty"):
         only({"messages": said("a", "")})
-    from posttrain.environments.questions import Layout
-
     with pytest.raises(UserError, match=r"calls tools.*learn all turns"):
         data([{"messages": [*said("a"), call]}], test=TEST, layout=Layout(turns="last"))
 
@@ -204,3 +205,36 @@ def test_gold_answers_that_the_chosen_grader_does_not_suit_are_told():
 
 def test_a_grader_is_tried_on_answers_without_letters():
     assert data([{"question": "a", "answer": "+"}, {"question": "b", "answer": "∅"}], test=TEST).validate(3) == []
+
+
+def test_the_column_that_is_named_asks_even_beside_a_conversation():
+    row = {"ask": "mine?", "messages": said("a", "b")}
+    prompt = data([row], test=[{"ask": "t", "messages": said("t")}], layout=Layout(fields={"question": "ask"})).prompt(
+        0
+    )
+    assert contents(prompt) == ["mine?"] and prompt.answer is None
+
+
+def test_a_dialogue_that_ends_where_the_answer_begins_is_a_question():
+    prompt = only({"question": "\n\nHuman: hi\n\nAssistant: yes?\n\nHuman: why\n\nAssistant:", "answer": "so"})
+    assert contents(prompt) == ["hi", "yes?", "why"] and prompt.answer == "so"
+
+
+def test_there_is_one_system_message_and_it_is_the_columns():
+    prompt = only({"messages": [{"role": "system", "content": "old"}, *said("a", "b")], "system": "new"})
+    assert [(m["role"], m["content"]) for m in prompt.content] == [("system", "new"), ("user", "a")]
+
+
+def test_which_questions_are_held_out_stays_as_it_is():
+    """A run that is resumed, or evaluated later, must find the same rows held out: those whose hash ends in 0."""
+    env = data([{"question": f"q{i}", "answer": "1"} for i in range(60)])
+    assert {p.last for p in env.splits["test"]} == {
+        f"q{i}" for i in range(60) if key(question_of(Prompt.text("", f"q{i}"))) % 10 == 0
+    }
+
+
+def test_the_same_last_words_after_another_beginning_are_another_question():
+    rows = {"train": [{"messages": said("a", "b", "why?", "so")}], "test": [{"messages": said("c", "d", "why?", "so")}]}
+    assert data(rows).size("train") == 1
+    same = {"train": rows["test"], "test": rows["test"]}
+    assert data(same).left_out["training rows that are in the test set"] == 1
