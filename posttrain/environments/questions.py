@@ -62,7 +62,7 @@ def question_builder(columns: dict[str, str], seen: list[str], called: str, layo
         if texts and answer is not None:
             several = isinstance(answer, (list, tuple))
             right = [letter_of(a, texts, labels) for a in (answer if several else [answer])]
-            answer, info = right if several else right[0], {}
+            answer = right if several else right[0]
         content = under(content, cell(row, columns, "input"))
         last = {**content[-1], "content": _asked(content[-1]["content"], listed(texts) + layout.suffix)}
         content = with_system((*content[:-1], last), cell(row, columns, "system"))

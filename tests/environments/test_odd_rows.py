@@ -238,3 +238,14 @@ def test_the_same_last_words_after_another_beginning_are_another_question():
     assert data(rows).size("train") == 1
     same = {"train": rows["test"], "test": rows["test"]}
     assert data(same).left_out["training rows that are in the test set"] == 1
+
+
+def test_a_worked_solution_of_a_multiple_choice_is_graded_by_its_letter_and_imitated_whole():
+    prompt = only({"question": "q", "choices": ["x", "y"], "answer": "y is even.\n#### B"})
+    assert prompt.answer == "B" and demonstration(prompt) == "y is even.\n#### B"
+
+
+def test_a_pair_of_equal_answers_is_left_out_and_counted():
+    rows = [{"prompt": f"q{i}", "chosen": "a", "rejected": "a" if i == 3 else "b"} for i in range(6)]
+    found = preferences({"train": rows, "test": PAIR})
+    assert found.size("train") == 5 and sum(found.left_out.values()) == 1
