@@ -15,8 +15,10 @@ from posttrain.core.rng import key
 from posttrain.core.types import Prompt
 from posttrain.environments.choices import choices_of, letter_of
 from posttrain.environments.data import data, question_of
+from posttrain.environments.mapped import with_system_message
 from posttrain.environments.preferences import preferences
 from posttrain.environments.questions import Layout
+from posttrain.environments.stream import stream
 from posttrain.environments.understood import lines
 
 TEST = [{"question": "t", "answer": "1"}]
@@ -249,3 +251,13 @@ def test_a_pair_of_equal_answers_is_left_out_and_counted():
     rows = [{"prompt": f"q{i}", "chosen": "a", "rejected": "a" if i == 3 else "b"} for i in range(6)]
     found = preferences({"train": rows, "test": PAIR})
     assert found.size("train") == 5 and sum(found.left_out.values()) == 1
+
+
+def test_a_stream_with_a_system_message_still_trains_on_no_held_out_row(tmp_path):
+    (tmp_path / "x.jsonl").write_text(
+        "".join(json.dumps({"question": f"q{i}", "answer": "1"}) + "\n" for i in range(40))
+    )
+    env = with_system_message(stream(tmp_path / "x.jsonl"), "brief")
+    held = {p.last for p in env.test}
+    assert len(held) == 4 and not held & {env.prompt(i).last for i in range(40)}
+    assert env.prompt(0).content[0]["content"] == env.test[0].content[0]["content"] == "brief"
