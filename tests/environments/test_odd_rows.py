@@ -19,6 +19,7 @@ from posttrain.environments.mapped import with_system_message
 from posttrain.environments.preferences import preferences
 from posttrain.environments.questions import Layout
 from posttrain.environments.stream import stream
+from posttrain.environments.task import of_rows
 from posttrain.environments.understood import lines
 
 TEST = [{"question": "t", "answer": "1"}]
@@ -261,3 +262,9 @@ def test_a_stream_with_a_system_message_still_trains_on_no_held_out_row(tmp_path
     held = {p.last for p in env.test}
     assert len(held) == 4 and not held & {env.prompt(i).last for i in range(40)}
     assert env.prompt(0).content[0]["content"] == env.test[0].content[0]["content"] == "brief"
+
+
+def test_a_system_message_stands_before_held_out_pairs_too():
+    rows = [{"prompt": f"q{i}", "chosen": "a", "rejected": "b"} for i in range(4)]
+    env = with_system_message(of_rows({"train": rows, "test": PAIR}, "pairs"), "brief")
+    assert {p.content[0]["content"] for p in (*env.train, *env.test)} == {"brief"} and len(env.test) == 1
