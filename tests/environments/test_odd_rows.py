@@ -221,6 +221,8 @@ def test_the_column_that_is_named_asks_even_beside_a_conversation():
 def test_a_dialogue_that_ends_where_the_answer_begins_is_a_question():
     prompt = only({"question": "\n\nHuman: hi\n\nAssistant: yes?\n\nHuman: why\n\nAssistant:", "answer": "so"})
     assert contents(prompt) == ["hi", "yes?", "why"] and prompt.answer == "so"
+    asked = pair({"prompt": "\n\nHuman: hi\n\nAssistant:", "chosen": "a", "rejected": "b"}).prompt
+    assert asked.content == ({"role": "user", "content": "hi"},)
 
 
 def test_there_is_one_system_message_and_it_is_the_columns():
