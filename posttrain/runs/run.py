@@ -21,7 +21,7 @@ from posttrain.core.machine import free_memory
 from posttrain.core.protocols import Policy
 from posttrain.core.types import Group
 from posttrain.runs.background import Background
-from posttrain.runs.best import Best, keep_best
+from posttrain.runs.best import BEST, Best, keep_best
 from posttrain.runs.checkpoint import Checkpoint, detach, disk_errors, newest, prune, sweep, write, write_atomic
 from posttrain.runs.learner_tables import learner_tables, load_learners
 from posttrain.runs.lock import hold, release
@@ -81,7 +81,8 @@ class Run:
         else:
             write_atomic(path, json.dumps(self.config, indent=2) + "\n")
         self.checkpoints.mkdir(exist_ok=True)
-        sweep(self.checkpoints)
+        for folder in (self.checkpoints, self.folder / BEST):
+            sweep(folder)
         if old is not None and old != self.config:
             reopen(self.folder)  # it is continued: first it is no longer at its end, then it is longer
             write_atomic(path, json.dumps(self.config, indent=2) + "\n")
@@ -280,7 +281,8 @@ class Run:
             )
 
     def _any_checkpoint(self) -> bool:
-        return self.checkpoints.exists() and any(self.checkpoints.iterdir())
+        """A complete one: what a kill left half written or half removed is none."""
+        return any(not path.name.startswith(".") for path in self.checkpoints.glob("*-*"))
 
 
 def _fingerprint(settings: dict[str, Any]) -> str:

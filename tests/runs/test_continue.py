@@ -224,6 +224,36 @@ def test_the_best_checkpoint_after_a_kill_is_that_of_a_whole_run(
     )
 
 
+@pytest.mark.parametrize("moment", ["before", "half written"])
+def test_a_kill_after_the_last_step_does_not_lose_its_best_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Two steps, and an evaluation only at the end: it is stopped once the last checkpoint is complete."""
+    from posttrain.runs import best
+
+    def dies(folder: Path, *_: Any) -> None:
+        if moment == "half written":
+            (folder / ".tmp-train-000001").mkdir(parents=True)
+        raise KeyboardInterrupt
+
+    how = {"eval_every": 5}
+    whole = small(tmp_path, name="whole", **how)["best"]
+    with monkeypatch.context() as patch:
+        patch.setattr(best, "write", dies)
+        with pytest.raises(KeyboardInterrupt):
+            small(tmp_path, name="killed", **how)
+    assert [step for step, _ in listing(tmp_path / "killed/checkpoints", "train")] == [1]
+    assert small(tmp_path, name="killed", **how)["best"] == whole == {"step": 2, "accuracy": whole["accuracy"]}
+    assert [path.name for path in (tmp_path / "killed/best").iterdir()] == ["train-000001"]
+
+
+def test_what_a_kill_left_of_a_best_checkpoint_is_removed_at_the_next_start(tmp_path: Path) -> None:
+    small(tmp_path)
+    (tmp_path / "small/best/.tmp-train-000001").mkdir(parents=True)
+    small(tmp_path)
+    assert not list((tmp_path / "small/best").iterdir())
+
+
 def weights_of_best(folder: Path) -> dict[str, torch.Tensor]:
     found = newest(folder / "best", "train")
     assert found is not None
@@ -242,8 +272,10 @@ def test_what_it_began_with_matters_until_the_first_checkpoint(tmp_path: Path) -
     small(tmp_path, name="begun", model="small", steps=0)
     small(tmp_path, name="saved", model="small")
     small(tmp_path, schedule="constant", steps=3)  # it goes on, so its newest weights are others
-    with pytest.raises(UserError, match=r"what .*begun learns from has changed .*small was .*train-000001"):
-        small(tmp_path, name="begun", model="small", steps=0)
+    for _ in range(2):  # then with what a kill in the middle of the first checkpoint leaves behind
+        with pytest.raises(UserError, match=r"what .*begun learns from has changed .*small was .*train-000001"):
+            small(tmp_path, name="begun", model="small", steps=0)
+        (tmp_path / "begun/checkpoints/.tmp-train-000001").mkdir(exist_ok=True)
     assert small(tmp_path, name="saved", model="small")["steps"] == 2
 
 
