@@ -81,8 +81,7 @@ class Run:
         else:
             write_atomic(path, json.dumps(self.config, indent=2) + "\n")
         self.checkpoints.mkdir(exist_ok=True)
-        for folder in (self.checkpoints, self.folder / BEST):
-            sweep(folder)
+        sweep(self.checkpoints, self.folder / BEST)
         if old is not None and old != self.config:
             reopen(self.folder)  # it is continued: first it is no longer at its end, then it is longer
             write_atomic(path, json.dumps(self.config, indent=2) + "\n")
@@ -200,16 +199,19 @@ class Run:
         self.writer.wait()
         self.store.finish(check_name(phase))
 
-    def load_weights(self, phase: str, policy: Policy) -> None:
-        """The weights a phase ended with, into a policy; a critic that has been dropped since is left out."""
+    def load_weights(self, phase: str, policy: Policy) -> bool:
+        """The weights a phase ended with, into a policy; False, and nothing is loaded, where only earlier ones are intact."""
         self.writer.wait()
         ck = newest(self.checkpoints, phase)
         if ck is None:
             raise UserError(f"{self.label} has no checkpoint of phase {phase!r}; start over with --fresh")
+        if any(step > ck.step for step, _ in self.store.series("tokens", phase)[-1:]):
+            return False
         self.put(ck, policy)
+        return True
 
     def put(self, ck: Checkpoint, policy: Policy) -> None:
-        """The weights of a checkpoint into a policy; in float32 where it is of float32 and the run kept them so."""
+        """The weights of a checkpoint into a policy (a critic it has dropped since left out); in float32 where the run kept them."""
         weights = ck.tables["weights"]
         if next(policy.parameters()).dtype == torch.float32:
             weights = weights | {k: x for k, x in ck.tables.get("masters", {}).items() if k in weights}
