@@ -13,7 +13,7 @@ import torch
 import posttrain as pt
 from posttrain.core.errors import UserError
 from posttrain.models.lora import merged_state
-from posttrain.runs import build
+from posttrain.runs import build, run
 from posttrain.runs.best import best_of
 from posttrain.runs.checkpoint import listing, newest
 from posttrain.runs.reading import read_run
@@ -75,6 +75,23 @@ def test_a_run_that_is_continued_is_not_at_its_end(tmp_path: Path) -> None:
     small(tmp_path, schedule="constant", steps=3, callbacks=[look])
     assert look.state == "running" and not look.finished
     assert read_run(tmp_path / "small", tmp_path).state == "finished"
+
+
+def test_a_kill_while_a_run_is_made_longer_does_not_leave_it_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped before the new settings are written: with them and still at its end, a sweep would take the shorter one's score."""
+    small(tmp_path, schedule="constant")
+
+    def dies(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(run, "write_atomic", dies)
+        small(tmp_path, schedule="constant", steps=3)
+    with Run.open(tmp_path / "small") as found:
+        assert not found.finished("train") and found.config["steps"] == 2
+    assert small(tmp_path, schedule="constant", steps=3)["steps"] == 3
 
 
 def test_a_schedule_that_falls_is_extended_only_when_asked(tmp_path: Path) -> None:
@@ -247,6 +264,25 @@ def test_a_kill_after_the_last_step_does_not_lose_its_best_checkpoint(
     assert [path.name for path in (tmp_path / "killed/best").iterdir()] == ["train-000001"]
 
 
+def test_the_best_before_stays_until_the_new_one_is_complete_and_of_equal_ones_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from posttrain.runs import best
+
+    there: list[list[int]] = []
+    write = best.write
+
+    def looks(folder: Path, ck: Any) -> Path:
+        there.append([step for step, _ in listing(folder, "train")])
+        return write(folder, ck)
+
+    monkeypatch.setattr(best, "write", looks)
+    for step, score in ((1, 0.5), (3, 0.5), (5, 0.6), (7, 0.6), (9, 0.1)):
+        best.keep_best(tmp_path, "train", best.Best(step, score), lambda: {"weights": {"w": torch.ones(2)}}, "")
+    assert there == [[], [1]] and best_of(tmp_path, "train") == best.Best(5, 0.6)
+    assert [step for step, _ in listing(tmp_path / "best", "train")] == [5]
+
+
 def test_what_a_kill_left_of_a_best_checkpoint_is_removed_at_the_next_start(tmp_path: Path) -> None:
     small(tmp_path)
     (tmp_path / "small/best/.tmp-train-000001").mkdir(parents=True)
@@ -338,3 +374,6 @@ def test_how_runs_end(tmp_path: Path) -> None:
     assert [row.step for row in rows] == [0, 1, 2] and rows[2].after is not None and rows[1].after is None
     (tmp_path / "stopped/state.json").write_text('{"state": "runn')  # a kill in the middle of writing it
     assert read_run(tmp_path / "stopped", tmp_path).state == "stopped"
+    (tmp_path / "stopped/state.json").write_text('{"seconds": null, "step": "y", "started": [], "why": 3}')
+    assert read_run(tmp_path / "stopped", tmp_path).step == 1
+    assert small(tmp_path, name="stopped", steps=3)["steps"] == 3
