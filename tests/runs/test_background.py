@@ -187,6 +187,28 @@ def test_copies_use_their_buffers_again_and_hold_no_others(tmp_path: Path) -> No
     assert again["a"]["x"] is first["a"]["x"] and set(copy.buffers) == {("a", "x")}
 
 
+def test_every_gpu_that_is_copied_from_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only the current one: a copy that is not there yet would be written, with a hash that fits."""
+
+    class OnGpu:
+        shape, dtype, is_cuda = (2,), torch.float32, True
+
+        def __init__(self, device: str) -> None:
+            self.device = torch.device(device)
+
+    class Buffer:
+        def copy_(self, x: OnGpu, non_blocking: bool) -> OnGpu:
+            assert non_blocking
+            return x
+
+    waited: set[Any] = set()
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: waited.add(device))
+    monkeypatch.setattr(HostCopy, "_buffer", lambda *_: Buffer())
+    given: Any = {"a": {"x": OnGpu("cuda:1"), "y": OnGpu("cuda:2")}, "b": {"z": OnGpu("cuda:1")}}
+    HostCopy()(given)
+    assert waited == {torch.device("cuda:1"), torch.device("cuda:2")}
+
+
 def test_a_table_is_read_by_the_library_as_it_was_written(tmp_path: Path) -> None:
     table = {
         "b": torch.tensor([True, False]), "one": torch.tensor(7), "half": torch.randn(3, 5).bfloat16(), "none": torch.empty(0, 4),
