@@ -205,7 +205,7 @@ def _measured(loop: Loop, scorer: Any, others: dict[str, Any]) -> dict[str, Any]
     summary = summarise(loop, before, after)
     loop.run.write_summary(summary)
     loop.run.write_held_out(before, after)
-    loop.run.finish(loop.phase)
+    loop.finish()
     loop.tell("on_end", before, after, summary)
     return summary
 

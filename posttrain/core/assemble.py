@@ -44,11 +44,14 @@ def assemble(groups: list[Group]) -> tuple[list[Turn], Batch]:
     sizes = [len(g.rollouts) for g in groups]
     numbers = [i for (i, some) in zip(_repeat(sizes), contexts, strict=True) for _ in some]
     is_last = [i == at for i, at in enumerate(last)]
+    whole_B1 = torch.tensor([not r.failed for r in owners]).unsqueeze(1)
+    mask_BT = (pad([row.mask_T for row in rows], T) & whole_B1).float()
+    outcomes = [r.reward if end else None for r, end in zip(owners, is_last, strict=True)]
     batch = Batch(
         logp_BT=torch.zeros(len(rows), T),
-        mask_BT=pad([(row.mask_T & (not r.failed)).float() for row, r in zip(rows, owners, strict=True)], T),
+        mask_BT=mask_BT,
         old_logp_BT=pad([row.logp_T.float() for row in rows], T),
-        reward_BT=pad([earned(r, c, end) for r, c, end in zip(owners, flat, is_last, strict=True)], T),
+        reward_BT=earned(flat, outcomes, mask_BT),
         group_B=torch.tensor(numbers),
         version_B=torch.tensor([r.version for r in owners]),
         token_BT=pad([row.actions for row in rows], T) if all(row.actions.dim() == 1 for row in rows) else None,
@@ -124,33 +127,30 @@ def components(rollouts: list[Rollout]) -> dict[str, Tensor]:
     return {f"reward:{n}_B": torch.tensor([r.rewards.get(n, float("nan")) for r in rollouts]) for n in names}
 
 
-def earned(r: Rollout, context: list[Turn], last: bool) -> Tensor:
-    """What each action of a context earned: dense rewards where they fell, a turn's reward on the last action that the policy
-    chose in it, and in the last context the outcome on the last one of all."""
+def earned(contexts: list[list[Turn]], outcomes: list[float | None], mask_BT: Tensor) -> Tensor:
+    """What each action of each context earned: dense rewards where they fell, a turn's reward on the last action that the policy
+    chose in it, and the outcome on the last one of all."""
+    out_BT = torch.zeros_like(mask_BT)
+    for b, context in enumerate(contexts):
+        if any(t.reward is not None or "reward" in t.streams_T for t in context):
+            inside_T = _inside(context)
+            out_BT[b, : len(inside_T)] = inside_T
+    own_B = mask_BT.any(-1).tolist()
+    rows = [b for b, worth in enumerate(outcomes) if worth is not None and own_B[b]]
+    if rows:
+        last_B = mask_BT.shape[1] - 1 - mask_BT.flip(-1).argmax(-1)
+        out_BT[rows, last_B[rows]] += torch.tensor([outcomes[b] for b in rows])
+    return out_BT
+
+
+def _inside(context: list[Turn]) -> Tensor:
+    """The rewards of a context's turns, dense and at their ends; 0 where something was observed."""
     pieces = []
     for k, t in enumerate(context):
         dense_T = t.streams_T.get("reward")
         out_T = torch.zeros(len(t)) if dense_T is None else dense_T.float().clone()
+        own = t.mask_T.nonzero()
+        if t.reward is not None and len(own):
+            out_T[int(own[-1])] += t.reward
         pieces += [torch.zeros(len(t.observation.tokens)), out_T] if k else [out_T]
-        _add_last(out_T, t.mask_T, t.reward)
-    whole_T = torch.cat(pieces) if len(pieces) > 1 else pieces[0]
-    if last and not r.failed:
-        whole = (
-            context[0].mask_T
-            if len(context) == 1
-            else torch.cat([x for k, t in enumerate(context) for x in _masks(t, k)])
-        )
-        _add_last(whole_T, whole, r.reward)
-    return whole_T
-
-
-def _masks(t: Turn, k: int) -> list[Tensor]:
-    return [torch.zeros(len(t.observation.tokens), dtype=torch.bool), t.mask_T] if k else [t.mask_T]
-
-
-def _add_last(out_T: Tensor, mask_T: Tensor, worth: float | None) -> None:
-    if worth is None:
-        return
-    own = mask_T.nonzero()
-    if len(own):
-        out_T[int(own[-1])] += worth
+    return torch.cat(pieces)

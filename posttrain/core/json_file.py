@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -22,3 +23,12 @@ def read_object(path: Path) -> dict[str, Any] | None:
     if not isinstance(found, dict):
         raise UserError(f"{path} holds a {type(found).__name__}, expected a JSON object; take it away, or use --fresh")
     return found
+
+
+def strict(x: Any) -> Any:
+    """Strict JSON has no NaN: null."""
+    if isinstance(x, dict):
+        return {k: strict(v) for k, v in x.items()}
+    if isinstance(x, (list, tuple)):
+        return [strict(v) for v in x]
+    return None if isinstance(x, float) and not math.isfinite(x) else x

@@ -73,6 +73,8 @@ class Loop:
             for step in range(first, self.config.steps):
                 yield step
                 self.done = step
+                if step == first:
+                    self.run.prepare(self)
                 if self.stopping:
                     return
         finally:
@@ -113,6 +115,15 @@ class Loop:
         self.tell("on_eval", step, found)
         return found
 
+    def finish(self) -> None:
+        """The phase and what it leaves behind are complete: its last checkpoint is on the disk."""
+        self.run.finish(self.phase)
+        self._saved()
+
+    def _saved(self) -> None:
+        for done in self.run.written():  # a checkpoint is written while the next steps, or the last evaluation, run
+            self.tell("on_checkpoint", done)
+
     def record(self, step: int, groups: list[Group], kept: list[Group], report: Any, seen: Metrics) -> None:
         """Metrics, rollouts and checkpoint of a step."""
         if step == 0 and report.all_failed:  # at later steps the run goes on
@@ -129,9 +140,8 @@ class Loop:
         last = step + 1 == self.config.steps or bool(self.stopping)
         paused = "" if last else self.pause.due()
         if last or paused or (step + 1) % self.config.save_every == 0:
-            self.run.save(self, step, last or bool(paused))
-        for done in self.run.written():  # a checkpoint is written while the next steps run
-            self.tell("on_checkpoint", done)
+            self.run.save(self, step, now=bool(paused))
+        self._saved()
         self.watch.lap("storing")
         if paused:
             self.pause.end()

@@ -193,7 +193,7 @@ class Rollout:
 def _span(version_T: Tensor) -> tuple[int, int]:
     """The least and the greatest; a version that was expanded over a turn is read once."""
     if version_T.stride(0) == 0:
-        return int(version_T[0]), int(version_T[0])
+        return (one := int(version_T[0])), one
     return int(version_T.min()), int(version_T.max())
 
 

@@ -24,6 +24,11 @@ from posttrain.models.kernels import tl, triton, use_kernels
 SPAN = 8  # pages per span
 
 
+def heads_fit(D: int) -> bool:
+    """Whether the kernel takes heads of this size: its tiles are powers of two, and a product needs 16."""
+    return D >= 16 and not D & (D - 1)
+
+
 def launch_config(programs: int, D: int, slots_per_program: int) -> dict[str, int]:
     """Positions per iteration, warps and stages, by measurement (benchmarks/tune_attend.py): fewer warps wait less for each other,
     fewer programs must each do more at a time."""

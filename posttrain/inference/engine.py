@@ -20,7 +20,7 @@ from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
 from posttrain.inference.admission import Admission
 from posttrain.inference.fused import Fused
-from posttrain.inference.jobs import Job, SlotTable
+from posttrain.inference.jobs import Job, SlotTable, nobody
 from posttrain.inference.pages import PAGE, OutOfPages, Pages
 from posttrain.inference.pick import choose_sampling_mode
 from posttrain.inference.slots import MAX_STOP_IDS, Slots
@@ -54,7 +54,7 @@ class Engine:
         self.batch_size, self.sampling_mode = 0, ""  # slots that a decode step computes; "" after a job came or went
         self.pending: Snapshot | None = None  # of decode steps that may still be running
         self.preempted = self.prefill_tokens = 0  # since the engine was made
-        self.finished: Callable[[int, int, Tensor], None] | None = None  # told (context, answer, tokens) as each ends
+        self.finished: Callable[[int, int, Tensor], None] = nobody  # told (context, answer, tokens) as one ends
 
     # ---- a whole call
 
@@ -83,9 +83,9 @@ class Engine:
             self.waiting.extend(jobs)
             place = {id(job): (g, i) for g, group in enumerate(groups) for i, job in enumerate(group)}
             while self.busy:
-                for job in self.step():
-                    if self.finished is not None:
-                        self.finished(*place[id(job)], job.tokens)
+                ended = self.step()
+                for job in ended if self.busy else ():  # an answer that ends last leaves nothing to do beside it
+                    self.finished(*place[id(job)], job.tokens)
         except BaseException:
             self._ready().pages.clear_cache()  # some of the cached pages may not have been prefilled
             raise

@@ -130,3 +130,7 @@ class SlotTable:
 def capacity(job: Job, page: int) -> int:
     """Positions that a job's pages hold: those of its shared prefix, and all positions of its own pages."""
     return job.prefix_len + (len(job.pages) - -(-job.prefix_len // page)) * page
+
+
+def nobody(context: int, answer: int, tokens: Tensor) -> None:
+    """Nobody is told that an answer has ended."""

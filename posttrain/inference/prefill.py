@@ -58,7 +58,9 @@ class Prefill:
         if len(self.graphs) == MAX_GRAPHS:
             self.graphs.popitem(last=False)
         inputs, graph = (given[0].clone(), given[1].clone(), given[2].clone()), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
+        with torch.cuda.graph(
+            graph, pool=self.pool, capture_error_mode="thread_local"
+        ):  # other threads may use the GPU
             self.fused.prefill(*inputs, self.pages)
         self.graphs[size] = graph, inputs
 

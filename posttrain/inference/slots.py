@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from posttrain.inference.attention import best_slots_per_program, pages_per_span, span_schedule
+from posttrain.core.errors import UserError
+from posttrain.inference.attention import best_slots_per_program, heads_fit, pages_per_span, span_schedule
 from posttrain.inference.fused import Fused
 from posttrain.inference.jobs import Job, SlotTable
 from posttrain.inference.masks import MASKED, Masks, mask_logits
@@ -27,6 +28,11 @@ class Slots:
         self.fused, self.pages = fused, pages
         self.count, self.length, self.width = count, length, width  # slots, positions per slot, new tokens per slot
         self.device = pages.keys.device
+        if self.device.type == "cuda" and not heads_fit(pages.keys.shape[-1]):
+            raise UserError(
+                f"the engine's GPU kernels take heads of 16, 32, 64, 128 or 256 numbers, this model's have {pages.keys.shape[-1]}; "
+                "use --device cpu, or train it (sampling then goes without the engine)"
+            )
         self.state = SlotState.empty(count, width, self.device)
         self.one_page_each = pages.size >= length and pages.count > count  # slot s always has page s + 1, and no other
         # + 1: the shared prefix and the slot's own positions each end within a page
@@ -108,7 +114,9 @@ class Slots:
             self.decode_step(n, sampling_mode, slots_per_program, spans)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
+        with torch.cuda.graph(
+            graph, pool=self.pool, capture_error_mode="thread_local"
+        ):  # other threads may use the GPU
             self.decode_step(n, sampling_mode, slots_per_program, spans)
         for x, was in zip(self.state.tensors(), saved, strict=True):
             x.copy_(was)

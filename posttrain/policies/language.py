@@ -18,7 +18,9 @@ from posttrain.core.protocols import Finished
 from posttrain.core.sampling import Sampling
 from posttrain.core.turn import Observation, Turn, join
 from posttrain.core.types import Message, Origin, Prompt, Rollout
+from posttrain.inference.attention import heads_fit
 from posttrain.inference.engine import Engine
+from posttrain.inference.jobs import nobody
 from posttrain.models.decoder import Decoder
 from posttrain.models.four_bit import FourBit
 from posttrain.models.heads import Critic, ScalarHead
@@ -123,9 +125,8 @@ class LanguagePolicy(Actor, nn.Module):
         finished: Finished | None = None,
     ) -> list[list[Rollout]]:  # fmt: skip
         """n answers of one turn to each prompt; `finished` is called with each as it ends."""
-        self._finished = (
-            (lambda g, i, tokens: finished(prompts[g], i, lambda: self.decode(tokens))) if finished else None
-        )
+        heard = (lambda g, i, tokens: finished(prompts[g], i, lambda: self.decode(tokens))) if finished else None
+        self._finished = heard
         try:
             return super().sample(prompts, n, how, seed, step)
         finally:
@@ -196,17 +197,18 @@ class LanguagePolicy(Actor, nn.Module):
     ) -> list[list[Sample]]:
         contexts = [torch.cat([r.observation.tokens, r.actions]) if len(r) else r.observation.tokens for r in rows]
         if engine is not None:
-            engine.finished = finished
+            engine.finished = finished or nobody
             found: list[list[Sample]] = engine.generate(contexts, keys, how, self.stop_ids)
             return found
         seen = stacked([r.observation for r in rows], self.device)
         return generate(self.model, contexts, keys, how, self.stop_ids, seen, finished)  # type: ignore[arg-type]
 
     def _engine(self) -> Any:
-        """The native engine where it pays: our decoder on a GPU, or with packed weights, which it unpacks once a call and not
-        at every token. Made once; it reads the live weights."""
+        """The native engine where it pays: our decoder on a GPU, or with packed weights, which it unpacks once a call and not at
+        every token. Made once; it reads the live weights."""
         packed = any(isinstance(m, FourBit) for m in self.model.modules())
-        if not isinstance(self.model, Decoder) or (self.device.type != "cuda" and not packed):
+        on_gpu = self.device.type == "cuda"
+        if not isinstance(self.model, Decoder) or not (heads_fit(self.model.config.head_dim) if on_gpu else packed):
             return None
         if self._native is None or self._native.model is not self.model:
             self._native = Engine(self.model)

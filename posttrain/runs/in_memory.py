@@ -46,7 +46,10 @@ class InMemoryRun:
     def log(self, phase: str, step: int, metrics: dict[str, float], groups: list[Group], seconds: float) -> None:
         self.rows.append({k: x for k, x in metrics.items() if not is_time(k)})
 
-    def save(self, loop: Any, step: int, last: bool = False) -> None:
+    def prepare(self, loop: Any) -> None:
+        pass
+
+    def save(self, loop: Any, step: int, now: bool = False) -> None:
         pass
 
     def written(self) -> list[int]:

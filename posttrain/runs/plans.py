@@ -92,7 +92,7 @@ def _do(part: Phase | Do | Copy, context: Context, callbacks: tuple[Any, ...], p
     if part.after:
         part.after(context)
         store.write_notes(context.notes)
-    store.finish(name)
+    loop.finish()
     torch.set_grad_enabled(True)
 
 

@@ -16,7 +16,7 @@ from typing import Any, Self
 import torch
 
 from posttrain.core.errors import UserError
-from posttrain.core.json_file import read_object
+from posttrain.core.json_file import read_object, strict
 from posttrain.core.machine import free_memory
 from posttrain.core.protocols import Policy
 from posttrain.core.types import Group
@@ -134,6 +134,7 @@ class Run:
         """
         check_name(loop.phase)
         self.log_rollouts = loop.config.log_rollouts
+        self.writer.wait()
         ck = newest(self.checkpoints, loop.phase)
         first = 0 if ck is None else ck.step + 1
         if ck is not None:
@@ -155,16 +156,22 @@ class Run:
         self.store.log(phase, step, metrics, groups, seconds, self.log_rollouts)
         self.state.now(phase=phase, step=step + 1)
 
-    def save(self, loop: Any, step: int, last: bool = False) -> None:
-        """A checkpoint after `step`: copied now, written while training goes on (the last one at once); older ones go only
-        once it is complete. One is written at a time, so memory holds one copy."""
+    def prepare(self, loop: Any) -> None:
+        """After a first step, when there is all that a checkpoint holds: make room for its copy."""
+        tables, _ = learner_tables(loop.learners)
+        if size_of(tables) < _SHARE * (free_memory() or 0):
+            self.copy.prepare(tables)
+
+    def save(self, loop: Any, step: int, now: bool = False) -> None:
+        """A checkpoint after `step`: copied at once, written while training goes on (now: before this returns); older ones go
+        only once it is complete. One is written at a time, so memory holds one copy."""
         self.writer.wait()
         parts = {name: part.state_dict() for name, part in loop.stateful().items()}
         learners = {role: learner.state() for role, learner in loop.learners.items()}
         state = {"learners": learners, "parts": parts, "config": self.fingerprint}
         tables, rounded = learner_tables(loop.learners)
         state, tables = detach(state, tables)  # new lists and dicts: what the parts hold goes on changing
-        beside = not last and size_of(tables) < _SHARE * (free_memory() or 0)
+        beside = not now and size_of(tables) < _SHARE * (free_memory() or 0)
         ck = Checkpoint(loop.phase, step, self.copy(tables) if beside else tables, state, rounded)
         keep = loop.config.keep_checkpoints
 
@@ -243,7 +250,7 @@ class Run:
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        write_atomic(self.folder / "summary.json", json.dumps(_strict(summary), indent=2) + "\n")
+        write_atomic(self.folder / "summary.json", json.dumps(strict(summary), indent=2) + "\n")
 
     def read_summary(self) -> dict[str, Any] | None:
         return read_object(self.folder / "summary.json")
@@ -255,7 +262,7 @@ class Run:
             k: [math.nan if r.failed else r.total for r in s.rollouts]
             for k, s in (("before", before), ("after", after))
         }
-        write_atomic(self.folder / "held_out.json", json.dumps(_strict(rows | worth)) + "\n")
+        write_atomic(self.folder / "held_out.json", json.dumps(strict(rows | worth)) + "\n")
 
     def write_notes(self, notes: dict[str, Any]) -> None:
         """What phases reported so far, so that a restart knows it too."""
@@ -289,12 +296,3 @@ class Run:
 
 def _fingerprint(settings: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _strict(x: Any) -> Any:
-    """Strict JSON has no NaN: null."""
-    if isinstance(x, dict):
-        return {k: _strict(v) for k, v in x.items()}
-    if isinstance(x, (list, tuple)):
-        return [_strict(v) for v in x]
-    return None if isinstance(x, float) and not math.isfinite(x) else x

@@ -15,6 +15,7 @@ from posttrain.core.pause import Paused
 from posttrain.runs.checkpoint import disk_errors
 
 _FILE = "state.json"
+_BLOCK = 1024  # bytes
 _FOLDERS = ("checkpoints", "best", "artifacts", "tracked", "profile")
 _FILES = (
     "run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "notes.json", "summary.json", "held_out.json", "machine.json", _FILE, "config.toml",
@@ -36,10 +37,20 @@ class State:
         self.now(state="running", why="", pid=os.getpid())
 
     def now(self, **more: Any) -> None:
-        """Write what is known, without waiting for the disk: a damaged file costs a line in a table."""
+        """Write what is known, without waiting for the disk: a damaged file costs a line in a table.
+
+        In place, padded to a whole block: some file systems flush a file that was emptied and written anew when it is closed, and
+        that waits for a checkpoint that is on its way to the same disk.
+        """
         self.known |= more | {"updated": time.time(), "seconds": round(self.earlier + time.time() - self.began, 1)}
+        text = json.dumps(self.known).encode()
         with suppress(OSError):
-            self.path.write_text(json.dumps(self.known) + "\n")
+            file = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o644)
+            try:
+                size = os.fstat(file).st_size
+                os.pwrite(file, text.ljust(max(size, -(-len(text) // _BLOCK) * _BLOCK) - 1) + b"\n", 0)
+            finally:
+                os.close(file)
 
     def end(self, error: BaseException | None) -> None:
         """finished, stopped (a signal, a time limit, Ctrl-C) or failed, and why."""

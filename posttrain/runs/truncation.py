@@ -25,7 +25,7 @@ from posttrain.policies.language import LanguagePolicy
 
 LIMIT = 25.0  # e^25 = 7e10 tokens between false alarms, of each cut
 _LEAK = 0.02  # e: the share of draws that a sampler with a cut may still make outside, by rounding
-_EVERY, _ALWAYS = 8, 16  # after so many steps only every eighth one is looked at
+_EVERY, _ALWAYS = 8, 4  # after so many steps only every eighth one is looked at
 _TOKENS = 512  # tokens looked at in a step
 _LOGITS, _LOGITS_GPU = 1 << 22, 1 << 25  # and logits
 CUTS: tuple[tuple[str, float], ...] = (
@@ -57,11 +57,9 @@ class Truncation:
         """More tokens: log-likelihood ratios by cut. What is found begins anew, so that it is found again while it lasts."""
         found: list[tuple[float, tuple[str, float]]] = []
         for cut, ratio_N in ratios.items():
-            best = w = self.evidence.get(cut, 0.0)
-            for x in ratio_N.tolist():
-                w = max(0.0, w + x)
-                best = max(best, w)
-            self.evidence[cut] = w
+            sum_N = torch.cat([torch.tensor([self.evidence.get(cut, 0.0)]).double(), ratio_N]).cumsum(0)
+            w_N = sum_N - sum_N.cummin(0).values.clamp(max=0.0)  # w <- max(0, w + x) at each token, in one pass
+            best, self.evidence[cut] = float(w_N.max()), float(w_N[-1])
             if best > LIMIT:
                 found.append((best, cut))
         if not found:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from posttrain.core.assemble import assemble, by_role, earned, keep_credit
+from posttrain.core.assemble import assemble, by_role, keep_credit
 from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.core.turn import Observation, Turn
@@ -22,13 +22,18 @@ def made(T: int, reward: float | None, mask: list[bool] | None = None, **more) -
 def test_outcome_on_the_last_own_action():
     # three actions, the last written by the environment: the outcome belongs to the second
     r = made(3, 2.0, [True, True, False])
-    assert earned(r, r.turns, last=True).tolist() == [0.0, 2.0, 0.0]
+    assert assemble([Group(PROMPT, [r])])[1]["reward_BT"].tolist() == [[0.0, 2.0, 0.0]]
+
+
+def test_an_answer_without_own_actions_or_without_a_reward_earns_nothing():
+    rows = [made(2, 2.0, [False, False]), made(3, None), made(1, float("nan")), made(2, 0.5)]
+    assert assemble([Group(PROMPT, rows)])[1]["reward_BT"].tolist() == [[0, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0.5, 0]]
 
 
 def test_dense_rewards_stay_where_they_fell():
     r = made(3, 1.0)
     r.set_stream("reward", torch.tensor([0.5, 0.0, 0.25]))
-    assert earned(r, r.turns, last=True).tolist() == [0.5, 0.0, 1.25]
+    assert assemble([Group(PROMPT, [r])])[1]["reward_BT"].tolist() == [[0.5, 0.0, 1.25]]
     assert r.stream("reward").tolist() == [0.5, 0.0, 0.25]  # looking changes nothing
 
 

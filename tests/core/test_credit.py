@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from posttrain.core.assemble import assemble, earned
+from posttrain.core.assemble import assemble
 from posttrain.core.batch import Batch
 from posttrain.core.credit import component, members, on_last, spans_to_tokens, split_steps, token_ends
 from posttrain.core.errors import UserError
@@ -104,7 +104,9 @@ def test_fine_grained_sums_models_where_their_segments_end() -> None:
     # "Hi, " ends at 4, in token 1: .4; "you. " and the first sentence at 9, in token 3: .5 + .5; "A b." in token 4
     torch.testing.assert_close(r.stream("reward"), torch.tensor([0.0, 0.4, 0.0, 1.0, -0.1]))
     assert r.reward == 3.0 and r.rewards == pytest.approx({"s": 0.0, "p": 1.3, "whole": 3.0})
-    torch.testing.assert_close(earned(r, r.turns, last=True), torch.tensor([0.0, 0.4, 0.0, 1.0, 2.9]))
+    torch.testing.assert_close(
+        assemble([Group(r.prompt, [r])])[1]["reward_BT"][0], torch.tensor([0.0, 0.4, 0.0, 1.0, 2.9])
+    )
     assert report.masked == 0 and [x.mean for x in report.rewards] == pytest.approx([0.0, 1.3, 3.0])
 
 

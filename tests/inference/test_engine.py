@@ -9,6 +9,7 @@ import torch
 from posttrain.core import rng
 from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
+from posttrain.inference.attention import heads_fit
 from posttrain.inference.engine import Engine
 from posttrain.inference.jobs import Job
 from posttrain.inference.prefill import Prefill
@@ -281,3 +282,8 @@ def test_fewer_pages_than_slots_even_where_one_page_holds_an_answer():
         generate(model, contexts, keys, Sampling(3), [1])
     )
     assert not engine.slots.one_page_each and len(engine.slots.pages.free) == 4
+
+
+def test_heads_that_the_kernels_take():
+    """On a GPU a policy with other heads samples without the engine, and a server says so."""
+    assert [D for D in (4, 8, 16, 24, 32, 64, 80, 96, 100, 128, 256) if heads_fit(D)] == [16, 32, 64, 128, 256]

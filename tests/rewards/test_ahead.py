@@ -128,5 +128,7 @@ def test_samplers_tell_of_answers_as_they_end(engine: bool) -> None:
         made = engine_.generate(contexts, keys, how, p.stop_ids)
     else:
         made = generate(p.model, contexts, keys, how, p.stop_ids, finished=hear)  # type: ignore[arg-type]
-    ended = {(g, i): s.tokens.tolist() for g, row in enumerate(made) for i, s in enumerate(row) if engine or s.stopped}
-    assert told == ended and told
+    ended = {(g, i): s.tokens.tolist() for g, row in enumerate(made) for i, s in enumerate(row)}
+    assert told and told.items() <= ended.items()
+    early = {k for k, tokens in ended.items() if len(tokens) < max(map(len, ended.values())) - 1}
+    assert early and early <= set(told)  # those that end last may be left out: nothing is done beside them

@@ -169,6 +169,7 @@ def test_half_precision_weights_are_not_written_beside_their_masters(tmp_path: P
     with Run(tmp_path / "run", to_dict(settings)) as run:
         loop = halved(run)
         train(loop)
+        loop.finish()
         names = {n for n, _ in loop.policy.named_parameters()}
         path = run.checkpoints / "train-000001"
         assert not names & set(read_table(path / "weights.safetensors"))
@@ -220,3 +221,26 @@ def test_a_table_is_read_by_the_library_as_it_was_written(tmp_path: Path) -> Non
     assert all(back[k].equal(x) and back[k].dtype == x.dtype for k, x in table.items())
     with pytest.raises(TypeError, match="complex"):
         write_table(tmp_path / "y.safetensors", {"z": torch.zeros(2, dtype=torch.complex64)})
+
+
+def test_the_last_checkpoint_is_written_while_the_run_is_evaluated(tmp_path: Path, gate: threading.Event) -> None:
+    run, loop = small(tmp_path / "run", steps=2, save_every=5)
+    told: list[int] = []
+
+    class Saved:
+        def on_checkpoint(self, loop: Loop, step: int) -> None:
+            told.append(step)
+
+    loop.callbacks = [Saved()]
+    train(loop)
+    assert run.writer.busy and not told and not run.finished("train")
+    gate.set()
+    loop.finish()
+    assert told == [1] and run.finished("train") and listing(run.checkpoints, "train")[0][0] == 1
+    run.close()
+
+
+def test_room_for_the_copy_is_made_for_a_gpu_alone() -> None:
+    copy = HostCopy()
+    copy.prepare({"weights": {"x": torch.arange(6.0)}})
+    assert not copy.buffers and copy._making is None  # memory of the host is copied to as it is

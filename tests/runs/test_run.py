@@ -161,13 +161,16 @@ def test_the_loop_leaves_metrics_rollouts_and_the_newest_checkpoints(tmp_path: P
     """7 steps, saved every 2 and at the end: after steps 1, 3, 5 and 6, of which the last 2 are kept."""
     loop = _loop(tmp_path)
     train(loop)
+    loop.finish()
     assert [s for s, _ in listing(loop.run.checkpoints, "train")] == [6, 5]
     assert [s for s, _ in loop.run.store.series("reward")] == list(range(7))
     assert len(loop.run.store.rollouts(step=3)) == loop.config.log_rollouts
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
-    train(_loop(tmp_path, steps=2))
+    first = _loop(tmp_path, steps=2)
+    train(first)
+    first.run.close()
     other = _loop(tmp_path, steps=2)
     other.learner.policy.model.extra = torch.nn.Linear(2, 2)
     with pytest.raises(UserError, match="another model"):
@@ -240,7 +243,9 @@ def test_an_update_that_is_not_finite_is_skipped_counted_and_survived(tmp_path: 
 
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
     """A checkpoint copied in from another run must not be taken for this one's."""
-    train(_loop(tmp_path / "a", steps=2))
+    first = _loop(tmp_path / "a", steps=2)
+    train(first)
+    first.finish()
     other = _loop(tmp_path / "b", steps=2, lr=1e-3)
     os.rename(tmp_path / "a" / "checkpoints" / "train-000001", other.run.checkpoints / "train-000001")
     with pytest.raises(UserError, match="other settings"):
