@@ -281,6 +281,9 @@ def test_the_best_before_stays_until_the_new_one_is_complete_and_of_equal_ones_t
         best.keep_best(tmp_path, "train", best.Best(step, score), lambda: {"weights": {"w": torch.ones(2)}}, "")
     assert there == [[], [1]] and best_of(tmp_path, "train") == best.Best(5, 0.6)
     assert [step for step, _ in listing(tmp_path / "best", "train")] == [5]
+    shutil.copytree(tmp_path / "best/train-000005", tmp_path / "best/train-000001")  # a kill before it was removed
+    best.keep_best(tmp_path, "train", best.Best(5, 0.6), dict, "")
+    assert [step for step, _ in listing(tmp_path / "best", "train")] == [5]
 
 
 def test_what_a_kill_left_of_a_best_checkpoint_is_removed_at_the_next_start(tmp_path: Path) -> None:
