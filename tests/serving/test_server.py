@@ -16,6 +16,7 @@ from posttrain.core.types import Prompt
 from posttrain.models.sampling import generate
 from posttrain.serving.app import loopback
 from posttrain.serving.detokenize import Detokenizer, RunningText, StopStrings, stable_text
+from posttrain.serving.limits import ApiError
 from posttrain.serving.openai import parse_request
 from posttrain.serving.queue import Queue
 from posttrain.serving.request import Request
@@ -188,6 +189,12 @@ def test_stable_text_by_hand() -> None:
         ("/v1/chat/completions", {"messages": "hi"}, 400, "messages is 'hi'"),
         ("/v1/chat/completions", {"messages": [{"role": "usr", "content": ""}]}, 400, "expected one of system"),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": 3}]}, 400, "must be a string"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "text": "?"}]}]},
+            400,
+            "text parts",
+        ),
         ("/v1/completions", {"prompt": "a", "temprature": 1}, 400, "did you mean 'temperature'?"),
         ("/v1/completions", {"prompt": "a", "tools": [{}]}, 400, "tools is not supported"),
         (
@@ -234,6 +241,24 @@ def test_mistakes(server: Server, path: str, body: Any, status: int, words: str)
     got, answer = call(server, path, body)
     assert got == status and words in answer["error"]["message"]
     assert set(answer["error"]) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", -1),
+        ("temperature", 5e-4),
+        ("temperature", 101),
+        ("top_p", 2),
+        ("n", 0),
+        ("seed", "a"),
+        ("stop", ""),
+    ],
+)
+def test_the_field_that_is_wrong_is_named(name: str, value: Any) -> None:
+    with pytest.raises(ApiError) as raised:
+        parse_request({"prompt": "a", name: value}, "text")
+    assert raised.value.param == name
 
 
 @pytest.mark.parametrize("chunked", [False, True])
