@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from posttrain.core.config import Config
+from posttrain.core.config import Config, followed
 from posttrain.core.errors import UserError
 from posttrain.core.loop import Loop
 from posttrain.core.method import Method
@@ -157,6 +157,7 @@ def merged(which: Trained, config: Config) -> Any:
 
 def build_loop(config: Config, method: Method, policy: Policy, pieces: Pieces) -> Loop:
     """The live parts of a method around a policy."""
+    method = method.within(followed(config))
     policies = {"policy": policy, **pieces.others}
     env, scorer, curriculum = pieces.env, pieces.scorer, method.prompts.live()
     how, probe = (config.sampling, config.prompts, config.seed), RateProbe()
