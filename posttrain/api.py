@@ -155,7 +155,7 @@ def run(
         plain["reward"] = ""
     if isinstance(method, str):
         plain["method"] = method
-    config = from_dict(Config, plain)
+    config = from_dict(Config, plain if chosen is None else chosen.own(plain))
     if chosen is None and given:
         what = ", ".join({"scorer": "reward", "policy": "model", "env": "task"}.get(k, k) for k in given)
         raise UserError(f"{method} is a plan, which makes its own; give it names instead of objects for: {what}")

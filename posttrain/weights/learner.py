@@ -112,6 +112,13 @@ class Learner:
             out |= {k: seen[0][k] for k in ("logp_gap", "logp_gap_max")}
         return out
 
+    def after_eval(self, score: float) -> bool:
+        """A held-out score: a reference that is renewed by it (ProRL) takes the optimiser's moments with it."""
+        renewed = self.reference is not None and self.reference.after_eval(self.policy, score)
+        if renewed:
+            self.optimiser.state.clear()
+        return renewed
+
     def _one(self, rows: list[Turn], batch: Batch, chosen: Tensor, rate: float) -> dict[str, float]:
         totals = Totals.of(batch.rows(chosen)).summed(self.parallel)
         tally = Tally()
@@ -208,7 +215,8 @@ class Learner:
         return out
 
     def state(self) -> dict[str, Any]:
-        return {"updates": self.updates, "skipped": self.skipped}
+        ruled = {"reference": self.reference.state_dict()} if hasattr(self.reference, "state_dict") else {}
+        return {"updates": self.updates, "skipped": self.skipped} | ruled
 
     def load(self, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any]) -> None:
         if "weights" in tensors:  # learners of one policy save its weights once
@@ -227,6 +235,8 @@ class Learner:
             self.optimiser.state[named[name]][k] = value.to(where, copy=True)
         if self.reference is not None:
             self.reference.load(tensors["reference"])
+            if "reference" in state:
+                self.reference.load_state_dict(state["reference"])
         self.updates, self.skipped = state["updates"], state["skipped"]
 
 
