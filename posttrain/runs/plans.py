@@ -115,9 +115,8 @@ class Walk:
             if part.make is None:
                 raise UserError(f"phase {name!r} trains the role {part.role!r}, but does not say how to make it")
             context.roles[part.role] = part.make(context)
-        if store.finished(name):
-            store.load_weights(name, context.roles[part.role])
-            return
+        if store.finished(name) and store.load_weights(name, context.roles[part.role]):
+            return  # where its last checkpoint is damaged, the steps after the one before are done again
         self.learn(part, context.roles[part.role])
 
     def learn(self, part: Phase, policy: Any) -> None:
