@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.core.adopt import adopt
-from posttrain.core.config import Config, from_dict, to_dict
+from posttrain.core.config import Config, followed, from_dict, to_dict
 from posttrain.core.errors import UserError
 from posttrain.core.identity import identity
 from posttrain.core.loop import Loop
@@ -52,6 +52,7 @@ def run_config(
     target, changes, unnamed = method_changes(config.method, method)
     if config.num_generations is not None and "n" in method.rollout.defaults():
         method = method.but(rollout=method.rollout.but(n=config.num_generations))
+    method = method.within(followed(config))
     refuse(config, method, None if method.scores else given.get("policy"))  # before anything is loaded
     config = dataclasses.replace(config, task=default_task(config.task, method.rollout.card.data))
     name = config.name or made_name(method.name, config.task.replace(" + ", "+"))

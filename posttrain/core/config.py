@@ -205,6 +205,11 @@ def from_dict(kind: type, values: dict[str, Any], where: str = "") -> Any:
     return kind(**out)
 
 
+def followed(config: Config) -> dict[str, Any]:
+    """The settings that a part's parameter may follow (`follows=` of its card), as numbers of this run."""
+    return {"max_tokens": config.sampling.max_tokens, "steps": config.steps}
+
+
 def count_keys(kind: type = Config) -> int:
     """How many settings there are in all: a budget of the project (under 100)."""
     return sum(count_keys(Sampling) if f.name == "sampling" else 1 for f in dataclasses.fields(kind))

@@ -39,7 +39,7 @@ class Loop:
     pause: Pause = field(default_factory=Pause)  # whether to stop before the end, to go on another time
     stopping: str = ""  # why a callback asked to stop early
     evaluated: int = -1  # the last step that was followed by an evaluation
-    done: int = -1  # the last step that was done
+    done: int = -1  # the last step that was done, now or before a restart
 
     def __post_init__(self) -> None:
         self.advantage = self.method.advantage.live()
@@ -66,6 +66,7 @@ class Loop:
     def steps(self) -> Iterator[int]:
         """The steps still to do; the first is the one after the last good checkpoint."""
         first = self.run.restore(self)
+        self.done = first - 1
         self.watch = Stopwatch()
         self.pause.begin()
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -99,6 +100,13 @@ class Method:
                 raise UserError(f"a method has no stage {name!r}; {hint}")
         return replace(self, **{k: _parts(k, v) for k, v in changes.items()})
 
+    def within(self, settings: Mapping[str, Any]) -> Method:
+        """The same method in a run of these settings (`core.config.followed`): parameters that follow one get its value."""
+        own = {k: _within(getattr(self, k), settings) for k in FIELD_STAGES}
+        fields_of = ("loss", "aggregate", "optimiser", "reference", "terms")
+        others = tuple(replace(o, **{k: _within(getattr(o, k), settings) for k in fields_of}) for o in self.others)
+        return replace(self, **own, others=others)
+
     def parts(self) -> dict[str, tuple[Part, ...]]:
         """The parts by stage, in the order of the loop."""
         out = {}
@@ -146,6 +154,10 @@ class Method:
                 for o in self.others
             ]
         return {"name": self.name, **out, **plain}
+
+
+def _within(value: Any, settings: Mapping[str, Any]) -> Any:
+    return tuple(p.within(settings) for p in value) if isinstance(value, tuple) else value.within(settings)
 
 
 def _parts(field: str, value: Any) -> Any:

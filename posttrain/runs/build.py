@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from posttrain.core.config import Config
+from posttrain.core.config import Config, followed
 from posttrain.core.errors import UserError
 from posttrain.core.loop import Loop
 from posttrain.core.method import Method
@@ -26,7 +26,7 @@ from posttrain.rollouts.sources import LocalSource
 from posttrain.runs import saved as saved  # so that a reward may name a run
 from posttrain.runs.critics import critic_for
 from posttrain.runs.guard import Guard
-from posttrain.runs.rate import RateProbe
+from posttrain.runs.rate import RateProbe, suggested_lr
 from posttrain.runs.silence import Silence
 from posttrain.runs.threads import Busy
 from posttrain.runs.trained import Trained, find_trained, load_trained
@@ -158,6 +158,7 @@ def merged(which: Trained, config: Config) -> Any:
 
 def build_loop(config: Config, method: Method, policy: Policy, pieces: Pieces) -> Loop:
     """The live parts of a method around a policy."""
+    method = method.within(followed(config))
     policies = {"policy": policy, **pieces.others}
     env, scorer, curriculum = pieces.env, pieces.scorer, method.prompts.live()
     how, probe = (config.sampling, config.prompts, config.seed), RateProbe()
@@ -197,18 +198,3 @@ def build_learners(config: Config, method: Method, policies: Mapping[str, Policy
             critic=critic_for(config, method, policy),
         )  # fmt: skip
     return out
-
-
-def suggested_lr(policy: Policy) -> float:
-    """A learning rate that suits the size: 2e-4 for the embedded model, 5e-5 at 135 M, 8e-6 at 1.5 B, 3e-6 at 7 B parameters.
-
-    Up to 135 M as measured over three tasks each (benchmarks/sweeps/learning_rate.json); above, where nothing was measured here, it
-    falls with millions^(-3/4) towards the 1e-6 to 5e-6 of published recipes. Adapters of rank 16 measured best at 12 times the rate.
-    """
-    millions = max(1.0, sum(p.numel() for p in policy.parameters()) / 1e6)
-    small = 3e-4 / min(millions, 2.0) ** 0.75
-    base: float = small * (min(millions, 135.0) / 2) ** -0.3 if millions > 2 else small
-    base *= (max(millions, 135.0) / 135) ** -0.75
-    if any(n.endswith("lora_a") for n, _ in policy.named_parameters()):
-        base *= 10  # adapters start at no difference and have few directions to move in
-    return base

@@ -82,9 +82,8 @@ def _do(part: Phase | Do | Copy, context: Context, callbacks: tuple[Any, ...], p
             raise UserError(f"phase {name!r} trains the role {part.role!r}, but does not say how to make it")
         context.roles[part.role] = part.make(context)
     policy = context.roles[part.role]
-    if store.finished(name):
-        store.load_weights(name, policy)
-        return
+    if store.finished(name) and store.load_weights(name, policy):
+        return  # where its last checkpoint is damaged, the steps after the one before are done again
     loop = _phase_loop(part, policy, context, callbacks)
     loop.pause = pause
     loop.tell("on_phase")

@@ -22,7 +22,11 @@ def load_reward_model(folder: Path, device: str = "", phase: str = "") -> Any:
         policy = load_model(config.model, device or None, config.dtype, config.bits)
         policy = adapted(policy, config).as_reward_model()
         policy.layout = config.layout
-        run.load_weights(phase, policy)
+        if not run.load_weights(phase, policy):
+            raise UserError(
+                f"--reward {folder}: its last checkpoint is damaged, and a reward must not change; give the command that made "
+                "it again, which does the last steps again"
+            )
     return policy.eval().requires_grad_(False)
 
 

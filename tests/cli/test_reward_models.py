@@ -222,3 +222,21 @@ def test_odd_folders_are_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "run.sqlite").write_text("")
     with pytest.raises(UserError, match=r"its run.sqlite is not that of a run"):
         LearnedReward(str(tmp_path))
+
+
+def test_a_run_is_evaluated_on_its_own_pairs_with_its_own_columns_and_system_message(tmp_path: Path) -> None:
+    rows = [{"ask": f"What is {i}+1?", "good": str(i + 1), "bad": f"{i}, no", "kind": "ab"[i % 2]} for i in range(20)]
+    file, saved = tmp_path / "mine.jsonl", tmp_path / "saved.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    columns = ["--question", "ask", "--chosen", "good", "--rejected", "bad"]
+    small = ["--steps", "1", "--prompts", "2", "--eval-problems", "2", "--runs", str(tmp_path)]
+    for method in ("dpo", "reward-model"):
+        said = call("run", method, "--task", str(file), *columns, *small, "--system", "Be brief.", "--name", method)
+        assert said.code == 0, said.err
+        said = call("eval", "--model", method, "--runs", str(tmp_path), "--by", "kind", "--save", str(saved), "--json")
+        assert said.code == 0, said.err
+        told = [json.loads(line) for line in saved.read_text().splitlines()]
+        assert json.loads(said.out)["pairs"] == len(told) < 10  # those that were held out
+        assert all(r["prompt"][0] == {"role": "system", "content": "Be brief."} for r in told)
+    said = call("eval", "--task", str(file), *columns, "--json")
+    assert said.code == 0 and json.loads(said.out)["pairs"] == 20, said.err
