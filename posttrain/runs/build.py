@@ -24,6 +24,7 @@ from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.scorers.spec import build_scorer, task_scorer
 from posttrain.rollouts.sources import LocalSource
 from posttrain.runs import saved as saved  # so that a reward may name a run
+from posttrain.runs.critics import critic_for
 from posttrain.runs.guard import Guard
 from posttrain.runs.rate import RateProbe, suggested_lr
 from posttrain.runs.silence import Silence
@@ -203,6 +204,7 @@ def build_learners(config: Config, method: Method, policies: Mapping[str, Policy
         if config.min_lr > lr:
             raise UserError(f"min_lr is {config.min_lr:g}, more than the learning rate {lr:g} that it is the least of")
         out[goal.role] = Learner(
-            policy, method, *settings, objective=goal if i else None, schedule=shape, min_lr=config.min_lr
-        )
+            policy, method, *settings, objective=goal if i else None, schedule=shape, min_lr=config.min_lr,
+            critic=critic_for(config, method, policy),
+        )  # fmt: skip
     return out
