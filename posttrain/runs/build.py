@@ -27,6 +27,7 @@ from posttrain.runs import saved as saved  # so that a reward may name a run
 from posttrain.runs.critics import critic_for
 from posttrain.runs.guard import Guard
 from posttrain.runs.rate import RateProbe, suggested_lr
+from posttrain.runs.short import Short
 from posttrain.runs.silence import Silence
 from posttrain.runs.threads import Busy
 from posttrain.runs.trained import Trained, find_trained, load_trained
@@ -187,7 +188,7 @@ def build_loop(config: Config, method: Method, policy: Policy, pieces: Pieces) -
         evaluator=HeldOut(lambda p: measure(p, config, method, env, scorer, pieces.others))
         if pieces.evaluated
         else None,
-        monitors=[Guard(), Silence(), Busy(), probe],
+        monitors=[Guard(), Silence(), Busy(), probe, *([Short()] if method.rounds > 1 else [])],
         pause=pieces.pause,
     )
 
