@@ -66,7 +66,7 @@ def evaluate_pairs(args: argparse.Namespace, judge: Path | None = None, policy: 
 def scorer_of(args: argparse.Namespace, judge: Path | None, policy: Any, config: Any) -> tuple[Any, dict[str, Any]]:
     """A function that scores answers, and the settings that the model was trained with."""
     from posttrain.core.config import to_dict
-    from posttrain.rewards.scorers.learned import values_of
+    from posttrain.rewards.scorers.learned import run_of, values_of
     from posttrain.runs import saved as saved  # so that a run can be read
     from posttrain.runs.settings import read_config
 
@@ -74,7 +74,8 @@ def scorer_of(args: argparse.Namespace, judge: Path | None, policy: Any, config:
         from posttrain.evals.pair_figures import log_probability
 
         return log_probability(policy), to_dict(config)
-    trained = read_config(judge) if (judge / "run.sqlite").exists() else {}
+    folder, _ = run_of(judge)
+    trained = read_config(folder) if (folder / "run.sqlite").exists() else {}
     if not trained.get("task") and not args.task:
         raise UserError("say which pairs to score: --task pairs.jsonl")
     return values_of(judge, args.device), trained

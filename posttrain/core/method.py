@@ -26,7 +26,8 @@ FIELD_STAGES = {
     "optimiser": ("optimiser",),
 }
 _MANY = ("shaping", "select", "terms")
-_TYPED = (*FIELD_STAGES, "epochs", "minibatches")  # what a name with parameters may change: grpo(epochs=2)
+COUNTS = ("epochs", "minibatches", "rounds")
+_TYPED = (*FIELD_STAGES, *COUNTS)  # what a name with parameters may change: grpo(epochs=2)
 
 
 @dataclass(frozen=True)
@@ -80,12 +81,13 @@ class Method:
     epochs: int = 1  # passes over a step's rollouts
     minibatches: int = 1  # updates per pass
     critic: CriticSettings = field(default_factory=CriticSettings)  # how its critic learns, where it has one
+    rounds: int = 1  # of prompts at a step, at most: more than 1 refills what the selection dropped (dynamic sampling)
     title: str = ""
     paper: str = ""
     doc: str = ""
 
     def __post_init__(self) -> None:
-        for key in ("epochs", "minibatches"):
+        for key in COUNTS:
             value = getattr(self, key)
             if type(value) is not int or not 1 <= value <= 10**6:
                 raise UserError(f"{key} is {shown(value)}; it must be a whole number of at least 1")
@@ -143,6 +145,7 @@ class Method:
         plain: dict[str, Any] = {"epochs": self.epochs, "minibatches": self.minibatches}
         if self.critic != CriticSettings():
             plain["critic"] = asdict(self.critic)
+        plain |= {"rounds": self.rounds} if self.rounds > 1 else {}
         if self.others:
             plain["others"] = [
                 {

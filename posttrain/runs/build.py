@@ -27,6 +27,7 @@ from posttrain.runs import saved as saved  # so that a reward may name a run
 from posttrain.runs.critics import critic_for
 from posttrain.runs.guard import Guard
 from posttrain.runs.rate import RateProbe, suggested_lr
+from posttrain.runs.short import Short
 from posttrain.runs.silence import Silence
 from posttrain.runs.threads import Busy
 from posttrain.runs.trained import Trained, find_trained, load_trained
@@ -50,16 +51,26 @@ class Pieces:
 
 def environment(config: Config, method: Method) -> Environment:
     """The task; for a method that learns from written pairs, the pairs of that name or file; from a log, the log."""
-    from posttrain.environments.task import log_task, pair_task, task
+    from posttrain.environments.task import log_task, pair_task
 
     kind = method.rollout.card.data
     options = columns(config) | {"stream": config.stream or None}
-    if kind == "pairs":
-        env = pair_task(config.task, data=config.data or None, **options)
-    elif kind == "logs":
-        env = log_task(config.task, **options)
-    else:
-        env = task(config.task, level=config.level, think=config.think, data=config.data or None, **options)
+    if kind not in ("pairs", "logs"):
+        return asked_environment(config)
+    env = (
+        log_task(config.task, **options)
+        if kind == "logs"
+        else pair_task(config.task, data=config.data or None, **options)
+    )
+    return with_system_message(env, config.system) if config.system else env
+
+
+def asked_environment(config: Config) -> Environment:
+    """The task of the settings."""
+    from posttrain.environments.task import task
+
+    options = columns(config) | {"stream": config.stream or None}
+    env = task(config.task, level=config.level, think=config.think, data=config.data or None, **options)
     return with_system_message(env, config.system) if config.system else env
 
 
@@ -177,7 +188,7 @@ def build_loop(config: Config, method: Method, policy: Policy, pieces: Pieces) -
         evaluator=HeldOut(lambda p: measure(p, config, method, env, scorer, pieces.others))
         if pieces.evaluated
         else None,
-        monitors=[Guard(), Silence(), Busy(), probe],
+        monitors=[Guard(), Silence(), Busy(), probe, *([Short()] if method.rounds > 1 else [])],
         pause=pieces.pause,
     )
 
