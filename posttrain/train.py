@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from posttrain.core.assemble import answers, assemble, by_role, keep_credit, placed, shared
+from posttrain.core.assemble import answers, assemble, by_role, credits, keep_credit, placed
 from posttrain.core.batch import Batch
 from posttrain.core.loop import Loop
 from posttrain.core.turn import Turn
@@ -42,9 +42,7 @@ def credit(loop: Loop, role: str, groups: list[Group], rows: list[Turn], batch: 
     for part in loop.shaping:
         judged = judged.but(reward_BT=part(judged))
     adv = loop.advantage(judged)
-    streams = adv if isinstance(adv, tuple) else (adv,)  # some also say what the critic should learn, or mark tokens
-    named = zip(("adv_BT", "return_BT", "mark_BT"), (shared(x, batch) for x in streams), strict=False)
-    batch = batch.but(reward_BT=placed(judged["reward_BT"], batch), **dict(named))
+    batch = batch.but(reward_BT=placed(judged["reward_BT"], batch), **credits(adv, batch))
     keep_credit(groups, batch)
     return batch
 
