@@ -36,7 +36,9 @@ def test_modules_that_a_file_imports_from_its_folder(mine: Path) -> None:
     assert helpers(mine) == [] and helpers(Path("mine.py")) == []
 
 
-@pytest.mark.parametrize("held", [lambda file: inputs(f"numeric + 0.5*{file}:f"), lambda file: contents(f"{file}:Task")])
+@pytest.mark.parametrize(
+    "held", [lambda file: inputs(f"numeric + 0.5*{file}:f"), lambda file: contents(f"{file}:Task")]
+)
 def test_a_changed_helper_is_another_run(mine: Path, held: object) -> None:
     """Of a reward's file and of a task's; comments do not count."""
     helper = mine.with_name("helper.py")
