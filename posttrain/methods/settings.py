@@ -59,7 +59,7 @@ def asked_judge(context: Context, k: float = 1.0) -> Judge:
     file, _, name = context.config.reward.rpartition(":")
     if file.endswith(".py") and "+" not in context.config.reward and is_judge(function_of(file, name)):
         context.read.add("reward")
-        return one_by_one(function_of(file, name))
+        return one_by_one(function_of(file, name, context.config.reward_timeout))
     scorer = asked_rewards(context)
     return by_score(lambda prompts, texts: texts_of(scorer, prompts, texts), k)
 

@@ -63,8 +63,8 @@ class FileAhead:
                 ended.append((prompt, index, text()))
         answers = Answers([p for p, _, _ in ended], [t for _, _, t in ended], lambda: [[] for _ in ended])
         outcomes = self.reward.outcomes(answers, self.timeout, self.workers, self.kills)
-        for (prompt, index, text), outcome in zip(ended, outcomes, strict=True):
-            self.found[prompt.id, index, text].append(outcome)
+        for (prompt, index, said), outcome in zip(ended, outcomes, strict=True):
+            self.found[prompt.id, index, said].append(outcome)
 
     def wait_for(self, answers: Answers) -> Callable[[], list[Outcome]]:
         """Begin what was not begun, or has another text by now; what is returned waits for the outcomes of all answers."""

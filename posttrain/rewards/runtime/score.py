@@ -186,10 +186,10 @@ def say_once(note: str) -> None:
         print(f"note: {note}", file=sys.stderr)
 
 
-def best_effort(name: str) -> str:
-    """What is said of a reward that runs in this process."""
+def best_effort(name: str, kind: str = "reward") -> str:
+    """What is said of a reward, or of a judge, that runs in this process."""
     return (
-        f"the reward {name} runs in the training process, so its time-out is best effort: code that never gives up the "
+        f"the {kind} {name} runs in the training process, so its time-out is best effort: code that never gives up the "
         "interpreter (a regular expression that backtracks) cannot be stopped; a reward named file.py:function can"
     )
 
