@@ -59,13 +59,13 @@ def run_config(
     name = config.name or made_name(method.name, config.task.replace(" + ", "+"))
     config = dataclasses.replace(config, name=check_name(name), model=start.source or config.model)
     env = of_given(config, given["env"]) if "env" in given else environment(config, method)
+    suits(method, env)
     scorer = given["scorer"] if "scorer" in given else scorer_of(config, method, env)
     inputs = start.identity(config, runs, model="policy" not in given)
     policy = given["policy"] if "policy" in given else start.policy(config, runs)
     if method.scores:
         policy = policy.as_reward_model()
     refuse(config, method, policy)
-    suits(method, env)
     env = fit(env, policy, method, config.sampling)
     extra = {k: given[k] for k in ("source", "others") if k in given}
     settings = to_dict(config) | {"parts": method.describe()} | objects(given) | inputs | files(config, given)

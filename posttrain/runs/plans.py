@@ -194,7 +194,8 @@ def _phase_loop(part: Phase, policy: Policy, context: Context, callbacks: tuple[
     method = part.method
     if config.num_generations is not None and "n" in method.rollout.defaults():
         method = method.but(rollout=method.rollout.but(n=config.num_generations))
-    pieces = Pieces(env, rewards, context.run, name, callbacks=callbacks, evaluated=False)
+    others = {o.role: context.role(o.role) for o in method.others if o.role in context.roles}
+    pieces = Pieces(env, rewards, context.run, name, others, callbacks=callbacks, evaluated=False)
     loop = build_loop(config, method, policy, pieces)
     loop.role = part.role
     if part.reference and loop.learner.reference is not None:

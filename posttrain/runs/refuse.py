@@ -12,6 +12,7 @@ from posttrain.core.method import Method
 from posttrain.core.protocols import Environment, Policy
 from posttrain.core.types import Prompt
 from posttrain.environments.data import DataEnvironment
+from posttrain.rollouts.step_labels import labelled
 
 # what `assemble` puts into every batch, or into those whose rollouts say so
 ASSEMBLED = {
@@ -44,6 +45,11 @@ def suits(method: Method, env: Environment) -> None:
         raise UserError(
             f"{method.name} learns from written answers, and the first prompt of {env.name} has none; give rows with an answer, or "
             "conversations that end with the assistant"
+        )
+    if method.rollout.card.data == "steps" and not any(labelled(p) for p in (*_some(env), first)):
+        raise UserError(
+            f"{method.name} learns from answers whose steps are labelled, and the prompts of {env.name} have none; give rows with "
+            "completions (the steps) and labels (1 right, 0 wrong), or let \"pure(prm='train')\" make them"
         )
 
 
