@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from posttrain.core.config import Config, followed
 from posttrain.core.registry import Part, parts
 
 
 def package_parts(*stages: str) -> list[Part]:
-    """Every part of these stages whose file is in the package."""
-    return [p for p in parts(*stages) if p.card.file.startswith("posttrain/")]
+    """Every part of these stages whose file is in the package, with the default settings for parameters that follow one."""
+    return [p.within(followed(Config())) for p in parts(*stages) if p.card.file.startswith("posttrain/")]

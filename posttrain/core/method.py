@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from posttrain.core.critic import CriticSettings
 from posttrain.core.errors import UserError, nearest
 from posttrain.core.registry import _PARTS, STAGES, Card, Part, _relative, find, fold, parse
 from posttrain.core.typed import shown
@@ -24,7 +26,8 @@ FIELD_STAGES = {
     "optimiser": ("optimiser",),
 }
 _MANY = ("shaping", "select", "terms")
-_TYPED = (*FIELD_STAGES, "epochs", "minibatches")  # what a name with parameters may change: grpo(epochs=2)
+COUNTS = ("epochs", "minibatches", "rounds")
+_TYPED = (*FIELD_STAGES, *COUNTS)  # what a name with parameters may change: grpo(epochs=2)
 
 
 @dataclass(frozen=True)
@@ -77,12 +80,14 @@ class Method:
     others: tuple[Objective, ...] = ()  # objectives besides the policy's own: critics, opponents, a temperature
     epochs: int = 1  # passes over a step's rollouts
     minibatches: int = 1  # updates per pass
+    critic: CriticSettings = field(default_factory=CriticSettings)  # how its critic learns, where it has one
+    rounds: int = 1  # of prompts at a step, at most: more than 1 refills what the selection dropped (dynamic sampling)
     title: str = ""
     paper: str = ""
     doc: str = ""
 
     def __post_init__(self) -> None:
-        for key in ("epochs", "minibatches"):
+        for key in COUNTS:
             value = getattr(self, key)
             if type(value) is not int or not 1 <= value <= 10**6:
                 raise UserError(f"{key} is {shown(value)}; it must be a whole number of at least 1")
@@ -96,6 +101,13 @@ class Method:
                 hint = f"did you mean {close!r}?" if close else f"it has: {', '.join(known)}"
                 raise UserError(f"a method has no stage {name!r}; {hint}")
         return replace(self, **{k: _parts(k, v) for k, v in changes.items()})
+
+    def within(self, settings: Mapping[str, Any]) -> Method:
+        """The same method in a run of these settings (`core.config.followed`): parameters that follow one get its value."""
+        own = {k: _within(getattr(self, k), settings) for k in FIELD_STAGES}
+        fields_of = ("loss", "aggregate", "optimiser", "reference", "terms")
+        others = tuple(replace(o, **{k: _within(getattr(o, k), settings) for k in fields_of}) for o in self.others)
+        return replace(self, **own, others=others)
 
     def parts(self) -> dict[str, tuple[Part, ...]]:
         """The parts by stage, in the order of the loop."""
@@ -131,6 +143,9 @@ class Method:
         """Names and parameters, for config files and the fingerprint of a run."""
         out: dict[str, Any] = {k: [{"part": p.name, **p.defaults()} for p in ps] for k, ps in self.parts().items()}
         plain: dict[str, Any] = {"epochs": self.epochs, "minibatches": self.minibatches}
+        if self.critic != CriticSettings():
+            plain["critic"] = asdict(self.critic)
+        plain |= {"rounds": self.rounds} if self.rounds > 1 else {}
         if self.others:
             plain["others"] = [
                 {
@@ -142,6 +157,10 @@ class Method:
                 for o in self.others
             ]
         return {"name": self.name, **out, **plain}
+
+
+def _within(value: Any, settings: Mapping[str, Any]) -> Any:
+    return tuple(p.within(settings) for p in value) if isinstance(value, tuple) else value.within(settings)
 
 
 def _parts(field: str, value: Any) -> Any:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol
 
@@ -19,6 +19,7 @@ P = ParamSpec("P", default=...)
 R = TypeVar("R", default=Any)
 Args = ParamSpec("Args")
 Result = TypeVar("Result")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,9 @@ class Card:
     provides: tuple[str, ...] = ()  # streams that it makes: pairs, targets of a critic
     data: str = ""  # for rollouts: what they read besides prompts: demonstrations, pairs, logs or steps
     at_test: bool = False  # for rollouts: it is how the policy answers, not only how it explores, so tests use it too
+    follows: tuple[
+        tuple[str, str], ...
+    ] = ()  # (parameter, setting): where nobody gives the parameter, the run's setting is it
     file: str = ""
     doc: str = ""
 
@@ -61,6 +65,12 @@ class Part(Generic[P, R]):
                 hint = f"did you mean {close!r}?" if close else f"it takes: {', '.join(known) or 'nothing'}"
                 raise UserError(f"{self.card.name} has no parameter {name!r}; {hint}")
         return Part(self.fn, self.card, {**self.params, **self._typed(params)})
+
+    def within(self, settings: Mapping[str, Any]) -> Part[P, R]:
+        """The same part in a run of these settings: parameters that follow one (`Card.follows`) and are None get its value."""
+        known = self.defaults()
+        found = {name: settings[key] for name, key in self.card.follows if known[name] is None and key in settings}
+        return self.but(**found) if found else self
 
     def _typed(self, params: dict[str, Any]) -> dict[str, Any]:
         """The parameters, each checked against its annotation; a default is right whatever its annotation says."""
@@ -91,6 +101,15 @@ class Part(Generic[P, R]):
 
     def __repr__(self) -> str:
         return str(self)
+
+
+def settled(value: T | None, name: str, part: str, setting: str = "max_tokens") -> T:
+    """A parameter that follows a setting of the run; outside of a run somebody must give it."""
+    if value is None:
+        raise UserError(
+            f"{name} of {part} is the run's {setting} unless it is given, and here is no run; use {part}({name}=...)"
+        )
+    return value
 
 
 class Decorator(Protocol):

@@ -17,8 +17,16 @@ _CHARACTERS = 1_000_000  # that a template may make of it
 
 def rendered(tokenizer: Any, messages: Sequence[Message], answering: bool = True) -> str:
     """Messages as the template writes them; whatever goes wrong in it is one sentence."""
+    text = applied(tokenizer, messages, tokenize=False, add_generation_prompt=answering)
+    if not isinstance(text, str):
+        raise UserError(f"the model's chat template gave a {type(text).__name__}, expected text")
+    return text
+
+
+def applied(tokenizer: Any, messages: Sequence[Message], **how: Any) -> Any:
+    """What `apply_chat_template` gives; whatever goes wrong in it is one sentence."""
     try:
-        text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=answering)
+        return tokenizer.apply_chat_template(list(messages), **how)
     except UserError:
         raise
     except Exception as error:  # jinja raises its own, and whatever the template's expressions do
@@ -26,9 +34,6 @@ def rendered(tokenizer: Any, messages: Sequence[Message], answering: bool = True
         raise UserError(
             f"the model's chat template cannot write this conversation ({roles}): {type(error).__name__}: {one_line(error)}"
         ) from None
-    if not isinstance(text, str):
-        raise UserError(f"the model's chat template gave a {type(text).__name__}, expected text")
-    return text
 
 
 def try_template(tokenizer: Any, folder: str) -> None:

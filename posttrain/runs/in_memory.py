@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posttrain.core.config import Config
+from posttrain.core.config import Config, followed
 from posttrain.core.loop import Loop
 from posttrain.core.method import Method
 from posttrain.core.protocols import Environment, Policy, Scorer
@@ -103,6 +103,7 @@ def loop_of(
     decay: int = 0,
 ) -> Loop:
     """A loop around a policy that remembers in memory; without a scorer the answers must come with their worth."""
+    method = method.within(followed(config))
     settings = (config.seed, config.lr, config.warmup, config.max_norm, config.micro_tokens, decay)
     how = (config.sampling, config.prompts, config.seed)
     policies: dict[str, Policy] = dict(policy) if isinstance(policy, Mapping) else {"policy": policy}
@@ -113,6 +114,7 @@ def loop_of(
             o.role: Learner(
                 policies.get(o.role, policies["policy"]), method, *settings, objective=o if i else None,
                 schedule="linear" if config.schedule == "constant" else config.schedule, min_lr=config.min_lr,
+                critic=method.critic.asked(config),
             )
             for i, o in enumerate(goals)
         },

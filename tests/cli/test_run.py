@@ -73,6 +73,7 @@ def test_other_parts_make_another_method_and_another_name(runs: Path) -> None:
         (["--plan.x", "3"], "grpo is a method, and --plan.x is for plans"),
         (["--model", "pockett"], "no model named 'pockett'"),
         (["--device", "cudaa"], "torch cannot use the device 'cudaa'"),
+        (["--device", "meta"], "torch cannot use the device 'meta'"),
         (["--dtype", "floaty"], "dtype is 'floaty'"),
         (["--layout", "sharde"], "layout is 'sharde'"),
         (["--level", "9"], "expected 1 to 6"),
@@ -96,8 +97,8 @@ def test_bad_choices(argv: list[str], sentence: str, tmp_path: Path) -> None:
         ('{"foo": "x", "bar": "1"}\n', "no question column"),
         (
             '{"question": "What is 1+1?", "answer": "2"}\n',
-            "has no train questions",
-        ),  # its hash makes it a test question
+            "has no test questions",
+        ),  # the only one is trained on
     ],
 )
 def test_bad_data_files(text: str, sentence: str, tmp_path: Path) -> None:

@@ -81,3 +81,42 @@ def test_a_method_is_known_by_its_name_and_the_file_that_made_it() -> None:
         assert find_method("toy-method") is toy
     finally:
         del _PARTS["method"]["toy-method"]
+
+
+def test_a_parameter_that_follows_a_setting_is_the_runs_unless_it_is_given() -> None:
+    """`cosine_length` has a window of the longest answer: that of the run, in every stage and in objectives of others too."""
+    from dataclasses import replace
+
+    from posttrain.core.config import Config, followed
+    from posttrain.core.method import Objective
+    from posttrain.core.sampling import Sampling
+    from posttrain.rewards.shaping.cosine_length import cosine_length
+
+    run = followed(Config(sampling=Sampling(max_tokens=3584), steps=7))
+    assert run == {"max_tokens": 3584, "steps": 7}
+    whole = grpo.but(shaping=(cosine_length, "cosine_length(longest=16)"))
+    found = whole.within(run)
+    assert [p.defaults()["longest"] for p in found.shaping] == [3584, 16]
+    assert [p.defaults()["longest"] for p in whole.shaping] == [None, 16]  # the method itself is as it was
+    assert found.describe()["shaping"][0]["longest"] == 3584  # what a run's folder says of it
+    other = Objective("other", cosine_length, grpo.aggregate, grpo.optimiser, grpo.reference)
+    assert replace(grpo, others=(other,)).within(run).others[0].loss.defaults()["longest"] == 3584
+    with pytest.raises(UserError, match=r"longest of cosine_length is the run's max_tokens .* cosine_length\(longest="):
+        from posttrain.core import laws
+
+        cosine_length(laws.example())
+
+
+def test_a_run_tells_its_parts(tmp_path) -> None:
+    """As `posttrain run grpo --shaping cosine_length` builds it, and as a loop in memory does."""
+    from posttrain.core.sampling import Sampling
+    from posttrain.rewards.runtime.scorer import Prescored
+    from posttrain.runs.build import Pieces, build_loop
+    from posttrain.runs.in_memory import loop_of
+    from tests.runs.tiny_run import Count, config, policy
+
+    settings = config(sampling=Sampling(max_tokens=5))
+    m = grpo.but(shaping="cosine_length")
+    live = build_loop(settings, m, policy(), Pieces(Count(), Prescored(), None)).shaping[0]
+    assert live.defaults()["longest"] == 5
+    assert loop_of(policy(), m, Count(), settings).shaping[0].defaults()["longest"] == 5

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from posttrain.core.config import Config, to_dict
+from posttrain.core.config import Config, followed, to_dict
 from posttrain.core.loop import Loop
 from posttrain.core.method import Method
 from posttrain.core.pause import Pause, Paused
@@ -111,6 +111,7 @@ def method() -> Method:
 
 def build(run: Run, settings: Config | None = None, m: Method | None = None, phase: str = "train") -> Loop:
     settings, m, p = settings or config(), m or method(), policy()
+    m = m.within(followed(settings))
     learner = Learner(p, m, settings.seed, settings.lr, settings.warmup, settings.max_norm, settings.micro_tokens)
     env = Count()
     how = (settings.sampling, settings.prompts, settings.seed)

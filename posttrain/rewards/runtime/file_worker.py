@@ -104,7 +104,10 @@ def score(call: Call, line: bytes, loop: Any, reply: Reply) -> None:
     from posttrain.core.errors import UserError
     from posttrain.rewards.runtime.calls import begin_async, sync_outcomes
     from posttrain.rewards.runtime.messages import unpacked
+    from posttrain.rewards.runtime.timeout_pool import Worker
 
+    if loop.blocked or any(isinstance(t, Worker) and t.late for t in threading.enumerate()):
+        return reply.send(stuck=True)  # a call that spins would slow down every other
     answers, timeout, workers = unpacked(line)
     watch = Progress(reply, timeout, call.kind == "one")
     watch.wind()
@@ -120,13 +123,24 @@ def score(call: Call, line: bytes, loop: Any, reply: Reply) -> None:
     reply.send(outcomes=[plain(x) for x in outcomes])
 
 
+def show_prints() -> None:
+    """What Python code prints here goes to stderr, with control characters made visible."""
+    from posttrain.rewards.runtime.prints import Visible
+
+    raw = os.fdopen(2, "wb", buffering=0, closefd=False)
+    sys.stdout = sys.stderr = Visible(raw, "utf-8", "backslashreplace", write_through=True)
+
+
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     sys.path[:] = json.loads(sys.argv[1])
     questions, out = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)  # what a reward prints must not look like a reply, nor mix with --json
+    show_prints()
     serve(questions, Reply(out))
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)  # with whatever the reward has started
     os._exit(0)  # threads that were given up, or atexit handlers of the file, do not hold it
 
 
