@@ -131,6 +131,8 @@ class Loop:
                 f"the reward failed on every answer of the first step, so nothing could be learned: {report}"
             )
         metrics = describe(groups, kept) | report.metrics() | seen
+        if self.method.rounds > 1:
+            metrics |= {"prompts_asked": float(len(groups)), "prompts_kept": float(len(kept))}
         for monitor in self.monitors:
             monitor.check(step, groups, metrics, self)
         seconds, stages = self.watch.read(getattr(report, "seconds", 0.0))

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from posttrain.core.answers import imitable
 from posttrain.core.config import Config
+from posttrain.core.critic import OLD, VALUES, unused
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
 from posttrain.core.protocols import Environment, Policy
@@ -17,8 +18,8 @@ ASSEMBLED = {
     "mask_BT", "logp_BT", "old_logp_BT", "reward_BT", "group_B", "version_B", "token_BT", "length_B", "written_B",
     "answer_B", "node_BS", "state_BT", "task_B", "turn_BT",
 }  # fmt: skip
-MADE = {"adv_BT", "old_value_BT"}  # by the advantage, by the learner
-LANGUAGE = {"logp_BT", "entropy_BT", "value_BT", "score_B"}  # what a language model's forward pass gives
+MADE = {"adv_BT", *OLD}  # by the advantage, by the learner
+LANGUAGE = {"logp_BT", "entropy_BT", *VALUES, "score_B"}  # what a language model's forward pass gives
 PAIRED = ("chosen_P", "rejected_P")
 
 
@@ -27,6 +28,8 @@ def refuse(config: Config, method: Method, policy: Policy | None = None) -> None
     pairs(method)
     streams(method, set(policy.provides) if policy is not None else LANGUAGE)
     groups(config, method)
+    unused(config, method.reads, method.name)
+    method.critic.asked(config)
 
 
 def suits(method: Method, env: Environment) -> None:

@@ -24,7 +24,7 @@ from tests.wiring.trace import Draw, Pass, Ran, Step, Trace, Update, fingerprint
 
 LIVE = ("logp_BT", "value_BT", "score_B", "entropy_BT")
 _STEPS, _NEXT, _UPDATE, _ACT = Loop.steps, LocalSource.next, Learner.update, LanguagePolicy.act
-_DO = plans._do
+_DO = plans.Walk.do
 
 
 def loops(trace: Trace) -> Callable[[Loop], Iterator[int]]:
@@ -98,11 +98,12 @@ def _placed(streams: dict[str, Tensor], at: Tensor, T: int, made: Update) -> dic
 
 
 def parts(trace: Trace) -> Callable[..., None]:
-    def do(part: Any, context: Any, *rest: Any) -> None:
+    def do(walk: Any, part: Any) -> None:
+        context = walk.context
         trace.parts.append(f"{part.role}->{part.to}" if isinstance(part, Copy) else part.name)
         trace.roles |= context.roles
         trace.now = (getattr(part, "name", ""), -1)
-        _DO(part, context, *rest)
+        _DO(walk, part)
         trace.roles |= context.roles
 
     return do

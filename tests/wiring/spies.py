@@ -26,6 +26,7 @@ from unittest.mock import patch
 
 import posttrain as pt
 import posttrain.train
+from posttrain.api import _is_plan
 from posttrain.core.loop import Loop
 from posttrain.core.method import find_method
 from posttrain.policies.language import LanguagePolicy
@@ -83,13 +84,14 @@ def traced(
             "warmup": 0,
             "sampling": {"max_tokens": 6},
         }
+        plain |= {} if _is_plan(name) else {"steps": steps}  # a plan's phases have their own
         _ACTIVE.append(trace)
         stack.callback(_ACTIVE.remove, trace)
         stack.callback(sys.modules.pop, file.stem, None)
         for owner, attribute, spy in _spies(trace, says):
             stack.enter_context(patch.object(owner, attribute, spy))
         trace.summary = pt.run(
-            model=tiny_folder(), task=task, method=name.replace("{file}", str(file)), steps=steps,
+            model=tiny_folder(), task=task, method=name.replace("{file}", str(file)),
             runs=Path(folder) / "runs", **(plain | told),
         )  # fmt: skip
     return trace
@@ -143,7 +145,7 @@ def _spies(trace: Trace, says: Sequence[str]) -> list[tuple[Any, str, Any]]:
         (posttrain.train, "select", record.kept(trace)),
         (Learner, "update", record.updates(trace)),
         (learning, "objective", record.objectives(trace)),
-        (plans, "_do", record.parts(trace)),
+        (plans.Walk, "do", record.parts(trace)),
         (LanguagePolicy, "act", record.draws(trace)),
         *([(LanguagePolicy, "_generate", record.said(says))] if says else []),
         (spec, "file_reward", member),  # in this process, where calls can be counted

@@ -109,7 +109,7 @@ class Labelled(Environment):
         return float(self.hard.grade(prompt, text))
 
 
-@plan(paper="arXiv:2505.11896", title="AdaCoT")
+@plan(paper="arXiv:2505.11896", title="AdaCoT", uses=("task",))
 def adacot(
     warmup: int = 20, skewed: int = 20, mixed: int = 20, easy: int = 1, miss: float = 0.3, over: float = 0.1, at: int = 1
 ) -> Plan:  # fmt: skip

@@ -99,7 +99,7 @@ STAGES: tuple[tuple[str, Part], ...] = (
 )
 
 
-@plan(paper="arXiv:2505.10832", title="AutoThink")
+@plan(paper="arXiv:2505.10832", title="AutoThink", uses=("task",))
 def autothink(balance: int = 20, both: int = 60, prune: int = 20) -> Plan:
     """AutoThink: rewards that favour answering at once when it is right, in three stages of so many steps of GRPO.
 

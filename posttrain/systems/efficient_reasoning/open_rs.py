@@ -53,7 +53,7 @@ class Mixed(Environment):
         return float(self.hard.grade(prompt, text))
 
 
-@plan(paper="arXiv:2503.16219", title="Open-RS")
+@plan(paper="arXiv:2503.16219", title="Open-RS", uses=("task",))
 def open_rs(rounds: int = 5, steps: int = 10, easy: int | None = 1, cosine: bool = True, longest: int = 64) -> Plan:
     """Open-RS: rounds of GRPO with 6 answers per question, accuracy measured after each; the summary names the best.
 
