@@ -11,7 +11,6 @@ from typing import Any
 from posttrain.core.answers import conversation
 from posttrain.core.errors import UserError
 from posttrain.core.plan import Context
-from posttrain.core.protocols import Environment
 from posttrain.core.types import Prompt
 from posttrain.environments.base import size_of
 from posttrain.environments.task import pair_task, task
@@ -71,7 +70,7 @@ def asked_pairs(context: Context, spec: str) -> Any:
     return context.made["pairs", spec]
 
 
-def asked_demonstrations(context: Context, size: int = 0, spec: str = "", option: str = "warmup") -> Environment:
+def asked_demonstrations(context: Context, size: int = 0, spec: str = "", option: str = "warmup") -> Worked:
     """Questions with a written solution to imitate: of --task, or of a file that an option names (spec).
 
     size: how many of them; 0: all. A bare gold answer is no solution, and imitating it would teach to leave the reasoning out:

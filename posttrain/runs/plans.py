@@ -16,7 +16,7 @@ from posttrain.core.errors import UserError
 from posttrain.core.identity import identity
 from posttrain.core.loop import Loop
 from posttrain.core.pause import Pause, Paused
-from posttrain.core.plan import Context, Copy, Do, Phase, Plan, Stopped
+from posttrain.core.plan import Context, Copy, Do, Make, Phase, Plan, Stopped
 from posttrain.core.protocols import Policy
 from posttrain.environments.contents import contents
 from posttrain.evals.accuracy import Score
@@ -53,11 +53,14 @@ def run_plan(
     if asked.settings is not None:
         refuse_of_plan(plan, gave)
     config = dataclasses.replace(config, name=check_name(config.name or made_name(plan.name)))
+    context = Context(None, config, {}, given=asked.objects)
+    if plan.ready:
+        plan.ready(context)
     with Run(Path(runs) / config.name, _identity(plan, config, runs, start, asked.objects), fresh=fresh) as store:
         threads = settle(store.folder, config.threads)
         write_file(store, dataclasses.replace(config, threads=threads), plan_call(plan), start, None, asked.objects)
         policy = asked.objects["policy"] if "policy" in asked.objects else load_policy(start.resolved(config, runs))
-        context = Context(store, config, {"policy": policy}, store.read_notes(), given=asked.objects)
+        context.run, context.roles, context.notes = store, {"policy": policy}, store.read_notes()
         walk = Walk(plan, context, callbacks, start.pause)
         ended = walk.whole()
         if forgotten := unread(plan, context, gave):
@@ -97,11 +100,14 @@ class Walk:
             return str(stop)
         return ""
 
-    def do(self, part: Phase | Do | Copy) -> None:
+    def do(self, part: Phase | Do | Copy | Make) -> None:
         """One part of a plan, unless it was finished before a restart."""
         context = self.context
         if isinstance(part, Copy):  # also after a restart: by then the role has the weights it had here
             context.roles[part.to] = context.role(part.role).clone()
+            return
+        if isinstance(part, Make):
+            context.roles[part.role] = part.make(context)
             return
         store, name = context.run, part.name
         context.phase = name
@@ -194,6 +200,8 @@ def _phase_loop(part: Phase, policy: Policy, context: Context, callbacks: tuple[
     method = part.method
     if config.num_generations is not None and "n" in method.rollout.defaults():
         method = method.but(rollout=method.rollout.but(n=config.num_generations))
+    if part.critic:
+        policy.critic = part.critic(context)  # type: ignore[attr-defined]
     others = {o.role: context.role(o.role) for o in method.others if o.role in context.roles}
     pieces = Pieces(env, rewards, context.run, name, others, callbacks=callbacks, evaluated=False)
     loop = build_loop(config, method, policy, pieces)
