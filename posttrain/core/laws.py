@@ -43,7 +43,7 @@ def example(seed: int = 0) -> Batch:
         value_BT=normal(1.0), old_value_BT=normal(1.0), entropy_BT=normal(1.0).abs(), score_B=normal(1.0)[:, 0],
         group_B=torch.tensor([7, 7, 7, 7, 3, 3, 3, 3]), chosen_P=torch.tensor([0, 2, 4, 6]),
         rejected_P=torch.tensor([1, 3, 5, 7]), **{"length_B": length_B, "reward:cost_B": normal(1.0)[:, 0]},
-        token_BT=torch.randint(0, 3, (B, T), generator=draw),
+        token_BT=torch.randint(0, 3, (B, T), generator=draw), thought_BT=torch.tensor([[0, 1, 1, 2, 3, 3]] * B),
     )  # fmt: skip
 
 

@@ -37,6 +37,7 @@ _SHOWN = (
     "input",
     "choices",
     "system",
+    "prefill",
     "answer",
 )  # fields that a prompt and its grade are made of
 BY_HASH = "one question in ten, by its hash, is held out"

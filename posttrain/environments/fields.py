@@ -22,6 +22,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "rejected": ("rejected", "dispreferred", "response_rejected"),
     "choices": ("choices", "options"),
     "system": ("system", "system_prompt"),
+    "prefill": ("prefill",),
 }  # fmt: skip
 _ROLES = {
     "human": "user", "user": "user", "prompter": "user", "gpt": "assistant", "assistant": "assistant",

@@ -57,7 +57,10 @@ def question_builder(columns: dict[str, str], seen: list[str], called: str, layo
         last = {**content[-1], "content": _asked(content[-1]["content"], listed(texts) + layout.suffix)}
         content = with_system((*content[:-1], last), _cell(row, columns, "system"))
         kept = {k: v for k, v in row.items() if k not in used} | ({"choices": texts} if texts else {})
-        return Prompt("", content, answer, kept | info)
+        begins = _cell(row, columns, "prefill")
+        if begins is not None and not isinstance(begins, str):
+            raise ValueError(f"{columns['prefill']!r} is {begins!r:.60}; it is the text that the answer begins with")
+        return Prompt("", content, answer, kept | info | ({"prefill": begins} if begins else {}))
 
     return build
 

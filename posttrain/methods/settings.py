@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from posttrain.core.plan import Context
+from posttrain.environments.mapped import with_prefill
 from posttrain.environments.task import task
 from posttrain.rewards.runtime.scorer import texts_of
 from posttrain.rewards.scorers.pairwise import Judge, by_score, is_judge, one_by_one
@@ -13,9 +14,10 @@ from posttrain.runs import saved as saved  # so that a reward may name a run
 
 
 def asked_task(context: Context) -> Any:
-    """The task of the settings."""
+    """The task of the settings, with their prefill."""
     c = context.config
-    return task(c.task, level=c.level, think=c.think, data=c.data or None)
+    env = task(c.task, level=c.level, think=c.think, data=c.data or None)
+    return with_prefill(env, c.prefill) if c.prefill else env
 
 
 def asked_rewards(context: Context) -> Any:

@@ -49,7 +49,6 @@ BASES = {"grpo", "ppo", "dpo", "sft", "rloo", "reinforce", "reward_model"}
 # used by one system so far, and still no idea of its paper alone
 GENERAL = {
     "advantages/dense": "any credit that was given token by token",
-    "losses/regularisers/entropy": "the entropy bonus, as old as the field",
     "select/best_worst": "makes pairs of any group, for any preference loss",
     "rollouts/memory": "a study of its own: reading a long text in parts",
     "rollouts/tree": "answers that share prefixes, for any advantage over trees",
