@@ -26,13 +26,14 @@ from posttrain.runs.build import Pieces, build_loop, environment, measure, said_
 from posttrain.runs.config_file import method_changes, write_file
 from posttrain.runs.fit import fit
 from posttrain.runs.observers import observers, trace_of
-from posttrain.runs.plans import run_plan
+from posttrain.runs.plans import Asked, run_plan
 from posttrain.runs.refuse import refuse, suits
 from posttrain.runs.run import Run
 from posttrain.runs.settings import check_name, made_name
 from posttrain.runs.start import Start
 from posttrain.runs.threads import settle
 from posttrain.runs.told import left_out, understood
+from posttrain.runs.unused import refuse_of_method
 from posttrain.train import train
 
 
@@ -155,17 +156,23 @@ def run(
     if isinstance(method, str):
         plain["method"] = method
     config = from_dict(Config, plain)
-    if chosen is None and given:
-        what = ", ".join({"scorer": "reward", "policy": "model", "env": "task"}.get(k, k) for k in given)
-        raise UserError(f"{method} is a plan, which makes its own; give it names instead of objects for: {what}")
+    named = {f.name for f in dataclasses.fields(Config) if settings.get(f.name) is not None}
     try:
         with observers(track, profile) as more:
             told = (*callbacks, *more)
             if chosen is not None:
+                refuse_of_method(chosen, named | ({"reward"} if isinstance(reward, str) and reward else set()))
                 return run_config(config, runs, fresh, chosen, told, start=start, **given)
-            return run_plan(find(str(method), "plan")(), config, runs, fresh, told, start)
+            asked = Asked(said_by(model, task, env, reward) | named, given)
+            return run_plan(find(str(method), "plan")(), config, runs, fresh, told, start, asked)
     except Paused as paused:
         return {"method": str(method), "paused": str(paused)}
+
+
+def said_by(model: Any, task: Any, env: Any, reward: Any) -> set[str]:
+    """Which of the settings with a place of their own in `run` were given."""
+    told = {"model": model != "pocket", "task": task is not None or env is not None, "reward": reward is not None}
+    return {name for name, given in told.items() if given}
 
 
 def _start(settings: dict[str, Any]) -> Start:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from posttrain.core.assemble import answers, assemble, by_role, keep_credit, placed, shared
+from typing import Any
+
+from posttrain.core.assemble import answers, assemble, by_role, credits, keep_credit, placed
 from posttrain.core.batch import Batch
 from posttrain.core.loop import Loop
 from posttrain.core.turn import Turn
@@ -12,9 +14,8 @@ from posttrain.core.types import Group
 def train(loop: Loop) -> None:
     """prompts -> rollouts -> rewards -> advantages -> losses -> weights -> evals, until the budget is spent."""
     for step in loop.steps():  # begins where the last good checkpoint ended
-        groups, report = loop.source.next(step)  # prompts, rollouts, rewards: made here, elsewhere, or replayed
+        groups, kept, report = gather(loop, step)  # prompts, rollouts, rewards: made here, elsewhere, or replayed
         loop.tell("on_rollouts", step, groups)
-        kept = select(loop, groups)
         seen: dict[str, float] = {}
         for role, mine in by_role(kept, loop.shared).items():  # one unless several policies play
             rows, batch = assemble(mine)
@@ -23,6 +24,19 @@ def train(loop: Loop) -> None:
         loop.source.publish(step + 1)  # the weights changed; curricula see the groups
         seen |= loop.evaluate(step)
         loop.record(step, groups, kept, report, seen)  # metrics, rollouts, checkpoint
+
+
+def gather(loop: Loop, step: int) -> tuple[list[Group], list[Group], Any]:
+    """The rollouts of a step and those to train on; new prompts where filters leave fewer than a batch (dynamic sampling)."""
+    groups, report = loop.source.next(step)
+    kept = select(loop, groups)
+    for _ in range(1, loop.method.rounds):
+        if len(kept) >= loop.config.prompts:
+            break
+        more, scored = loop.source.next(step)  # the same step again: other prompts
+        kept = kept + select(loop, more)
+        groups, report = groups + more, report + scored
+    return groups, kept[: loop.config.prompts] if loop.method.rounds > 1 else kept, report
 
 
 def select(loop: Loop, groups: list[Group]) -> list[Group]:
@@ -41,9 +55,7 @@ def credit(loop: Loop, role: str, groups: list[Group], rows: list[Turn], batch: 
     for part in loop.shaping:
         judged = judged.but(reward_BT=part(judged))
     adv = loop.advantage(judged)
-    streams = adv if isinstance(adv, tuple) else (adv,)  # some also say what the critic should learn, or mark tokens
-    named = zip(("adv_BT", "return_BT", "mark_BT"), (shared(x, batch) for x in streams), strict=False)
-    batch = batch.but(reward_BT=placed(judged["reward_BT"], batch), **dict(named))
+    batch = batch.but(reward_BT=placed(judged["reward_BT"], batch), **credits(adv, batch))
     keep_credit(groups, batch)
     return batch
 

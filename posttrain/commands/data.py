@@ -162,6 +162,8 @@ def rows_of(env: Any) -> tuple[list[Any], list[Any]]:
     count = dict(sizes(env)) or {"train": _DRAWN, "test": _DRAWN}
     count["train"] = min(count["train"], _ROWS) if isinstance(env, Stream) else count.get("train", 0)
     train, test = ([env.prompt(i, split) for i in range(count.get(split, 0))] for split in ("train", "test"))
+    if isinstance(env, Stream):
+        train = list({p.id: p for p in train}.values())  # what comes after a row that is stepped over comes twice
     return train, test
 
 

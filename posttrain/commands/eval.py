@@ -53,6 +53,10 @@ def options(parser: Parser) -> None:
         "--split", choices=("train", "test", "all"),
         help="split the problems come from [test; pairs that the model was not trained on: all]",
     )  # fmt: skip
+    for field in ("chosen", "rejected"):
+        group.add_argument(
+            f"--{field}", default="", metavar="COLUMN", help=f"column of pairs that holds the {field} answer"
+        )
     parser.add_argument("--save", metavar="FILE", help="write every answer with its reward, as JSON lines")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON and nothing else")
     use_option(parser)
@@ -75,20 +79,21 @@ def main(args: argparse.Namespace) -> int:
             raise UserError(f"--{key} is {given}; it must be at least 1")
     if args.save and Path(args.save).is_dir():
         raise UserError(f"--save {args.save}: it is a folder; name a file, like predictions.jsonl")
-    from posttrain.commands.eval_pairs import evaluate_pairs, holds_pairs
+    from posttrain.commands.eval_pairs import evaluate_pairs, holds_pairs, pair_columns
+    from posttrain.core.config import to_dict
 
     judge = None if args.url is not None else reward_model_folder(args.model or "", args.runs)
     if judge is not None:
         return evaluate_pairs(args, judge=judge)
     policy, config = load_any(args)
-    if holds_pairs(args.task or config.task, args.data or config.data):
+    if holds_pairs(args.task or config.task, pair_columns(args, to_dict(config))):
         return evaluate_pairs(args, policy=policy, config=config)
     return evaluate_answers(args, policy, config)
 
 
 def evaluate_answers(args: argparse.Namespace, policy: Any, config: Any) -> int:
     """Answers to held-out problems, scored by the task or by --reward."""
-    from posttrain.evals.accuracy import graded, held_out
+    from posttrain.evals.accuracy import asked_for, graded
     from posttrain.evals.figures import check_column, figures, lines, predictions
     from posttrain.runs.checkpoint import write_atomic
 
@@ -96,12 +101,15 @@ def evaluate_answers(args: argparse.Namespace, policy: Any, config: Any) -> int:
     policy.temperature = how.temperature or 1.0
     env = fitting(args, policy, task_of(args, config), how)
     scorer, name = scorer_of(args, config, env)
-    prompts = held_out(env, args.problems or PROBLEMS, args.split or "test")
+    prompts = asked_for(env, args.problems or PROBLEMS, args.split or "test")
     check_column(prompts, args.by)
     groups = answers_of(args, policy, env, prompts, how)
     score = graded(groups, scorer, name)
     failed_alike(score)
-    result = figures(groups, score, args.by) | {"task": args.task or config.task, "model": args.run or config.model}
+    result = figures(groups, score, args.by, grader_of(args, env)) | {
+        "task": args.task or config.task,
+        "model": args.run or config.model,
+    }
     result |= {"temperature": how.temperature, "split": args.split or "test", "reward_by": args.reward or "the task"}
     if args.save:
         write_atomic(Path(args.save), lines(predictions(groups, args.by)))
@@ -117,7 +125,7 @@ def fitting(args: argparse.Namespace, policy: Any, env: Any, how: Any) -> Any:
     """The task without the prompts that are longer than the model's window; how many is told."""
     from posttrain.runs.fit import fit
 
-    if args.rollout or args.url is not None:
+    if getattr(args, "rollout", None) or args.url is not None:
         return env
     env = fit(env, policy, None, how)
     for reason, n in getattr(env, "left_out", {}).items():
@@ -164,6 +172,13 @@ def scorer_of(args: argparse.Namespace, config: Any, env: Any) -> tuple[Any, str
     raise UserError(
         f"{env.name} has no gold answers, so nothing says which answers are right; say what is good with --reward NAME, or "
         "use another --task"
+    )
+
+
+def grader_of(args: argparse.Namespace, env: Any) -> str:
+    """The name of the rule that reads the answers: --reward, or what was chosen for the rows of a file."""
+    return (
+        args.reward.partition("(")[0].strip() if args.reward else str(getattr(getattr(env, "reward", None), "name", ""))
     )
 
 

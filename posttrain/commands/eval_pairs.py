@@ -5,13 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from posttrain.core.errors import UserError
 
 
-def holds_pairs(spec: str, data: str) -> bool:
+def pair_columns(args: argparse.Namespace, trained: Mapping[str, Any]) -> dict[str, str]:
+    """field -> column, as the options say, else as the run did where the pairs are its own."""
+    own = args.task is None or args.task == trained.get("task")
+    found = {k: getattr(args, k) or (trained.get(k) if own else "") for k in ("question", "chosen", "rejected")}
+    return {k: str(v) for k, v in found.items() if v}
+
+
+def holds_pairs(spec: str, columns: Mapping[str, str]) -> bool:
     """Whether a task is one of preference pairs: by name, or by the columns of the file's first row."""
     from posttrain.core.registry import parse
     from posttrain.environments.fields import NAMES
@@ -26,7 +34,8 @@ def holds_pairs(spec: str, data: str) -> bool:
         return False
     file = next(iter(sorted(Path(name).glob("t*.*"))), Path(name)) if Path(name).is_dir() else Path(name)
     row = next((r for _, r in read_rows(file) if isinstance(r, dict)), {}) if file.is_file() else {}
-    return all(field in given or any(c in row for c in NAMES[field]) for field in ("chosen", "rejected"))
+    named = {**columns, **given}
+    return all(field in named or any(c in row for c in NAMES[field]) for field in ("chosen", "rejected"))
 
 
 def evaluate_pairs(args: argparse.Namespace, judge: Path | None = None, policy: Any = None, config: Any = None) -> int:
@@ -36,8 +45,9 @@ def evaluate_pairs(args: argparse.Namespace, judge: Path | None = None, policy: 
     from posttrain.runs.checkpoint import write_atomic
 
     refuse(args)
-    values, trained_on = scorer_of(args, judge, policy, config)
-    pairs = pairs_of(args, args.task or trained_on, trained_on)
+    values, trained = scorer_of(args, judge, policy, config)
+    trained_on = str(trained.get("task", ""))
+    pairs = pairs_of(args, args.task or trained_on, trained)
     check_column(pairs, args.by)
     margins = margins_of(values, pairs)
     found = pair_figures(pairs, margins, judge is not None, args.by)
@@ -53,28 +63,33 @@ def evaluate_pairs(args: argparse.Namespace, judge: Path | None = None, policy: 
     return 0
 
 
-def scorer_of(args: argparse.Namespace, judge: Path | None, policy: Any, config: Any) -> tuple[Any, str]:
-    """A function that scores answers, and the task that the model was trained on."""
-    from posttrain.rewards.scorers.learned import values_of
+def scorer_of(args: argparse.Namespace, judge: Path | None, policy: Any, config: Any) -> tuple[Any, dict[str, Any]]:
+    """A function that scores answers, and the settings that the model was trained with."""
+    from posttrain.core.config import to_dict
+    from posttrain.rewards.scorers.learned import run_of, values_of
     from posttrain.runs import saved as saved  # so that a run can be read
     from posttrain.runs.settings import read_config
 
     if judge is None:
         from posttrain.evals.pair_figures import log_probability
 
-        return log_probability(policy), config.task
-    trained_on = str(read_config(judge).get("task", "")) if (judge / "run.sqlite").exists() else ""
-    if not trained_on and not args.task:
+        return log_probability(policy), to_dict(config)
+    folder, _ = run_of(judge)
+    trained = read_config(folder) if (folder / "run.sqlite").exists() else {}
+    if not trained.get("task") and not args.task:
         raise UserError("say which pairs to score: --task pairs.jsonl")
-    return values_of(judge, args.device), trained_on
+    return values_of(judge, args.device), trained
 
 
-def pairs_of(args: argparse.Namespace, task: str, trained_on: str) -> list[Any]:
-    """The pairs: those held out of the model's own task, all of another."""
+def pairs_of(args: argparse.Namespace, task: str, trained: Mapping[str, Any]) -> list[Any]:
+    """The pairs, asked as in training: those held out of the model's own task, all of another."""
+    from posttrain.environments.mapped import with_system_message
     from posttrain.environments.task import pair_task
 
-    env: Any = pair_task(task, args.data or None)
-    split = args.split or ("test" if task == trained_on else "all")
+    env: Any = pair_task(task, args.data or trained.get("data") or None, **pair_columns(args, trained))
+    system = args.system if args.system is not None else trained.get("system")
+    env = with_system_message(env, str(system)) if system else env
+    split = args.split or ("test" if task == trained.get("task") else "all")
     rows = [*(env.train if split != "test" else ()), *(env.test if split != "train" else ())]
     if not rows:
         raise UserError(f"{task} has no {split} pairs; use --split all")

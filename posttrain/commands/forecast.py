@@ -43,6 +43,9 @@ def options(parser: Parser) -> None:
         "--bits", type=whole, default=0, metavar="N", help="4: frozen weights in 4 bits beside the adapters [0]"
     )
     group.add_argument(
+        "--critic", default="", metavar="TEXT", help='"shared": the critic is a head on the policy [as the method]'
+    )
+    group.add_argument(
         "--hardware", default="", metavar="CARD", help="answer for a card that is not here: h100-80gb, rtx4090, l4 ..."
     )
     for name, (default, told) in SIZES.items():
@@ -106,8 +109,19 @@ def read_work(args: argparse.Namespace, gpu: bool) -> Any:
     size = 4 if (args.dtype or ("bfloat16" if gpu else "float32")) == "float32" else 2
     return Work(
         args.prompts, n, args.max_tokens, args.prompt_tokens, args.micro_tokens, size, args.lora,
-        "ref_logp_BT" in method.reads, bool({"value_BT", "old_value_BT"} & method.reads), method.epochs, args.bits,
+        "ref_logp_BT" in method.reads, critic_kind(args.critic, method), method.epochs, args.bits,
     )  # fmt: skip
+
+
+def critic_kind(asked: str, method: Any) -> str:
+    """Whether a critic is a network of its own, a head on the policy's, or not there."""
+    from posttrain.core.critic import SHARED, has_critic
+
+    if not has_critic(method.reads):
+        if asked:
+            raise UserError(f"--critic is for a method with a critic (ppo, vapo, oreal), and {method.name} has none")
+        return ""
+    return SHARED if (asked or method.critic.start) == SHARED else "own"
 
 
 def forecast(args: argparse.Namespace, available: Callable[[str], float | None]) -> Iterator[Row]:

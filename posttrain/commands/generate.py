@@ -17,11 +17,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from posttrain.commands.eval import scorer_of, task_of, task_options
+from posttrain.commands.eval import fitting, scorer_of, task_of, task_options
 from posttrain.commands.parser import Parser, number, whole
 from posttrain.commands.policy import load_any, policy_options, url_options
 from posttrain.commands.use import load_parts, use_option
 from posttrain.core.errors import UserError
+from posttrain.environments.contents import contents
 
 ENDLESS = 200  # problems of a task that never ends, where the user does not say
 AT_ONCE = 64  # answers that are sampled together on a CPU
@@ -69,7 +70,7 @@ def main(args: argparse.Namespace) -> int:
             f"at temperature 0 all {args.num_generations} answers are the same; use --num-generations 1 or a temperature above 0"
         )
     policy.temperature = how.temperature or 1.0
-    env = task_of(args, config)
+    env = fitting(args, policy, task_of(args, config), how)
     if env.opens:
         raise UserError(f"{env.name} has turns; generate writes single answers (posttrain eval --save keeps episodes)")
     prompts = prompts_of(args, env)
@@ -84,11 +85,11 @@ def main(args: argparse.Namespace) -> int:
 
 def prompts_of(args: argparse.Namespace, env: Any) -> list[Any]:
     from posttrain.environments.base import size_of
-    from posttrain.evals.accuracy import held_out
+    from posttrain.evals.accuracy import asked_for
 
     splits = ("test", "train") if args.split == "all" else (args.split,)
     many = args.problems or sum(size_of(env, s) for s in splits) or ENDLESS
-    prompts = held_out(env, many, args.split)
+    prompts = asked_for(env, many, args.split)
     twice = len(prompts) - len({p.id for p in prompts})
     if twice:
         raise UserError(f"{env.name}: {twice} prompts have the id of another, so their answers could not be told apart")
@@ -105,7 +106,10 @@ def settings(args: argparse.Namespace, config: Any, how: Any) -> dict[str, Any]:
         "url": args.url or "",
         "seed": args.seed,
     }
-    found |= {"task": args.task or config.task, "level": args.level, "think": args.think, "reward": args.reward or ""}
+    named = args.task or config.task
+    found |= {"task": named, "level": args.level, "think": args.think, "reward": args.reward or ""}
+    said = {k: v for k in ("system", "question", "answer", "data") if (v := getattr(args, k)) is not None}
+    found |= said | ({"contents": held} if (held := contents(named)) else {})
     return found | {"tokens": args.tokens, "sampling": dataclasses.asdict(how)}
 
 
@@ -208,7 +212,8 @@ def finish(out: Path, prompts: Sequence[Any], n: int) -> None:
     from posttrain.runs.checkpoint import write_atomic
 
     place = {p.id: i for i, p in enumerate(prompts)}
-    before = out.read_text(encoding="utf-8").splitlines(keepends=True)
+    text = out.read_bytes().decode()  # a line separator within an answer ends no row
+    before = [f"{line}\n" for line in text.split("\n")[:-1]]
     keyed = [(place.get(r["id"], len(place)), r["sample"], line) for line in before for r in [json.loads(line)]]
     after = [line for _, _, line in sorted(keyed, key=lambda k: k[:2])]
     if after != before:

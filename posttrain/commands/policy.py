@@ -99,7 +99,8 @@ def load_run(folder: Path, phase: str | None = None, device: str = "", dtype: st
 
 
 def reward_model_folder(name: str, runs: str) -> Path | None:
-    """The folder of a reward model, if the name is one's: a run that trained nothing else, or a sequence classifier."""
+    """The folder of a reward model (of a run with @checkpoint, where one is named), if the name is one's: a run that trained nothing
+    else, or a sequence classifier."""
     from posttrain.runs.checkpoint import listing
     from posttrain.runs.run import Run
     from posttrain.runs.trained import answering_role, find_trained
@@ -107,7 +108,7 @@ def reward_model_folder(name: str, runs: str) -> Path | None:
     if which := find_trained(name, runs):
         with Run.open(which.folder) as run:
             trained = [phase for phase in run.store.phases() if listing(run.checkpoints, phase)]
-            return which.folder if trained and not any(answering_role(run, phase) for phase in trained) else None
+            return Path(str(which)) if trained and not any(answering_role(run, phase) for phase in trained) else None
     try:
         kinds = json.loads((Path(name) / "config.json").read_text()).get("architectures") or []
     except (OSError, ValueError, AttributeError, RecursionError):

@@ -23,7 +23,7 @@ from typing import Any
 
 from posttrain.commands.parser import Parser, config_options, given, number, whole
 from posttrain.commands.use import load_parts, use_option
-from posttrain.core.config import Config, from_dict
+from posttrain.core.config import Config, from_dict, to_dict
 from posttrain.core.errors import UserError
 from posttrain.runs.settings import made_name
 
@@ -92,6 +92,12 @@ def part_options(parser: Parser) -> None:
         group.add_argument("--" + option.replace("_", "-"), metavar="PART", help=told)
     group.add_argument("--epochs", type=whole, metavar="N", help="passes over the answers of each step")
     group.add_argument("--minibatches", type=whole, metavar="N", help="updates per pass")
+    group.add_argument(
+        "--rounds",
+        type=whole,
+        metavar="N",
+        help="of new prompts at a step, at most, while --select leaves too few groups",
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -133,12 +139,14 @@ def fill(args: argparse.Namespace) -> None:
     """What the file of --config says, wherever the command line says nothing."""
     from posttrain.runs.config_file import read_file
 
-    said = read_file(args.config)
+    said, plain = read_file(args.config), to_dict(Config())
     for key, value in said.settings.items():
         inner = value if key == "sampling" else {}
         for name, x in ({f"sampling.{k}": v for k, v in inner.items()} or {key: value}).items():
             if name == "method":
                 args.target = args.target or x
+            elif x == plain.get(name):
+                continue  # a run's file has every setting: one that is as it would be anyway was not asked for
             elif name not in vars(args) and not (name == "model" and args.source):
                 setattr(args, name, x)
     for option, value in said.parts.items():
@@ -169,11 +177,13 @@ def run_method(args: argparse.Namespace, config: Config, watch: Any, start: Any)
     from posttrain.core.method import find_method
     from posttrain.environments.task import default_task, pair_task
     from posttrain.runs.settings import check_name
+    from posttrain.runs.unused import refuse_of_method
 
     if args.plan:
         raise UserError(f"{args.target} is a method, and --plan.{next(iter(args.plan))} is for plans")
     changes = part_changes(args)
     method = find_method(args.target).but(**changes)
+    refuse_of_method(method, given(args))
     named = config.task if "task" in given(args) else ""
     config = dataclasses.replace(config, task=default_task(config.task, method.rollout.card.data))
     if named and named != config.task:
@@ -188,22 +198,27 @@ def run_method(args: argparse.Namespace, config: Config, watch: Any, start: Any)
 def run_plan(args: argparse.Namespace, config: Config, watch: Any, start: Any) -> dict[str, Any]:
     from posttrain.api import run_plan as walk
     from posttrain.core.registry import find
+    from posttrain.runs.plans import Asked
+    from posttrain.runs.unused import refuse_of_plan
 
     if changes := part_changes(args):
         raise UserError(f"{args.target} is a plan of several methods; --{next(iter(changes))} is for a single method")
     part = find(args.target, "plan")
     part = part.but(**{k: literal(v) for k, v in args.plan.items()})
+    whole, asked = part(), Asked(given(args))
+    refuse_of_plan(whole, given(args))
     watch.hello(config, measured=False)
-    summary = walk(part(), config, args.runs, args.fresh, (watch, *args.observers), start)
+    summary = walk(whole, config, args.runs, args.fresh, (watch, *args.observers), start, asked)
     watch.plan_end(summary, config.name or summary["plan"])
     return summary
 
 
 def part_changes(args: argparse.Namespace) -> dict[str, Any]:
     """field of Method -> the part named on the command line."""
+    from posttrain.core.method import COUNTS
     from posttrain.core.registry import split_sum
 
-    out: dict[str, Any] = {k: getattr(args, k) for k in ("epochs", "minibatches") if getattr(args, k) is not None}
+    out: dict[str, Any] = {k: getattr(args, k) for k in COUNTS if getattr(args, k) is not None}
     for option, (field, _) in PARTS.items():
         text = getattr(args, option)
         if text is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 from typing import Any
+from unicodedata import normalize
 
 from posttrain.core.errors import UserError
 from posttrain.core.types import Message, Prompt
@@ -14,6 +15,8 @@ _FRAC = re.compile(
     r"(?P<sign>(?<![\w)\]}])-\s*)?(?P<whole>\d{1,18}\s*)?\\[dt]?frac\s*"
     r"\{\s*(?P<over>-?\d{1,18})\s*\}\s*\{\s*(?P<under>\d{1,18})\s*\}"
 )
+_SHORT = re.compile(r"\\[dt]?frac\s*(\d)\s*(\d)(?!\d)")  # \frac12
+_POWER = re.compile(r"(?<=[A-Za-z}])\s*\^\s*(?:\{\s*-?\d+\s*\}|-?\d+)")  # of a unit: 3 cm^2 is 3
 # a sign counts only where no operand stands before it, so that 10-3 ends in 3, not in -3
 _NUMBER = re.compile(
     r"(?P<sign>(?<![\w)\].])[-+])?\$?"
@@ -32,7 +35,8 @@ def final_answer(text: str) -> str | None:
 
 
 def plain(text: str) -> str:
-    """Lower case, single spaces, no closing full stop."""
+    """Lower case, single spaces, no closing full stop; accents as one character however they were typed."""
+    text = text if text.isascii() else normalize("NFC", text)
     return " ".join(text.lower().split()).rstrip(".").rstrip()
 
 
@@ -77,7 +81,8 @@ def hashed(text: str) -> str | None:
 
 def number(text: str) -> Fraction | None:
     """The last number of a text, exactly: 1,234.5, -3, $18, 3/4, 1\\frac{3}{4}, 2e3; a % sign is not read."""
-    text = _FRAC.sub(_slash, text.replace("−", "-")).replace("\\$", "$").replace("-$", "-").replace("{,}", ",")
+    text = _POWER.sub("", _SHORT.sub(r"\\frac{\1}{\2}", text.replace("−", "-")))
+    text = _FRAC.sub(_slash, text).replace("\\$", "$").replace("-$", "-").replace("{,}", ",")
     hits = list(_NUMBER.finditer(text))
     return _fraction(hits[-1]) if hits else None
 
@@ -122,6 +127,11 @@ def conversation(prompt: Prompt) -> tuple[Message, ...] | None:
     """The messages of which every turn of the assistant is imitated; None where only the answer is."""
     last = prompt.info.get("imitated")
     return (*prompt.content, last) if isinstance(last, dict) else None
+
+
+def imitable(prompt: Prompt) -> bool:
+    """Whether a prompt comes with an answer, or answers, to imitate."""
+    return conversation(prompt) is not None or demonstration(prompt) is not None
 
 
 def offered(question: str) -> str:

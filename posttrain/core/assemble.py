@@ -113,6 +113,18 @@ def shared(stream_AT: Tensor, batch: Batch) -> Tensor:
     return torch.where(earlier_B1, out_BT[answer_B, first_B].unsqueeze(-1) * batch.mask_BT, out_BT)
 
 
+def credits(made: Tensor | tuple[Tensor, ...], batch: Batch) -> dict[str, Tensor]:
+    """What an advantage returns, by name: credit; some also say what the critic (or each of several) should learn, or mark
+    tokens."""
+    streams = made if isinstance(made, tuple) else (made,)
+    out = {}
+    for name, x in zip(("adv", "return", "mark"), streams, strict=False):
+        several = x.dim() == 3
+        by_one = [shared(x_AT, batch) for x_AT in (x.unbind(-1) if several else (x,))]
+        out[f"{name}_BTK" if several else f"{name}_BT"] = torch.stack(by_one, -1) if several else by_one[0]
+    return out
+
+
 def keep_credit(groups: list[Group], batch: Batch) -> None:
     """Each rollout keeps the advantage of its last context's actions, to be stored and looked at."""
     rollouts = [r for g in groups for r in g.rollouts]

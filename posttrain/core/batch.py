@@ -19,7 +19,8 @@ class Batch:
 
     logp_BT  live log-probabilities       mask_BT  1.0 where credit flows: own actions of rollouts that could be scored
     old_logp_BT  the sampler's            ref_logp_BT  the reference's      adv_BT  credit      reward_BT  what was earned
-    value_BT, old_value_BT, return_BT     critic: live, before the update, target
+    value_BT, old_value_BT, return_BT     critic: live, before the update, target; ..._BTK: of K rewards
+    value_after_BT, old_value_after_BT    the critic's word on the state that an action leads to
     entropy_BT, score_B                   of the policy's distribution; a reward model's score
     chosen_P, rejected_P                  rows of preference pairs;  ranked_LK  rows of ranked lists, best first, -1 after
     group_B, version_B, written_B, task_B, length_B, token_BT, state_BT, node_BS, reward:<component>_B

@@ -61,6 +61,15 @@ class Config:
     """learning rate that a schedule falls to"""
     max_norm: float = 1.0
     """gradients are clipped to this global norm"""
+    critic: str = ""
+    """where a critic begins: "shared" (a head on the policy's own network), or a reward model (runs/NAME, a folder); if empty,
+    as the method says, mostly a copy of the policy"""
+    critic_lr: float | None = None
+    """peak learning rate of the critic; None: the policy's, times the method's own factor"""
+    critic_warmup: int | None = None
+    """steps at the start in which the critic alone learns; None: the method's own number"""
+    critic_max_norm: float | None = None
+    """the critic's gradients are clipped to this norm; None: as the method says, mostly max_norm"""
     micro_tokens: int = 16384
     """padded tokens per forward pass; changes memory, never the gradient"""
     layout: str = "shared"
@@ -117,12 +126,13 @@ class Config:
         for key, known in _CHOICES.items():
             if (value := getattr(self, key)) not in known:
                 raise UserError(f"{key} is {value!r}; use {_one_of(known)}")
-        for key, what in (("lr", "a learning rate"), ("max_norm", "a norm"), ("reward_timeout", "a time")):
+        for key, what in _POSITIVE:
             value = getattr(self, key)
             if value is not None and not value > 0:
                 raise UserError(f"{key} is {value}; {what} is more than 0")
-        if self.lr is not None and self.lr > 1e3:
-            raise UserError(f"lr is {self.lr}; a learning rate is far below 1, such as 1e-5")
+        for key in ("lr", "critic_lr"):
+            if (value := getattr(self, key)) is not None and value > 1e3:
+                raise UserError(f"{key} is {value}; a learning rate is far below 1, such as 1e-5")
         if not 0 <= self.store_gb <= 1e9:
             raise UserError(f"store_gb is {self.store_gb}; it must be 0 (no texts are kept) or more gigabytes")
         if self.lora_targets and not self.lora:
@@ -142,12 +152,20 @@ class Config:
 
 
 _LONGEST_NAME = 200  # bytes: file systems allow 255, and a run's files add to it
+_POSITIVE = (
+    ("lr", "a learning rate"),
+    ("critic_lr", "a learning rate"),
+    ("max_norm", "a norm"),
+    ("critic_max_norm", "a norm"),
+    ("reward_timeout", "a time"),
+)
 _RANGES: dict[str, tuple[int, int]] = {
     "steps": (0, 10**9),
     "prompts": (1, 10**6),
     "num_generations": (1, 10**6),
     "level": (0, 10**6),
     "warmup": (0, 10**9),
+    "critic_warmup": (0, 10**9),
     "micro_tokens": (1, 10**12),
     "lora": (0, 2**16),
     "eval_every": (0, 10**9),

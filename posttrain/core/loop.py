@@ -39,7 +39,7 @@ class Loop:
     pause: Pause = field(default_factory=Pause)  # whether to stop before the end, to go on another time
     stopping: str = ""  # why a callback asked to stop early
     evaluated: int = -1  # the last step that was followed by an evaluation
-    done: int = -1  # the last step that was done
+    done: int = -1  # the last step that was done, now or before a restart
 
     def __post_init__(self) -> None:
         self.advantage = self.method.advantage.live()
@@ -66,6 +66,7 @@ class Loop:
     def steps(self) -> Iterator[int]:
         """The steps still to do; the first is the one after the last good checkpoint."""
         first = self.run.restore(self)
+        self.done = first - 1
         self.watch = Stopwatch()
         self.pause.begin()
         try:
@@ -130,6 +131,8 @@ class Loop:
                 f"the reward failed on every answer of the first step, so nothing could be learned: {report}"
             )
         metrics = describe(groups, kept) | report.metrics() | seen
+        if self.method.rounds > 1:
+            metrics |= {"prompts_asked": float(len(groups)), "prompts_kept": float(len(kept))}
         for monitor in self.monitors:
             monitor.check(step, groups, metrics, self)
         seconds, stages = self.watch.read(getattr(report, "seconds", 0.0))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from posttrain.core.critic import CriticSettings
 from posttrain.core.errors import UserError, nearest
 from posttrain.core.registry import _PARTS, STAGES, Card, Part, _relative, find, fold, parse
 from posttrain.core.typed import shown
@@ -25,7 +26,8 @@ FIELD_STAGES = {
     "optimiser": ("optimiser",),
 }
 _MANY = ("shaping", "select", "terms")
-_TYPED = (*FIELD_STAGES, "epochs", "minibatches")  # what a name with parameters may change: grpo(epochs=2)
+COUNTS = ("epochs", "minibatches", "rounds")
+_TYPED = (*FIELD_STAGES, *COUNTS)  # what a name with parameters may change: grpo(epochs=2)
 
 
 @dataclass(frozen=True)
@@ -78,12 +80,14 @@ class Method:
     others: tuple[Objective, ...] = ()  # objectives besides the policy's own: critics, opponents, a temperature
     epochs: int = 1  # passes over a step's rollouts
     minibatches: int = 1  # updates per pass
+    critic: CriticSettings = field(default_factory=CriticSettings)  # how its critic learns, where it has one
+    rounds: int = 1  # of prompts at a step, at most: more than 1 refills what the selection dropped (dynamic sampling)
     title: str = ""
     paper: str = ""
     doc: str = ""
 
     def __post_init__(self) -> None:
-        for key in ("epochs", "minibatches"):
+        for key in COUNTS:
             value = getattr(self, key)
             if type(value) is not int or not 1 <= value <= 10**6:
                 raise UserError(f"{key} is {shown(value)}; it must be a whole number of at least 1")
@@ -139,6 +143,9 @@ class Method:
         """Names and parameters, for config files and the fingerprint of a run."""
         out: dict[str, Any] = {k: [{"part": p.name, **p.defaults()} for p in ps] for k, ps in self.parts().items()}
         plain: dict[str, Any] = {"epochs": self.epochs, "minibatches": self.minibatches}
+        if self.critic != CriticSettings():
+            plain["critic"] = asdict(self.critic)
+        plain |= {"rounds": self.rounds} if self.rounds > 1 else {}
         if self.others:
             plain["others"] = [
                 {

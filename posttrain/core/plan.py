@@ -26,6 +26,9 @@ class Context:
     roles: dict[str, Any]
     notes: dict[str, Any] = field(default_factory=dict)  # figures that phases report, for the summary
     phase: str = ""  # the name of what is being done now, with the number of its round
+    given: dict[str, Any] = field(default_factory=dict)  # objects in place of what settings name: env, scorer
+    read: set[str] = field(default_factory=set)  # what was asked of the settings: task, reward, pairs
+    made: dict[Any, Any] = field(default_factory=dict)  # what was built from the settings, so that a file is read once
 
     def role(self, name: str) -> Any:
         if name not in self.roles:
@@ -111,6 +114,11 @@ class Plan:
     paper: str = ""
     doc: str = ""
     options: dict[str, Any] = field(default_factory=dict)  # what it was built with: part of a run's settings
+    uses: tuple[str, ...] | None = None  # which of --task, --reward and --steps it reads; None: as `@plan` says
+
+    def phases(self) -> list[Phase]:
+        """Every phase, those of cycles once."""
+        return [part for part in _flat(self.parts) if isinstance(part, Phase)]
 
     def walk(self, context: Context) -> Iterator[Phase | Do | Copy]:
         """The phases in the order they run, each with a name of its own; gates are asked on the way."""
@@ -124,6 +132,14 @@ class Plan:
 
 class Stopped(Exception):
     """A gate did not pass; the plan ends without error."""
+
+
+def _flat(parts: tuple[Any, ...]) -> Iterator[Any]:
+    for part in parts:
+        if isinstance(part, Cycle):
+            yield from _flat(part.parts)
+        else:
+            yield part
 
 
 def _walk(parts: tuple[Any, ...], context: Context, tag: str) -> Iterator[Phase | Do | Copy]:
@@ -142,10 +158,14 @@ def _walk(parts: tuple[Any, ...], context: Context, tag: str) -> Iterator[Phase 
             raise UserError(f"a plan is made of Phase, Do, Copy, Cycle and Gate, not {type(part).__name__}")
 
 
-def plan(*, paper: str = "", title: str = "") -> Callable[[Callable[..., Plan]], Callable[..., Plan]]:
+def plan(
+    *, paper: str = "", title: str = "", uses: tuple[str, ...] = ("task", "reward")
+) -> Callable[[Callable[..., Plan]], Callable[..., Plan]]:
     """Register a plan: `@plan(paper=...)` on a function of keyword options that returns `Plan(parts)`.
 
-    Its docstring is its page. The plan is told its name, title and paper, and the options it was built with.
+    Its docstring is its page. The plan is told its name, title and paper, and the options it was built with. uses: which of
+    --task, --reward and --steps it reads (where that depends on its options, `Plan(parts, uses=...)` says it); one that it does not
+    is refused. What phases read (prompts, lr, num_generations ...) is known from them.
     """
 
     def register(build: Callable[..., Plan]) -> Callable[..., Plan]:
@@ -158,7 +178,8 @@ def plan(*, paper: str = "", title: str = "") -> Callable[[Callable[..., Plan]],
             given = signature.bind(*args, **kwargs)
             given.apply_defaults()
             whole, options = build(*args, **kwargs), dict(given.arguments)
-            return replace(whole, name=name, title=made.title, paper=paper, doc=doc, options=options)
+            asks = uses if whole.uses is None else whole.uses
+            return replace(whole, name=name, title=made.title, paper=paper, doc=doc, options=options, uses=asks)
 
         _PARTS["plan"][made.name] = Part(told, made)
         return told

@@ -69,6 +69,8 @@ def corrupt(rng: Random, prompt: Prompt) -> str:
         wrong = number + rng.choice((-10, -2, -1, 1, 2, 10))
         return str(int(wrong)) if wrong == int(wrong) else str(wrong)
     spots = [i for i, c in enumerate(answer) if c.isalnum()]
+    if not spots:
+        return answer + "q"
     i = rng.choice(spots)
     return answer[:i] + rng.choice(("", "q" if answer[i] not in "qQ" else "z", answer[i] * 2)) + answer[i + 1 :]
 

@@ -7,7 +7,7 @@ from the hash of each question (one in ten is a test question). No question is e
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
@@ -39,6 +39,7 @@ _SHOWN = (
     "system",
     "prefill",
     "answer",
+    "demonstration",
 )  # fields that a prompt and its grade are made of
 BY_HASH = "one question in ten, by its hash, is held out"
 
@@ -70,7 +71,8 @@ class DataEnvironment(Environment):
         """Prompt number `index`: every pass over a split is in another order, a function of (seed, pass)."""
         n = self.size(split)
         if not n:
-            raise UserError(f"{self.name} has no {split} questions; it has {_sizes(self.splits)}")
+            held = "; name a file of them: --task \"FILE(test='OTHER')\"" if split == "test" else ""
+            raise UserError(f"{self.name} has no {split} questions; it has {_sizes(self.splits)}{held}")
         return self.splits[split][order(self.name, self.seed, split, index // n, n)[index % n]]
 
     def grade(self, prompt: Prompt, text: str) -> float:
@@ -113,13 +115,15 @@ def data(
     check_ready(reward)
     left_out = {"bad rows": sum(x.bad for x in loads), "training rows that are in the test set": dropped}
     told = merged(loads, sources, test if test is not None else source)
+    if isinstance(part, str) and not layout.reward:
+        told = told.noting(ungraded(splits, part))
     return DataEnvironment(name, {k: tuple(v) for k, v in splits.items()}, reward, layout, seed, left_out, told)
 
 
 def find_splits(source: Any, test: Any) -> dict[str, Any]:
     """split -> source. A folder is searched for train.* and test.*; a dict of data sets names its own splits."""
     if isinstance(source, (str, Path)) and Path(source).is_dir():
-        files = sorted(f for f in Path(source).iterdir() if any(e in f.name for e in FORMATS))
+        files = sorted(f for f in Path(source).iterdir() if f.name.removesuffix(".gz").endswith(FORMATS))
         source = by_split(files)
         if not {"train", *HELD_OUT} & set(source):
             there = ", ".join(f.name for f in files) or "no data file at all"
@@ -140,6 +144,13 @@ def by_split(files: list[Path]) -> dict[str, Any]:
     for file in files:
         stem = file.name.split(".")[0]
         out.setdefault(_PIECE.sub("", stem), []).append(file)
+    for split in ("train", *HELD_OUT):
+        whole = [f.name for f in out.get(split, ()) if f.name.split(".")[0] == split]
+        if whole and len(out[split]) > 1:
+            there = ", ".join(f.name for f in out[split])
+            raise UserError(
+                f"the folder has several files for {split}: {there}; name the one to read, or move the others"
+            )
     return {split: some[0] if some[0].name.split(".")[0] == split else Files(some) for split, some in out.items()}
 
 
@@ -219,7 +230,9 @@ def split_up(read: dict[str, list[Any]]) -> tuple[dict[str, list[Any]], int]:
     if set(read) == {"train"}:
         keyed = [(draws.key(question_of(x)), x) for x in read["train"]]
         least = min(k for k, _ in keyed)  # a small file still has one test question
-        test = [x for k, x in keyed if k % 10 == 0] or [x for k, x in keyed if k == least and len(keyed) > 1]
+        test = [x for k, x in keyed if k % 10 == 0]
+        if not test or len(test) == len(keyed):  # one alone is trained on
+            test = [x for k, x in keyed if k == least < max(k for k, _ in keyed)]
         read = {"train": read["train"], "test": test}
         asked = {question_of(x) for x in test}
         return {"train": [x for x in read["train"] if question_of(x) not in asked], "test": test}, 0
@@ -236,14 +249,35 @@ def question_of(item: Any) -> str:
 
 def guess_reward(splits: Mapping[str, list[Prompt]]) -> str:
     """choice for questions with choices (in a column, or written out in the question), numeric for gold numbers, math when
-    most golds are LaTeX, else exact_match."""
+    most golds are LaTeX or numbers and at least one in twenty is LaTeX (MATH), else exact_match."""
     some = [p for prompts in splits.values() for p in prompts[:_PEEK]]
     texts = [str(golds(p)[0]) for p in some if p.answer is not None]
-    if some and all("choices" in p.info or _inline(p) for p in some):
+    if some and all(_lettered(p) for p in some):
         return "choice"
     if texts and all(is_number(t) for t in texts):
         return "numeric"
-    return "math" if sum("\\" in t for t in texts) * 2 > len(texts) else "exact_match"
+    latex, numbers = sum("\\" in t for t in texts), sum(is_number(t) for t in texts)
+    return "math" if latex * 20 >= len(texts) > 0 and (latex + numbers) * 2 > len(texts) else "exact_match"
+
+
+def ungraded(splits: Mapping[str, Sequence[Prompt]], by: str) -> str:
+    """A sentence where a grader that was chosen from the gold answers does not suit all of them."""
+    some = [p for prompts in splits.values() for p in prompts if p.answer is not None]
+    odd = [p for p in some if by == "numeric" and not any(is_number(str(g)) for g in golds(p))]
+    if odd:
+        first = f"the first, {odd[0].answer!r:.60}"
+        return (
+            f"note: {len(odd):,} of {len(some):,} gold answers are no numbers ({first}), and no answer is right there"
+        )
+    lettered = sum(map(_lettered, some)) if by == "exact_match" else 0
+    if lettered:
+        told = f"{lettered:,} of {len(some):,} rows have choices, so letters are not looked for"
+        return f"note: only {told}: an answer is right where all of it is the gold answer"
+    return ""
+
+
+def _lettered(prompt: Prompt) -> bool:
+    return isinstance(prompt.info.get("choices"), list) or _inline(prompt)
 
 
 def _inline(prompt: Prompt) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -23,6 +25,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "choices": ("choices", "options"),
     "system": ("system", "system_prompt"),
     "prefill": ("prefill",),
+    "demonstration": ("demonstration",),  # imitated in place of the answer
 }  # fmt: skip
 _ROLES = {
     "human": "user", "user": "user", "prompter": "user", "gpt": "assistant", "assistant": "assistant",
@@ -98,6 +101,28 @@ def _message(value: Any) -> Message:
     return {"role": _ROLES[str(role).lower()], "content": content, **extra}
 
 
+def conversation_of(value: Any) -> tuple[Message, ...]:
+    """The same, also where a list of messages is written as a JSON text, the only way that a CSV file can hold one."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            listed = json.loads(value)
+        except (ValueError, RecursionError):
+            return messages(value)
+        if isinstance(listed, list) and listed and all(_looks_said(m) for m in listed):
+            return messages(listed)
+    return messages(value)
+
+
+def _looks_said(value: Any) -> bool:
+    return isinstance(value, dict) and bool({"role", "from"} & set(value)) and bool({"content", "value"} & set(value))
+
+
+def cell(row: Mapping[str, Any], columns: Mapping[str, str], field: str) -> Any:
+    """What a row has for a field; None where the field has no column, or the cell is empty (NaN in a data frame)."""
+    value = row.get(columns[field]) if field in columns else None
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
 def checked_text(text: str) -> str:
     """The text, if it is one that can be written down; half of a surrogate pair (`\\ud800`) cannot."""
     try:
@@ -109,7 +134,7 @@ def checked_text(text: str) -> str:
 
 def under(content: tuple[Message, ...], more: Any) -> tuple[Message, ...]:
     """The messages with Alpaca's `input` on a line of its own under the last one; an empty one adds nothing."""
-    if more is None or more == "":
+    if more is None or (isinstance(more, str) and not more.strip()):
         return content
     if not isinstance(more, str) or not isinstance(content[-1]["content"], str):
         raise ValueError(f"the input of an instruction is a text, got {more!r:.80}")

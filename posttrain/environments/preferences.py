@@ -10,7 +10,16 @@ from posttrain.core.errors import UserError, unknown
 from posttrain.core.types import Message, Prompt
 from posttrain.environments.base import SPLITS
 from posttrain.environments.data import find_splits, load, merged, numbered, order, split_up
-from posttrain.environments.fields import checked_text, messages, need, reply, under, with_system
+from posttrain.environments.fields import (
+    cell,
+    checked_text,
+    conversation_of,
+    messages,
+    need,
+    reply,
+    under,
+    with_system,
+)
 from posttrain.environments.questions import PLAIN, Layout, Raw
 from posttrain.environments.rows import name_of
 from posttrain.environments.understood import Understood
@@ -91,28 +100,49 @@ def pair_builder(columns: dict[str, str], seen: list[str], called: str, layout: 
             if row.get(column) is None:
                 raise ValueError(f"no {column!r} in it")
         before, chosen, rejected = _answers(row[better], row[worse], bool(asks))
-        content = under(messages(row[asks]), row.get(columns.get("input", ""))) if asks else before
+        if asks:
+            before = under(_asked(conversation_of(row[asks]), before), cell(row, columns, "input"))
         if not chosen and not rejected:
             raise ValueError("both answers are empty")
-        content = with_system(content, row.get(columns.get("system", "")))
+        content = with_system(before, cell(row, columns, "system"))
         return Pair(Prompt("", content, None, {k: v for k, v in row.items() if k not in used}), chosen, rejected)
 
     return build
 
 
 def _answers(better: Any, worse: Any, prompted: bool) -> tuple[tuple[Message, ...], str, str]:
-    """(the prompt that both share, chosen, rejected); beside a prompt column the first is empty."""
+    """(the dialogue that both answer, chosen, rejected); beside a prompt column the first is empty where the answers are texts."""
     (before, chosen), (before_worse, rejected) = _side(better, prompted), _side(worse, prompted)
-    if prompted:
-        return (), chosen, rejected
-    if before != before_worse:
-        raise ValueError("chosen and rejected do not answer the same dialogue, and there is no prompt column")
-    if before:
-        return before, chosen, rejected
+    if before != before_worse and not (prompted and (not before or not before_worse)):
+        where = "" if prompted else ", and there is no prompt column"
+        raise ValueError(f"chosen and rejected do not answer the same dialogue{where}")
+    if before or before_worse or prompted:
+        return before or before_worse, chosen, rejected
     start = _shared(chosen, rejected)  # two texts: their prompt is the beginning that they share
     if not start.strip():
         raise ValueError("chosen and rejected do not begin alike, and there is no prompt column")
     return messages(start.strip()), chosen[len(start) :].strip(), rejected[len(start) :].strip()
+
+
+def _asked(asked: tuple[Message, ...], before: tuple[Message, ...]) -> tuple[Message, ...]:
+    """What is answered, where a prompt column and the answers' own dialogue both say it: the longer one, with the system message of
+    either. ValueError where they are not one conversation."""
+    if not before:
+        return asked
+    a, b = _spoken(asked), _spoken(before)
+    if a[-len(b) :] != b and b[: len(a)] != a:
+        raise ValueError(
+            "the prompt column and the dialogue before chosen and rejected are not the same; where the prompt column is something "
+            "else, write FILE(question='')"
+        )
+    longer = before if len(b) > len(a) else asked
+    system = [m for m in (*asked[:1], *before[:1]) if m["role"] == "system"]
+    return longer if not system or longer[0]["role"] == "system" else (system[0], *longer)
+
+
+def _spoken(some: tuple[Message, ...]) -> list[tuple[str, str]]:
+    """Who says what, without a system message."""
+    return [(m["role"], str(m["content"]).strip()) for m in some if m["role"] != "system"]
 
 
 def _shared(a: str, b: str) -> str:

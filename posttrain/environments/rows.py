@@ -12,6 +12,8 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +164,7 @@ def _parquet(path: Path) -> Iterator[Row]:
     for batch in open_parquet(path).iter_batches():
         for row in batch.to_pylist():
             number += 1
-            yield f"row {number}", row
+            yield f"row {number}", native(row)
 
 
 def _from_python(source: Any) -> Iterator[Row]:
@@ -173,7 +175,22 @@ def _from_python(source: Any) -> Iterator[Row]:
     if not isinstance(source, Iterable):
         raise UserError(f"data is a file name or an iterable of dicts, got {_kind(source)}")
     for number, row in enumerate(source, 1):
-        yield f"row {number}", as_object(row)
+        yield f"row {number}", native(as_object(row))
+
+
+def native(value: Any) -> Any:
+    """Values of numpy, torch and Arrow as Python's own: arrays as lists, decimals and dates as texts."""
+    if value is None or type(value) in (str, int, float, bool, Bad):
+        return value
+    if isinstance(value, dict):
+        return {k: native(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [native(v) for v in value]
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, date):
+        return value.isoformat()
+    return native(value.tolist()) if hasattr(value, "tolist") else value
 
 
 def as_object(row: Any) -> dict[str, Any] | Bad:

@@ -17,7 +17,7 @@ from typing import Any
 
 from posttrain.core import rng as draws
 from posttrain.core.errors import UserError
-from posttrain.environments.rows import Bad, Row, as_object, open_parquet, why
+from posttrain.environments.rows import Bad, Row, as_object, native, open_parquet, why
 
 _EVERY = 32  # lines between two places that are remembered: 8 bytes for so many rows
 
@@ -74,7 +74,7 @@ class GroupFile:
         if self._group[0] != k:
             self._group = (k, self.file.read_row_group(self.groups[k]))
         inside = i - (self.ends[k] - self.blocks[k])
-        return f"row {i + 1}", self._group[1].slice(inside, 1).to_pylist()[0]
+        return f"row {i + 1}", native(self._group[1].slice(inside, 1).to_pylist()[0])
 
 
 class Shelf:

@@ -13,7 +13,8 @@ from posttrain.core.protocols import Environment, Policy, RolloutRequest
 from posttrain.core.registry import Part
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.environments.base import size_of
+from posttrain.environments.base import SPLITS, size_of
+from posttrain.environments.data import DataEnvironment
 from posttrain.rewards.runtime.scorer import Scorer
 from posttrain.rewards.scorers.spec import task_scorer
 
@@ -90,6 +91,12 @@ def held_out(env: Environment, problems: int, split: str) -> list[Prompt]:
         return first + held_out(env, problems - len(first), "train")
     size = size_of(env, split) or problems
     return [env.prompt(i, split) for i in range(min(problems, size))]
+
+
+def asked_for(env: Environment, problems: int, split: str) -> list[Prompt]:
+    """The same; of rows that have none for one split, all are those of the other."""
+    only = [s for s in SPLITS if env.size(s)] if isinstance(env, DataEnvironment) else []
+    return held_out(env, problems, only[0] if split == "all" and len(only) == 1 else split)
 
 
 def score_of(made: list[list[Rollout]], name: str) -> Score:

@@ -18,18 +18,18 @@ from posttrain.evals.pass_at_k import ladder, pass_at_k
 FULL = 1.0  # an answer passes with full marks
 
 
-def figures(groups: Sequence[Group], score: Score, by: str = "") -> dict[str, Any]:
+def figures(groups: Sequence[Group], score: Score, by: str = "", grader: str = "") -> dict[str, Any]:
     """The result as plain values: the mean of the score with its 95% interval, pass@k and maj@k for k = 1, 2, 4 ... n.
 
     Answers that could not be graded are left out and counted; pass@k and maj@k leave a problem out unless all of its
-    answers could be. They are there where scores are grades: the task's own, or 0 and 1.
+    answers could be. They are there where scores are grades: the task's own, or 0 and 1. Votes are read as the grader reads.
     """
     made = estimate(scores(groups))
     out: dict[str, Any] = {score.name: made.mean, "interval": [made.low, made.high], "interval_by": made.how}
     out |= {"error": score.error, "problems": score.problems, "n": max((len(g.rollouts) for g in groups), default=0)}
     out |= {"pass_at_k": {}, "maj_at_k": {}}
     if is_grade(groups, score):
-        out |= {"pass_at_k": passed(groups), "maj_at_k": voted(groups)}
+        out |= {"pass_at_k": passed(groups), "maj_at_k": voted(groups, grader)}
     flat = [r for g in groups for r in g.rollouts]
     out |= {"failed": score.failed, "why": score.why, "tokens_per_answer": mean([tokens(r) for r in flat])}
     out |= {"ended": mean([float(not r.truncated) for r in flat])}
@@ -61,10 +61,10 @@ def passed(groups: Sequence[Group]) -> dict[str, dict[str, Any]]:
     return {str(k): told([pass_at_k(len(g.rollouts), sum(right(g)), k) for g in kept], n) for k in ladder(n)}
 
 
-def voted(groups: Sequence[Group]) -> dict[str, dict[str, Any]]:
+def voted(groups: Sequence[Group], grader: str = "") -> dict[str, dict[str, Any]]:
     kept = whole(groups)
     n = min((len(g.rollouts) for g in kept), default=0)
-    votes = [[vote_of(r.text) for r in g.rollouts] for g in kept]
+    votes = [[vote_of(r.text, g.prompt, grader) for r in g.rollouts] for g in kept]
     return {
         str(k): told([maj_at_k(v, right(g), k, g.prompt.id) for g, v in zip(kept, votes, strict=True)], n)
         for k in ladder(n)
@@ -115,7 +115,8 @@ def in_order(value: str) -> tuple[int, float, str]:
 
 def predictions(groups: Iterable[Group], by: str = "") -> list[dict[str, Any]]:
     """Every answer as a row; `logged` and `posttrain run ... --task FILE` read them again."""
-    return [row(g.prompt, r) | ({by: g.prompt.info.get(by)} if by else {}) for g in groups for r in g.rollouts]
+    made = [(g.prompt, row(g.prompt, r)) for g in groups for r in g.rollouts]
+    return [({by: p.info.get(by)} if by in p.info and by not in told else {}) | told for p, told in made]
 
 
 def row(prompt: Prompt, r: Rollout) -> dict[str, Any]:

@@ -9,17 +9,24 @@ from itertools import combinations
 from posttrain.core import rng
 from posttrain.core.answers import final, is_number, number, plain
 from posttrain.core.errors import UserError
+from posttrain.core.types import Prompt
+from posttrain.rewards.rules.choice import letters_of, pick
 
 SUBSETS = 200  # subsets of k answers that are looked at, where there are more
 
 
-def vote_of(text: str) -> str | None:
-    """What an answer votes for: its final answer, numbers by their value; None where it gives none."""
+def vote_of(text: str, prompt: Prompt | None = None, grader: str = "") -> str | None:
+    """What an answer votes for, read as its grader reads it: the last number for `numeric`, the letter for `choice`, else its final
+    answer, numbers by their value. None where it gives none."""
+    if grader == "choice" and prompt is not None:
+        return pick(text, letters_of(prompt))
     said = final(text)
     if said is None:
         return None
-    value = number(said) if is_number(said) else None
-    return plain(said) if value is None else f"= {value}"
+    value = number(said) if grader == "numeric" or is_number(said) else None
+    if value is None:
+        return None if grader == "numeric" else plain(said)
+    return f"= {value}"
 
 
 def majority(votes: Sequence[str | None], right: Sequence[bool]) -> float:

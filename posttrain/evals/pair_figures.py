@@ -71,8 +71,8 @@ def summary(margins: Sequence[float]) -> dict[str, Any]:
 
 def answers_of(prompt: Prompt, margin: float, by: str = "") -> dict[str, Any]:
     """A pair as a row of --save."""
-    told = {k: prompt.info[k] for k in ("chosen", "rejected")} | ({by: prompt.info.get(by)} if by else {})
-    return {
+    told = {k: prompt.info[k] for k in ("chosen", "rejected")}
+    return ({by: prompt.info.get(by)} if by else {}) | {
         "id": prompt.id,
         "prompt": list(prompt.content),
         **told,

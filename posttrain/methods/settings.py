@@ -1,35 +1,108 @@
-"""What the settings of a run ask a plan for: its task, what says how good answers are, who compares them."""
+"""What the settings of a run ask a plan for: its task, what says how good answers are, who compares them.
+
+A plan reads --task and --reward here and nowhere else, so that an object given in Python stands in for a name, and so that what
+was read is known.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from posttrain.core.answers import conversation
+from posttrain.core.errors import UserError
 from posttrain.core.plan import Context
+from posttrain.core.protocols import Environment
+from posttrain.core.types import Prompt
+from posttrain.environments.base import size_of
 from posttrain.environments.mapped import with_prefill
-from posttrain.environments.task import task
-from posttrain.rewards.runtime.scorer import texts_of
+from posttrain.environments.task import pair_task, task
+from posttrain.environments.worked import Worked
+from posttrain.rewards.runtime.scorer import Prescored, texts_of
 from posttrain.rewards.scorers.pairwise import Judge, by_score, is_judge, one_by_one
 from posttrain.rewards.scorers.spec import build_scorer, function_of
 from posttrain.runs import saved as saved  # so that a reward may name a run
+from posttrain.runs.build import asked_environment
+
+LOOKED_AT = 20  # rows that are looked at for a written solution
+WORDS = 5  # an answer of fewer is a result, not a way to it
 
 
 def asked_task(context: Context) -> Any:
-    """The task of the settings, with their prefill."""
+    """The task of the settings, or the one that was given; read once."""
+    context.read.add("task")
     c = context.config
-    env = task(c.task, level=c.level, think=c.think, data=c.data or None)
-    return with_prefill(env, c.prefill) if c.prefill else env
+    if "env" in context.given:
+        return with_prefill(context.given["env"], c.prefill) if c.prefill else context.given["env"]
+    key = ("task", c.task, c.level, c.think, c.data, c.system, c.question, c.answer, c.stream, c.prefill)
+    if key not in context.made:
+        context.made[key] = asked_environment(c)
+    return context.made[key]
 
 
 def asked_rewards(context: Context) -> Any:
-    """The reward of the settings; the task's own grade where they name none."""
-    c = context.config
-    return build_scorer(c.reward, asked_task(context), c.reward_timeout, c.device)
+    """The reward of the settings, or the one that was given; the task's own grade where there is none."""
+    context.read.add("reward")
+    if "scorer" in context.given:
+        return context.given["scorer"]
+    c, env = context.config, asked_task(context)
+    if not c.reward and not env.graded:
+        raise UserError(
+            f"{env.name} has no gold answers, so it cannot grade itself; say what is good with --reward NAME, mine.py:function, "
+            "runs/NAME or a folder of a reward model"
+        )
+    if ("reward", c.reward) not in context.made:
+        context.made["reward", c.reward] = build_scorer(c.reward, env, c.reward_timeout, c.device)
+    return context.made["reward", c.reward]
 
 
 def asked_judge(context: Context, k: float = 1.0) -> Judge:
     """--reward FILE.py:FUNCTION of (prompt, a, b) is the judge itself; any other reward r judges by sigmoid(k (r_a - r_b))."""
     file, _, name = context.config.reward.rpartition(":")
     if file.endswith(".py") and "+" not in context.config.reward and is_judge(function_of(file, name)):
+        context.read.add("reward")
         return one_by_one(function_of(file, name))
     scorer = asked_rewards(context)
     return by_score(lambda prompts, texts: texts_of(scorer, prompts, texts), k)
+
+
+def asked_pairs(context: Context, spec: str) -> Any:
+    """Preference pairs that an option of a plan names: a file with chosen and rejected, school_pairs, hh_rlhf."""
+    if ("pairs", spec) not in context.made:
+        context.made["pairs", spec] = pair_task(spec, data=context.config.data or None)
+    return context.made["pairs", spec]
+
+
+def asked_demonstrations(context: Context, size: int = 0, spec: str = "", option: str = "warmup") -> Environment:
+    """Questions with a written solution to imitate: of --task, or of a file that an option names (spec).
+
+    size: how many of them; 0: all. A bare gold answer is no solution, and imitating it would teach to leave the reasoning out:
+    then --task is refused, and the plan may be run without that phase where `option` can be 0.
+    """
+    c = context.config
+    if spec and ("task", spec) not in context.made:
+        context.made["task", spec] = task(spec, think=c.think, data=c.data or None)
+    env = context.made["task", spec] if spec else asked_task(context)
+    whole = Worked(env, size or size_of(env, "train") or LOOKED_AT)
+    bare = (
+        None if spec else next((p for p in map(whole.prompt, range(min(whole.size, LOOKED_AT))) if not shown(p)), None)
+    )
+    if bare is not None:
+        without = f", or begin without imitation: --plan.{option} 0" if option else ""
+        raise UserError(
+            f"{env.name}: the row {bare.id} has no written solution to imitate, only its answer {str(bare.answer)!r:.40}; give "
+            f'rows whose answer is a worked solution ("... #### 42", or messages that end with the assistant){without}'
+        )
+    return whole
+
+
+def shown(prompt: Prompt) -> bool:
+    """Whether a prompt brings a text to imitate that is more than a bare result."""
+    told = prompt.info.get("demonstration")
+    if conversation(prompt) is not None or (isinstance(told, str) and told.strip() != str(prompt.answer).strip()):
+        return True
+    return isinstance(prompt.answer, str) and len(prompt.answer.split()) >= WORDS
+
+
+def written(context: Context) -> Prescored:
+    """The rewards of a phase that learns from written answers: they come with them."""
+    return Prescored()

@@ -56,6 +56,15 @@ def add_lora(
     """
     policy.requires_grad_(False)
     wanted = target_names(policy.model, targets)
+    sizes = [
+        min(m.weight.shape)
+        for path, m in policy.model.named_modules()
+        if type(m) is nn.Linear and path.split(".")[-1] in wanted
+    ]
+    if rank > max(sizes, default=rank):
+        raise UserError(
+            f"--lora {rank} is more than the rank of the layers themselves, which is at most {max(sizes)}; use a low rank, such as 16"
+        )
     found = 0
     for path, module in list(policy.model.named_modules()):
         for name, child in list(module.named_children()):

@@ -18,7 +18,8 @@ from posttrain.core.errors import UserError, unknown
 
 _LIMIT = 16 * 2**20  # bytes of a reply that are read
 _FATAL = (401, 403, 404)  # a wrong key or a wrong name: every other request would fail in the same way
-_BROKEN = (urllib.error.URLError, TimeoutError, ConnectionError, http.client.HTTPException, ValueError)
+_BROKEN = (OSError, http.client.HTTPException, ValueError, RecursionError)
+_LONGEST = 1e6  # seconds that a request may take, or wait for its turn
 
 
 @dataclass(frozen=True)
@@ -65,10 +66,11 @@ class ChatAPI:
     ) -> None:  # fmt: skip
         if key_env and not os.environ.get(key_env):
             raise UserError(f"there is no environment variable {key_env!r} with the API key; export {key_env}=...")
-        if concurrency < 1 or retries < 0 or not rate >= 0 or not timeout > 0:
+        slowest = 0 < rate < 1 / _LONGEST
+        if concurrency < 1 or retries < 0 or not rate >= 0 or slowest or not 0 < timeout <= _LONGEST:
             raise UserError(
-                f"concurrency is at least 1, retries and rate at least 0, timeout more than 0; got {concurrency}, {retries}, "
-                f"{rate}, {timeout}"
+                f"concurrency is at least 1, retries at least 0, rate 0 or at least {1 / _LONGEST:g}, timeout more than 0 and at most "
+                f"{_LONGEST:g}; got {concurrency}, {retries}, {rate}, {timeout}"
             )
         self.url, self.model, self.key_env = base_url(url), model, key_env
         self.concurrency, self.rate, self.retries, self.timeout, self.wait = concurrency, rate, retries, timeout, wait
@@ -89,7 +91,7 @@ class ChatAPI:
         try:
             listed = self._call("/models", None).get("data")
             names = [str(m["id"]) for m in listed] if isinstance(listed, list) else []
-        except _BROKEN as error:
+        except (*_BROKEN, KeyError, TypeError) as error:
             raise UserError(self.told(error)) from None
         if len(names) != 1:
             have = ", ".join(names[:12]) or "no model that it names"
@@ -204,20 +206,21 @@ def reply_of(told: dict[str, Any]) -> Reply:
         raise ValueError(f"the content is a {type(text).__name__}, expected a text")
     usage = told.get("usage") if isinstance(told.get("usage"), dict) else {}
     counts = [n if isinstance(n := (usage or {}).get(k), int) else 0 for k in ("completion_tokens", "prompt_tokens")]
-    return Reply(text or "", str(choice.get("finish_reason") or "stop"), *counts)
+    text = (text or "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # half a character is no text
+    return Reply(text, str(choice.get("finish_reason") or "stop"), *counts)
 
 
 def message_of(error: urllib.error.HTTPError) -> str:
     """What an error reply says, in one line of at most 200 letters."""
     try:
         body = error.read(_LIMIT).decode(errors="replace")
-    except OSError:
+    except (OSError, http.client.HTTPException):
         body = ""
     try:
         told = json.loads(body)
         inner = told.get("error", told) if isinstance(told, dict) else told
         body = str(inner.get("message", inner) if isinstance(inner, dict) else inner)
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     return " ".join(body.split())[:200] or error.reason
 
@@ -230,4 +233,4 @@ def retriable(error: Exception) -> bool:
 def retry_after(error: Exception) -> float:
     """The seconds that the service asks for, at most a minute; 0 where it says nothing."""
     told = error.headers.get("Retry-After", "") if isinstance(error, urllib.error.HTTPError) and error.headers else ""
-    return min(float(told), 60.0) if told.isdigit() else 0.0
+    return min(float(told), 60.0) if told.isdecimal() else 0.0

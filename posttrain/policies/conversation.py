@@ -15,7 +15,7 @@ import torch
 from posttrain.core.errors import UserError
 from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import Message, Prompt
-from posttrain.policies.template import begun, opened, rendered
+from posttrain.policies.template import applied, begun, opened, rendered
 
 Piece = tuple[list[int], list[int], str]  # ids that are read, ids that are learned, the text of those
 
@@ -46,8 +46,13 @@ def marks_itself(template: Any) -> bool:
 
 def _marked(tokenizer: Any, messages: Sequence[Message]) -> list[Piece]:
     """By the template's own mask: every run of marked tokens is a turn."""
-    found = tokenizer.apply_chat_template(
-        list(messages), tokenize=True, return_dict=True, return_assistant_tokens_mask=True, add_generation_prompt=False
+    found = applied(
+        tokenizer,
+        messages,
+        tokenize=True,
+        return_dict=True,
+        return_assistant_tokens_mask=True,
+        add_generation_prompt=False,
     )
     ids, mask = list(found["input_ids"]), list(found["assistant_masks"])
     if not any(mask):
@@ -78,6 +83,8 @@ def _rendered(tokenizer: Any, messages: Sequence[Message]) -> list[Piece]:
         before = render(messages[:k], True)
         end = whole.find(tokenizer.eos_token, len(before))
         said = str(message["content"]).strip()
+        if message.get("tool_calls"):
+            said = whole[len(before) : end].strip()  # as the template writes the calls
         if not whole.startswith(before) or len(before) < at or end < 0 or whole[len(before) : end].strip() != said:
             raise UserError(
                 "this model's chat template rewrites earlier turns of a conversation (or leaves out its end token), so not all "
@@ -97,6 +104,10 @@ def _plain(tokenizer: Any, messages: Sequence[Message]) -> list[Piece]:
         if message["role"] != "assistant":
             read.append(str(message["content"]))
             continue
+        if message.get("tool_calls"):
+            raise UserError(
+                "a turn of the assistant calls tools, and this model has no chat template to write them with"
+            )
         text = "".join(f"\n{x}\n" for x in read) if pieces else "\n".join(read)
         learned = [*tokenizer(str(message["content"]), add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
         pieces.append((list(tokenizer(text, add_special_tokens=False)["input_ids"]), learned, str(message["content"])))

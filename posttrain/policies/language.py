@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from posttrain.core.acting import Actor
+from posttrain.core.critic import VALUES
 from posttrain.core.errors import UserError, unknown
 from posttrain.core.protocols import Finished
 from posttrain.core.sampling import Sampling
@@ -24,17 +25,17 @@ from posttrain.inference.engine import Engine
 from posttrain.inference.jobs import nobody
 from posttrain.models.decoder import Decoder
 from posttrain.models.four_bit import FourBit
-from posttrain.models.heads import Critic, ScalarHead
+from posttrain.models.heads import Critic, ScalarHead, trunk_beside
 from posttrain.models.layout import Rows, hidden_states, stacked
 from posttrain.models.likelihood import CHUNK, likelihood
 from posttrain.models.sampling import Sample, generate
+from posttrain.policies.continued import among, grown
 from posttrain.policies.conversation import as_read, between, only_text, turns_of
-from posttrain.policies.grown import among, grown
 from posttrain.policies.template import opened
 from posttrain.policies.window import check_ids, check_rows, no_room, positions, room_for, vocabulary
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-STREAMS = frozenset({"logp_BT", "entropy_BT", "value_BT", "score_B"})
+STREAMS = frozenset({"logp_BT", "entropy_BT", *VALUES, "score_B"})
 
 
 class LanguagePolicy(Actor, nn.Module):
@@ -100,18 +101,17 @@ class LanguagePolicy(Actor, nn.Module):
     @property
     def stop_ids(self) -> list[int]:
         """Ids that end an answer: the tokenizer's end, and others that the model's folder names (an end of turn)."""
-        extra = getattr(self.model, "stop_ids", ())
-        return sorted(i for i in {self.tokenizer.eos_token_id, *self.stops, *extra} if i is not None)
+        every = {self.tokenizer.eos_token_id, *self.stops, *getattr(self.model, "stop_ids", ())}
+        return sorted(i for i in every if i is not None)
 
     def written(self, prompt: Prompt, text: str) -> Rollout:
         """An answer that somebody else wrote, as a rollout: the end token is an action too, what is written for the policy is not."""
         seen = self.observe(prompt)
         rest = without_lead(seen.lead, text)
         ids = self._ids(rest, f"an answer to prompt {prompt.id!r}") + [self.tokenizer.eos_token_id]
-        actions = torch.tensor(ids, dtype=torch.long)
-        T = len(ids)
-        own_T = torch.ones(T, dtype=torch.bool)
-        return Rollout.single(prompt, seen, actions, torch.zeros(T), own_T, seen.lead + rest, origin=Origin.WRITTEN)
+        actions, own_T = torch.tensor(ids, dtype=torch.long), torch.ones(len(ids), dtype=torch.bool)
+        none_T = torch.zeros(len(ids))
+        return Rollout.single(prompt, seen, actions, none_T, own_T, seen.lead + rest, origin=Origin.WRITTEN)
 
     def imitated(self, prompt: Prompt, messages: Sequence[Message]) -> Rollout:
         """A conversation that somebody else wrote: every turn of the assistant is an action, all else is only read."""
@@ -144,8 +144,8 @@ class LanguagePolicy(Actor, nn.Module):
         return Observation(self.encode(prompt), lead=self.lead(prompt))
 
     def extend(self, turns: Sequence[Turn], messages: Sequence[Message]) -> Observation:
-        """The ids that messages add after a turn: what the chat template writes after the end of an answer, then the messages,
-        up to where the next answer begins. A turn that was cut off gets its end first."""
+        """The ids that messages add after a turn: what the template writes after an answer, then the messages, up to where the
+        next answer begins. A turn that was cut off gets its end first."""
         text = between(self.tokenizer, messages, self.thinking)
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         lead = opened(self.tokenizer, text, self.thinking)
@@ -228,10 +228,10 @@ class LanguagePolicy(Actor, nn.Module):
     @property
     def provides(self) -> frozenset[str]:
         """Streams that `forward` can give; a critic is made when a method asks for one."""
-        return frozenset({"logp_BT", "entropy_BT", "value_BT"} | ({"score_B"} if self.score is not None else set()))
+        return frozenset(STREAMS if self.score is not None else STREAMS - {"score_B"})
 
     def forward(self, rows: Sequence[Turn | Rollout], needs: Iterable[str] = ("logp_BT",)) -> dict[str, Tensor]:
-        """The streams asked for: logp_BT (always when asked for entropy too), entropy_BT, value_BT, score_B."""
+        """The streams asked for: logp_BT (always when asked for entropy too), entropy_BT, those of a critic, score_B."""
         needs = set(needs)
         for name in sorted(needs - STREAMS):
             raise unknown("stream of a language model", name, STREAMS)
@@ -239,18 +239,19 @@ class LanguagePolicy(Actor, nn.Module):
         check_rows(turns, self.window)
         laid = Rows.of(turns, self.device)
         out: dict[str, Tensor] = {}
-        if needs & {"logp_BT", "entropy_BT", "score_B"}:
-            h_BTD, last_BD = hidden_states(self.model, laid, self.layout)
+        valued, states = needs & set(VALUES), None
+        if needs - valued or (self.critic is not None and self.critic.model is None):
+            states = h_BTD, last_BD = hidden_states(self.model, laid, self.layout)
             if needs & {"logp_BT", "entropy_BT"}:
                 out |= self._likelihood(h_BTD, laid, "entropy_BT" in needs)
             if "score_B" in needs:
                 if self.score is None:
                     raise UserError("this policy has no score head; train it in the role of a reward model")
                 out["score_B"] = self.score(last_BD)
-        if "value_BT" in needs:
+        if valued:
             if self.critic is None:
                 raise UserError("this policy has no critic; the method must ask for one (critic=True)")
-            out["value_BT"] = self.critic(laid, self.layout) * laid.real_BT
+            out |= self.critic.values(laid, self.critic.states(laid, self.layout, states), valued)
         return out
 
     def _likelihood(self, h_BTD: Tensor, rows: Rows, entropy: bool) -> dict[str, Tensor]:
@@ -271,10 +272,11 @@ class LanguagePolicy(Actor, nn.Module):
 
     # ---- roles
 
-    def with_critic(self) -> LanguagePolicy:
-        """Add a value network that starts as a copy of the policy."""
+    def with_critic(self, heads: int = 1, shared: bool = False) -> LanguagePolicy:
+        """Add a value network: a copy of the policy (of its adapters, if any), or a head on the policy's own network."""
         if self.critic is None:
-            self.critic = Critic(self.model, self.width).to(self.device)
+            trunk = None if shared else trunk_beside(self.model)
+            self.critic = Critic(trunk, ScalarHead(self.width, heads).to(self.device))
         return self
 
     def as_reward_model(self) -> LanguagePolicy:

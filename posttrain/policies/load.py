@@ -50,7 +50,7 @@ def load_model(spec: str = "pocket", device: str | None = None, dtype: str = "",
 def usable(device: str) -> str:
     """The device, if torch can use it."""
     try:
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=device).item()  # one of "meta" holds nothing
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0][:120]
         raise UserError(f"torch cannot use the device {device!r} ({reason}); use --device cpu") from None

@@ -82,7 +82,7 @@ class PromptWriter(LanguagePolicy):
             out["value_BT"] = torch.logsumexp(logits_BTV, -1) * laid.real_BT
         return out
 
-    def with_critic(self) -> PromptWriter:
+    def with_critic(self, heads: int = 1, shared: bool = False) -> PromptWriter:
         """The logits are the critic."""
         return self
 

@@ -20,8 +20,16 @@ def rendered(tokenizer: Any, messages: Sequence[Message], answering: bool = True
     """Messages as the template writes them; whatever goes wrong in it is one sentence. thinking: what a template that has the
     choice (`enable_thinking`) is told; None leaves it its own way."""
     asked = {} if thinking is None else {"enable_thinking": thinking}
+    text = applied(tokenizer, messages, tokenize=False, add_generation_prompt=answering, **asked)
+    if not isinstance(text, str):
+        raise UserError(f"the model's chat template gave a {type(text).__name__}, expected text")
+    return text
+
+
+def applied(tokenizer: Any, messages: Sequence[Message], **how: Any) -> Any:
+    """What `apply_chat_template` gives; whatever goes wrong in it is one sentence."""
     try:
-        text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=answering, **asked)
+        return tokenizer.apply_chat_template(list(messages), **how)
     except UserError:
         raise
     except Exception as error:  # jinja raises its own, and whatever the template's expressions do
@@ -29,9 +37,6 @@ def rendered(tokenizer: Any, messages: Sequence[Message], answering: bool = True
         raise UserError(
             f"the model's chat template cannot write this conversation ({roles}): {type(error).__name__}: {one_line(error)}"
         ) from None
-    if not isinstance(text, str):
-        raise UserError(f"the model's chat template gave a {type(text).__name__}, expected text")
-    return text
 
 
 def opened(tokenizer: Any, text: str, thinking: bool | None = None) -> str:

@@ -68,11 +68,15 @@ def no_room(length: int, window: int) -> UserError:
 def token_count(policy: Any, prompt: Prompt, text: str | None = None, limit: int = 0) -> int:
     """Tokens of a prompt, with an answer and its end if one is given. Where the bytes alone say that it is at most `limit`, their
     number, which costs nothing: no token is shorter than a byte."""
-    most = _bytes(prompt, text) + len(prompt.content) * _frame(policy)
-    if most <= limit:
+    if (most := at_most(policy, prompt, text)) <= limit:
         return most
     answer = 0 if text is None else len(policy.tokenizer(text, add_special_tokens=False)["input_ids"]) + 1
     return len(policy.encode(prompt)) + answer
+
+
+def at_most(policy: Any, prompt: Prompt, text: str | None = None) -> int:
+    """A number of tokens that a prompt, with an answer if one is given, does not exceed; from the bytes alone."""
+    return _bytes(prompt, text) + len(prompt.content) * _frame(policy)
 
 
 def _bytes(prompt: Prompt, text: str | None) -> int:

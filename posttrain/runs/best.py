@@ -36,6 +36,8 @@ def best_of(folder: Path, phase: str) -> Best | None:
 def keep_best(folder: Path, phase: str, found: Best, weights: Callable[[], Tables], config: str) -> None:
     """Keep the weights after a step if no earlier ones did as well; a step that is repeated finds its own."""
     old, step, score = best_of(folder, phase), found.step, found.score
+    if old is not None:
+        prune(folder / BEST, phase, old.step, keep=1)  # a kill may have come before it
     if not math.isfinite(score) or (old is not None and (old.score >= score or old.step == step)):
         return
     sweep(folder / BEST)

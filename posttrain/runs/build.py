@@ -24,8 +24,10 @@ from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.scorers.spec import build_scorer, task_scorer
 from posttrain.rollouts.sources import LocalSource
 from posttrain.runs import saved as saved  # so that a reward may name a run
+from posttrain.runs.critics import critic_for
 from posttrain.runs.guard import Guard
-from posttrain.runs.rate import RateProbe
+from posttrain.runs.rate import RateProbe, suggested_lr
+from posttrain.runs.short import Short
 from posttrain.runs.silence import Silence
 from posttrain.runs.threads import Busy
 from posttrain.runs.trained import Trained, find_trained, load_trained
@@ -49,16 +51,17 @@ class Pieces:
 
 def environment(config: Config, method: Method) -> Environment:
     """The task; for a method that learns from written pairs, the pairs of that name or file; from a log, the log."""
-    from posttrain.environments.task import log_task, pair_task, task
+    from posttrain.environments.task import log_task, pair_task
 
     kind = method.rollout.card.data
     options = columns(config) | {"stream": config.stream or None}
-    if kind == "pairs":
-        env = pair_task(config.task, data=config.data or None, **options)
-    elif kind == "logs":
-        env = log_task(config.task, **options)
-    else:
-        env = task(config.task, level=config.level, think=config.think, data=config.data or None, **options)
+    if kind not in ("pairs", "logs"):
+        return asked_environment(config)
+    env = (
+        log_task(config.task, **options)
+        if kind == "logs"
+        else pair_task(config.task, data=config.data or None, **options)
+    )
     return said_first(env, config)
 
 
@@ -66,6 +69,15 @@ def said_first(env: Environment, config: Config) -> Environment:
     """The environment with the system message and the prefill of the settings."""
     env = with_system_message(env, config.system) if config.system else env
     return with_prefill(env, config.prefill) if config.prefill else env
+
+
+def asked_environment(config: Config) -> Environment:
+    """The task of the settings."""
+    from posttrain.environments.task import task
+
+    options = columns(config) | {"stream": config.stream or None}
+    env = task(config.task, level=config.level, think=config.think, data=config.data or None, **options)
+    return said_first(env, config)
 
 
 def columns(config: Config) -> dict[str, str]:
@@ -182,7 +194,7 @@ def build_loop(config: Config, method: Method, policy: Policy, pieces: Pieces) -
         evaluator=HeldOut(lambda p: measure(p, config, method, env, scorer, pieces.others))
         if pieces.evaluated
         else None,
-        monitors=[Guard(), Silence(), Busy(), probe],
+        monitors=[Guard(), Silence(), Busy(), probe, *([Short()] if method.rounds > 1 else [])],
         pause=pieces.pause,
     )
 
@@ -199,21 +211,7 @@ def build_learners(config: Config, method: Method, policies: Mapping[str, Policy
         if config.min_lr > lr:
             raise UserError(f"min_lr is {config.min_lr:g}, more than the learning rate {lr:g} that it is the least of")
         out[goal.role] = Learner(
-            policy, method, *settings, objective=goal if i else None, schedule=shape, min_lr=config.min_lr
-        )
+            policy, method, *settings, objective=goal if i else None, schedule=shape, min_lr=config.min_lr,
+            critic=critic_for(config, method, policy),
+        )  # fmt: skip
     return out
-
-
-def suggested_lr(policy: Policy) -> float:
-    """A learning rate that suits the size: 2e-4 for the embedded model, 5e-5 at 135 M, 8e-6 at 1.5 B, 3e-6 at 7 B parameters.
-
-    Up to 135 M as measured over three tasks each (benchmarks/sweeps/learning_rate.json); above, where nothing was measured here, it
-    falls with millions^(-3/4) towards the 1e-6 to 5e-6 of published recipes. Adapters of rank 16 measured best at 12 times the rate.
-    """
-    millions = max(1.0, sum(p.numel() for p in policy.parameters()) / 1e6)
-    small = 3e-4 / min(millions, 2.0) ** 0.75
-    base: float = small * (min(millions, 135.0) / 2) ** -0.3 if millions > 2 else small
-    base *= (max(millions, 135.0) / 135) ** -0.75
-    if any(n.endswith("lora_a") for n, _ in policy.named_parameters()):
-        base *= 10  # adapters start at no difference and have few directions to move in
-    return base

@@ -135,9 +135,9 @@ def discard(path: Path) -> None:
     shutil.rmtree(trash, ignore_errors=True)
 
 
-def sweep(folder: Path) -> None:
+def sweep(*folders: Path) -> None:
     """Remove what a killed process left half written or half removed."""
-    for path in [*folder.glob(".tmp-*"), *folder.glob(".old-*")]:
+    for path in [path for folder in folders for head in (".tmp-*", ".old-*") for path in folder.glob(head)]:
         shutil.rmtree(path, ignore_errors=True)
 
 

@@ -121,7 +121,8 @@ def comparable(name: str, n: int | None = None) -> Method:
 
 
 def _train(method: Method, env: Environment, config: Config) -> tuple[float, float, list[float]]:
-    from posttrain.runs.build import at_test, load_policy, scorer_of, suggested_lr
+    from posttrain.runs.build import at_test, load_policy, scorer_of
+    from posttrain.runs.rate import suggested_lr
 
     policy = load_policy(config)
     lr = config.lr if config.lr is not None else suggested_lr(policy)

@@ -41,9 +41,14 @@ class Work:
     size: int = 4  # bytes per weight
     lora: int = 0  # rank of the adapters; 0: the weights themselves are trained
     reference: bool = True  # a reference policy is kept and evaluated
-    critic: bool = False  # a value network of the policy's size is trained too
+    critic: str = ""  # a value network is trained too: "own", of the policy's size, or "shared", a head on the policy's
     updates: int = 1  # passes over the answers
     bits: int = 0  # 4: the projections are quantized, beside adapters
+
+    @property
+    def trunks(self) -> int:
+        """Networks that a training step goes through and back: the policy's, and a critic's own."""
+        return 2 if self.critic == "own" else 1
 
     @property
     def answers(self) -> int:
@@ -129,9 +134,10 @@ def estimate(c: DecoderConfig, work: Work, machine: Machine) -> Estimate:
     slots, memory["keys and values"] = cache(c, work, machine, machine.free - memory["weights"] - memory["reference"])
     left = machine.free - sum(memory.values())
     packed_layout = machine.gpu and work.size == 2
-    recomputed = layers_recomputed(c, work.piece, left) if packed_layout else 0
+    recomputed = layers_recomputed(c, work.piece * work.trunks, left) if packed_layout else 0
     kept = activation_bytes(c, packed_layout, work.size)
-    memory["activations"] = work.piece * ((c.num_layers - recomputed) * kept + recomputed * work.size * c.hidden_size)
+    each = work.piece * ((c.num_layers - recomputed) * kept + recomputed * work.size * c.hidden_size)
+    memory["activations"] = float(work.trunks * each)  # values and log-probabilities are read before either goes back
     memory["logits"] = logit_bytes(c, work, machine.gpu)
     seconds = decode_seconds(c, work, machine, slots)
     num_generated = work.answers * work.max_tokens
@@ -143,14 +149,14 @@ def estimate(c: DecoderConfig, work: Work, machine: Machine) -> Estimate:
 def resident_memory(c: DecoderConfig, work: Work, gpu: bool) -> dict[str, float]:
     """Memory in use all the time: weights, and for trained ones fp32 masters (of bf16), gradients and two moments."""
     N = parameters(c)
-    learning = (adapters(c, work.lora) if work.lora else N) * (1 + work.critic)
+    learning = (adapters(c, work.lora) if work.lora else N) * work.trunks
     wide, narrow = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
     fused_copies = c.num_layers * c.hidden_size * (wide + 2 * narrow + 2 * c.intermediate_size)
     projections = fused_copies + c.num_layers * c.hidden_size * (wide + c.intermediate_size)
     fused_copies = projections if work.lora else fused_copies  # with adapters the engine copies every projection
     quantized_delta = projections * (NF4_BITS / 8 - work.size) if work.bits else 0.0
     return {
-        "weights": (N * work.size + quantized_delta) * (1 + work.critic),
+        "weights": (N * work.size + quantized_delta) * (1 if work.lora else work.trunks),  # adapters share frozen ones
         "masters": 4.0 * learning if work.size == 2 else 0.0,
         "gradients": 4.0 * learning,
         "moments": 8.0 * learning,
@@ -209,7 +215,7 @@ def train_seconds(c: DecoderConfig, work: Work, machine: Machine) -> float:
     _, share, _, ops = GPU if machine.gpu else CPU
     N, half = parameters(c), (work.prompt_tokens + work.max_tokens) / 2
     attention = 12 * c.num_layers * c.num_heads * c.head_dim * half
-    passes = work.updates * (1 + work.critic) * ((4 if work.lora else 6) * N + attention)
+    passes = work.updates * work.trunks * ((4 if work.lora else 6) * N + attention)
     passes += (2 * N + attention / 3) * work.reference
     pieces = -(-work.tokens // work.piece) * work.updates
     return passes * work.tokens / (machine.flops * share) + pieces * c.num_layers * ops * machine.start_train

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from posttrain.core.answers import conversation, demonstration
+from posttrain.core.answers import conversation, demonstration, imitable
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
 from posttrain.core.protocols import Environment, Policy
 from posttrain.core.sampling import Sampling
-from posttrain.core.types import Prompt
+from posttrain.core.types import Message, Prompt
 from posttrain.environments.data import DataEnvironment
 from posttrain.environments.language.listed import Listed
 from posttrain.environments.mapped import each
 from posttrain.environments.mixed import Mixed
 from posttrain.environments.stream import Stream
-from posttrain.policies.window import token_count
+from posttrain.policies.window import at_most, token_count
 
 
 def fit(env: Environment, policy: Policy, method: Method | None, how: Sampling) -> Environment:
@@ -28,6 +28,8 @@ def fit(env: Environment, policy: Policy, method: Method | None, how: Sampling) 
     that is not made of rows is not changed: there a prompt that does not fit is an error when it comes.
     """
     kind = method.rollout.card.data if method else ""
+    if kind == "demonstrations":
+        env = answered(env)
     window = int(getattr(policy, "window", 0))
     if not window or kind == "steps" or (method and method.rollout.card.at_test):
         return env
@@ -51,7 +53,19 @@ def fit(env: Environment, policy: Policy, method: Method | None, how: Sampling) 
         return None
 
     fitted = each(env, kept)
-    return _told(env, fitted, long, limit(kind, window, how))
+    return _told(env, fitted, long, limit(kind, window, how), method is not None)
+
+
+def answered(env: Environment) -> Environment:
+    """Without the training rows that have no answer to imitate, such as conversations that end with the user."""
+    if not isinstance(env, DataEnvironment):
+        return env
+    train = env.splits.get("train", ())
+    kept = tuple(p for p in train if imitable(p))
+    if len(kept) == len(train) or not kept:
+        return env
+    left_out = {**env.left_out, "training rows without an answer to imitate": len(train) - len(kept)}
+    return replace(env, splits={**env.splits, "train": kept}, left_out=left_out)
 
 
 def _can_be_learned(policy: Any, prompts: Sequence[Prompt]) -> None:
@@ -67,7 +81,10 @@ def needed(policy: Any, p: Prompt, kind: str, how: Sampling, window: int) -> int
         return token_count(policy, p, limit=window - how.max_tokens) + how.max_tokens
     said = conversation(p)
     if kind == "demonstrations" and said is not None:
-        return token_count(policy, replace(p, content=said), limit=window)
+        most = at_most(policy, whole := replace(p, content=said))
+        if most <= window:
+            return most
+        return learned(policy, p, said) if hasattr(policy, "imitated") else token_count(policy, whole)
     if kind == "demonstrations":
         texts = [demonstration(p)]
     elif kind == "pairs":
@@ -75,6 +92,11 @@ def needed(policy: Any, p: Prompt, kind: str, how: Sampling, window: int) -> int
     else:
         texts = [a.get("text") for a in p.info.get("answers", ())]
     return max(token_count(policy, p, t if isinstance(t, str) else None, window) for t in texts or [None])
+
+
+def learned(policy: Any, p: Prompt, said: Sequence[Message]) -> int:
+    """Tokens of a conversation as it is learned: its pieces apart, each answer with its end."""
+    return sum(len(t.observation.tokens) + len(t) for t in policy.imitated(p, said).turns)
 
 
 def limit(kind: str, window: int, how: Sampling) -> str:
@@ -85,8 +107,8 @@ def limit(kind: str, window: int, how: Sampling) -> str:
     return f"rows whose prompt has more than {window - how.max_tokens:,} tokens ({room})"
 
 
-def _told(env: Any, fitted: Any, long: Counter[str], reason: str) -> Environment:
-    """The fitted environment with its count of what was left out; an error where nothing is left."""
+def _told(env: Any, fitted: Any, long: Counter[str], reason: str, both: bool) -> Environment:
+    """The fitted environment with its count of what was left out; an error where nothing is left, of `both` splits or of all."""
     if isinstance(fitted, Stream):
         fitted.understood = fitted.understood.noting(f"{reason} are stepped over")
         return fitted
@@ -94,7 +116,7 @@ def _told(env: Any, fitted: Any, long: Counter[str], reason: str) -> Environment
         return env  # type: ignore[no-any-return]
     sizes = fitted.splits if isinstance(fitted, DataEnvironment) else {"train": fitted.train, "test": fitted.test}
     empty = [split for split, n in long.items() if n and not sizes.get(split)]
-    if empty:
+    if empty and (both or not any(sizes.values())):
         raise UserError(
             f"{env.name}: no row is left to {empty[0]} on; all {long[empty[0]]:,} are {reason}; use a model with a longer window, "
             "or shorter texts"

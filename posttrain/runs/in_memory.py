@@ -114,6 +114,7 @@ def loop_of(
             o.role: Learner(
                 policies.get(o.role, policies["policy"]), method, *settings, objective=o if i else None,
                 schedule="linear" if config.schedule == "constant" else config.schedule, min_lr=config.min_lr,
+                critic=method.critic.asked(config),
             )
             for i, o in enumerate(goals)
         },

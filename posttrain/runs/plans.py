@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -11,90 +13,174 @@ import torch
 from posttrain.core import rng
 from posttrain.core.config import Config, to_dict
 from posttrain.core.errors import UserError
+from posttrain.core.identity import identity
 from posttrain.core.loop import Loop
 from posttrain.core.pause import Pause, Paused
 from posttrain.core.plan import Context, Copy, Do, Phase, Plan, Stopped
 from posttrain.core.protocols import Policy
 from posttrain.environments.contents import contents
+from posttrain.evals.accuracy import Score
+from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.scorers.spec import build_scorer
-from posttrain.runs.build import Pieces, build_loop, load_policy
+from posttrain.runs.build import HeldOut, Pieces, asked_environment, build_loop, load_policy, measure
 from posttrain.runs.config_file import plan_call, write_file
 from posttrain.runs.run import Run
 from posttrain.runs.settings import check_name, made_name
 from posttrain.runs.start import Start
 from posttrain.runs.threads import settle
+from posttrain.runs.unused import named, refuse_of_plan, unread
 from posttrain.train import train
+
+
+@dataclasses.dataclass
+class Asked:
+    """What a call asks of a plan besides the settings: which of them it gave (None: nobody knows), and objects in place of names:
+    policy, env, scorer."""
+
+    settings: Collection[str] | None = None
+    objects: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def run_plan(
     plan: Plan, config: Config, runs: str | Path = "runs", fresh: bool = False, callbacks: tuple[Any, ...] = (),
-    start: Start | None = None,
+    start: Start | None = None, asked: Asked | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Every phase in order; a phase that had ended before a restart is not done again, its weights are read back."""
-    start = start or Start()
+    """Every phase in order; a phase that had ended before a restart is not done again, its weights are read back. The policy is
+    measured on held-out problems before the first phase and after the last, as by a method."""
+    start, asked = start or Start(), asked or Asked()
     start.of_a_plan(plan.name)
-    _single(config, plan.name)
+    gave = named(asked.objects) | set(asked.settings or ())
+    if asked.settings is not None:
+        refuse_of_plan(plan, gave)
     config = dataclasses.replace(config, name=check_name(config.name or made_name(plan.name)))
-    held = contents(config.task)
-    settings = to_dict(config) | {"plan": plan.name, "options": plan.options} | start.identity(config, runs)
-    settings |= {"contents": held} if held else {}
-    with Run(Path(runs) / config.name, settings, fresh=fresh) as store:
+    with Run(Path(runs) / config.name, _identity(plan, config, runs, start, asked.objects), fresh=fresh) as store:
         threads = settle(store.folder, config.threads)
-        write_file(store, dataclasses.replace(config, threads=threads), plan_call(plan), start)
-        context = Context(store, config, {"policy": load_policy(start.resolved(config, runs))})
-        context.notes = store.read_notes()
-        ended = ""
+        write_file(store, dataclasses.replace(config, threads=threads), plan_call(plan), start, None, asked.objects)
+        policy = asked.objects["policy"] if "policy" in asked.objects else load_policy(start.resolved(config, runs))
+        context = Context(store, config, {"policy": policy}, store.read_notes(), given=asked.objects)
+        walk = Walk(plan, context, callbacks, start.pause)
+        ended = walk.whole()
+        if forgotten := unread(plan, context, gave):
+            told = ", ".join(f"--{key}" for key in forgotten)
+            logging.getLogger("posttrain").warning("%s never read %s, which was given", plan.name, told)
+        return walk.conclude(ended)
+
+
+def _identity(plan: Plan, config: Config, runs: str | Path, start: Start, objects: dict[str, Any]) -> dict[str, Any]:
+    """What makes this run another than one with the same name: settings, options, contents of files, objects."""
+    held = contents("" if "env" in objects else config.task)
+    settings = to_dict(config) | {"plan": plan.name, "options": plan.options}
+    settings |= start.identity(config, runs, model="policy" not in objects)
+    told = {name: identity(objects[key]) for key, name in (("env", "task"), ("scorer", "reward")) if key in objects}
+    return settings | ({"contents": held} if held else {}) | ({"objects": told} if told else {})
+
+
+class Walk:
+    """A plan on its way: the parts in order, with a look at held-out problems before and after."""
+
+    def __init__(self, plan: Plan, context: Context, callbacks: tuple[Any, ...], pause: Pause) -> None:
+        self.plan, self.context, self.callbacks, self.pause = plan, context, callbacks, pause
+        self.look = look(plan, context)
+        self.before = self.look(context.role("policy")) if self.look else None
+        self.loop: Loop | None = None  # of the last phase that trained in this session
+        if self.before is not None:
+            context.run.state.now(score=self.before.name, before=self.before.accuracy)
+
+    def whole(self) -> str:
+        """Every part; why a gate ended it early, if one did."""
         try:
-            for part in plan.walk(context):
-                if start.pause.why:
-                    raise Paused(start.pause.why)
-                _do(part, context, callbacks, start.pause)
+            for part in self.plan.walk(self.context):
+                if self.pause.why:
+                    raise Paused(self.pause.why)
+                self.do(part)
         except Stopped as stop:
-            ended = str(stop)
-        summary = {"plan": plan.name, "model": config.model, "seed": config.seed, "stopped": ended, **context.notes}
+            return str(stop)
+        return ""
+
+    def do(self, part: Phase | Do | Copy) -> None:
+        """One part of a plan, unless it was finished before a restart."""
+        context = self.context
+        if isinstance(part, Copy):  # also after a restart: by then the role has the weights it had here
+            context.roles[part.to] = context.role(part.role).clone()
+            return
+        store, name = context.run, part.name
+        context.phase = name
+        if isinstance(part, Do):
+            if not store.finished(name):
+                part.work(context)
+                store.write_notes(context.notes)
+                store.finish(name)
+            return
+        if part.role not in context.roles:
+            if part.make is None:
+                raise UserError(f"phase {name!r} trains the role {part.role!r}, but does not say how to make it")
+            context.roles[part.role] = part.make(context)
+        if store.finished(name) and store.load_weights(name, context.roles[part.role]):
+            return  # where its last checkpoint is damaged, the steps after the one before are done again
+        self.learn(part, context.roles[part.role])
+
+    def learn(self, part: Phase, policy: Any) -> None:
+        context = self.context
+        loop = _phase_loop(part, policy, context, self.callbacks)
+        if self.look and part.role == "policy":
+            loop.evaluator = HeldOut(self.look)
+        loop.pause = self.pause
+        if self.loop is None and self.before is not None:
+            loop.tell("on_begin", self.before)
+        self.loop = loop
+        loop.tell("on_phase")
+        train(loop)
+        policy.critic = None
+        if part.after:
+            part.after(context)
+            context.run.write_notes(context.notes)
+        loop.finish()
+        torch.set_grad_enabled(True)
+
+    def conclude(self, ended: str) -> dict[str, Any]:
+        """The summary, and what it says to whoever watches."""
+        context, store = self.context, self.context.run
+        c = context.config
+        summary = {"plan": self.plan.name, "task": c.task, "model": c.model, "seed": c.seed, "stopped": ended}
+        summary |= {
+            "seconds": round(sum(value for _, value in store.store.series("seconds")), 2),
+            "tokens": int(sum(value for _, value in store.store.series("tokens"))),
+        }
+        after = self.look(context.role("policy")) if self.look else None
+        if self.before is not None and after is not None:
+            summary |= {
+                f"{after.name}_before": self.before.accuracy, f"{after.name}_after": after.accuracy,
+                "eval_problems": after.problems, "ungraded_before": self.before.failed, "ungraded_after": after.failed,
+            }  # fmt: skip
+            store.write_held_out(self.before, after)
+        summary |= context.notes
         store.write_summary(summary)
+        if self.loop is not None and after is not None:
+            self.loop.tell("on_end", self.before, after, summary)
         return summary
 
 
-def _single(config: Config, plan: str) -> None:
-    """Settings that only a single method reads."""
-    for key in ("question", "answer", "chosen", "rejected", "stream", "system"):
-        if getattr(config, key):
-            task = f'; write it into the task: --task "my.jsonl({key}={getattr(config, key)!r})"'
-            raise UserError(f"--{key} is for a single method, and {plan} is a plan{'' if key == 'system' else task}")
-
-
-def _do(part: Phase | Do | Copy, context: Context, callbacks: tuple[Any, ...], pause: Pause) -> None:
-    """One part of a plan, unless it was finished before a restart."""
-    if isinstance(part, Copy):  # also after a restart: by then the role has the weights it had here
-        context.roles[part.to] = context.role(part.role).clone()
-        return
-    store, name = context.run, part.name
-    context.phase = name
-    if isinstance(part, Do):
-        if not store.finished(name):
-            part.work(context)
-            store.write_notes(context.notes)
-            store.finish(name)
-        return
-    if part.role not in context.roles:
-        if part.make is None:
-            raise UserError(f"phase {name!r} trains the role {part.role!r}, but does not say how to make it")
-        context.roles[part.role] = part.make(context)
-    policy = context.roles[part.role]
-    if store.finished(name):
-        store.load_weights(name, policy)
-        return
-    loop = _phase_loop(part, policy, context, callbacks)
-    loop.pause = pause
-    loop.tell("on_phase")
-    train(loop)
-    policy.critic = None
-    if part.after:
-        part.after(context)
-        store.write_notes(context.notes)
-    loop.finish()
-    torch.set_grad_enabled(True)
+def look(plan: Plan, context: Context) -> Callable[[Policy], Score] | None:
+    """How the policy is measured: on the held-out problems of the task, as a method is; on those of the last phase that trains it where
+    the plan has its own. None where no phase trains it, or nothing can score an answer yet."""
+    phases = [phase for phase in plan.phases() if phase.role == "policy"]
+    if not phases or context.config.eval_problems == 0:
+        return None
+    config, last = context.config, phases[-1]
+    asks = plan.uses or ()
+    if "task" not in asks or last.method.rollout.card.data == "pairs":
+        env = last.env(context)
+    else:
+        env = context.given["env"] if "env" in context.given else asked_environment(config)
+    if "scorer" in context.given:
+        scorer = context.given["scorer"]
+    elif "reward" in asks and config.reward:
+        scorer = build_scorer(config.reward, env, config.reward_timeout, config.device)
+    elif env.graded or env.opens or last.method.rollout.card.data == "pairs":
+        scorer = Prescored()
+    else:
+        return None
+    return lambda policy: measure(policy, config, last.method, env, scorer)
 
 
 def _phase_loop(part: Phase, policy: Policy, context: Context, callbacks: tuple[Any, ...]) -> Loop:

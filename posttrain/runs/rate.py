@@ -1,8 +1,8 @@
 """Is the learning rate far off? Told early in a run, from what its first updates did.
 
 Too small: the mean over tokens of |log pi_after - log pi_before|, both by the trainer's forward pass, on answers that the update learned
-from. On the embedded model a rate that learns moves it by 3e-3 to 8e-3 nats, one of a hundredth by 2e-5 to 3e-5. Weights in half precision
-are not looked at: their rounding alone moves 0.02 nats, at any rate.
+from. On the embedded model a rate that learns moves it by 3e-3 to 8e-3 nats, one of a hundredth by 2e-5 to 3e-5. The rounding of weights in
+half precision alone moves 0.02 nats, at any rate: there the rate is compared with the one suggested for the model.
 Too large: soon after the warm-up answers are more random and earn less than at the start (rates that broke SmolLM2 and the embedded model did
 both within a few steps; benchmarks/sweeps/learning_rate.json).
 """
@@ -15,12 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from posttrain.core.protocols import Policy
 from posttrain.core.types import Group, Origin, Rollout
 
 METRIC = "policy_shift"
 LOW = 1e-4  # nats a token
 _LOOKS = (2, 4, 6)  # steps after the warm-up at which an update is looked at
 _ROWS, _TOKENS = 16, 4096  # that one look reads at most
+_FAR = 30.0  # a rate that many times below the suggested one is told, where the update cannot be seen
 _FIRST, _SOON = 3, 10  # the first steps, and the step after the warm-up when they are compared with the last ones
 _RANDOM, _POOR = 1.25, 0.7  # more than so many times as random, and less than this share of the reward
 
@@ -32,11 +34,14 @@ class RateProbe:
         self.told: set[str] = set()
         self.rows: list[Rollout] = []
         self.before: Tensor | None = None
+        self.unseen = False  # a look is due, at weights in half precision
         self.seen: list[tuple[float, float]] = []  # reward and -log p of each step since the start
 
     def on_rollouts(self, loop: Any, step: int, groups: list[Group]) -> None:
         """The log-probabilities of some answers, before they are learned from."""
-        due = step - int(loop.config.warmup) in _LOOKS and not loop.method.scores and exact(loop.policy)
+        due = step - int(loop.config.warmup) in _LOOKS and not loop.method.scores
+        self.unseen = due and not exact(loop.policy)
+        due = due and not self.unseen
         own = [r for g in groups for r in g.rollouts if loop.shared or r.role == loop.learner.goal.rows]
         self.rows = few(own) if due else []
         self.before = logps(loop.policy, self.rows) if self.rows else None
@@ -48,6 +53,8 @@ class RateProbe:
         if before is not None and metrics.get("grad_norm"):
             metrics[METRIC] = moved = float((logps(loop.policy, self.rows) - before).abs().mean())
             line = too_small(moved, lr)
+        elif self.unseen:
+            line = far_below(lr, suggested_lr(loop.policy))
         if len(self.seen) == step:  # from the first step on: not after a restart in between
             self.seen.append((metrics.get("reward", 0.0), metrics.get("nll", 0.0)))
         if step == int(loop.config.warmup) + _SOON and len(self.seen) > step:
@@ -99,6 +106,15 @@ def too_small(moved: float, lr: float) -> str:
     )
 
 
+def far_below(lr: float, suggested: float) -> str:
+    if lr * _FAR >= suggested:
+        return ""
+    return (
+        f"the learning rate {lr:.1e} looks far too small: {suggested:.0e} is what measurements suggest for a model of this size; "
+        "try it without --lr"
+    )
+
+
 def too_large(seen: list[tuple[float, float]], lr: float) -> str:
     """The mean of the last steps against that of the first."""
     (r0, h0), (r1, h1) = (
@@ -111,3 +127,18 @@ def too_large(seen: list[tuple[float, float]], lr: float) -> str:
         f"the learning rate {lr:.1e} looks far too large: the reward fell from {r0:.2g} to {r1:.2g} while answers became more random "
         f"({h0:.2g} to {h1:.2g} nats a token); try --lr {lr / 10:.0e}"
     )
+
+
+def suggested_lr(policy: Policy) -> float:
+    """A learning rate that suits the size: 2e-4 for the embedded model, 5e-5 at 135 M, 8e-6 at 1.5 B, 3e-6 at 7 B parameters.
+
+    Up to 135 M as measured over three tasks each (benchmarks/sweeps/learning_rate.json); above, where nothing was measured here, it
+    falls with millions^(-3/4) towards the 1e-6 to 5e-6 of published recipes. Adapters of rank 16 measured best at 12 times the rate.
+    """
+    millions = max(1.0, sum(p.numel() for p in policy.parameters()) / 1e6)
+    small = 3e-4 / min(millions, 2.0) ** 0.75
+    base: float = small * (min(millions, 135.0) / 2) ** -0.3 if millions > 2 else small
+    base *= (max(millions, 135.0) / 135) ** -0.75
+    if any(n.endswith("lora_a") for n, _ in policy.named_parameters()):
+        base *= 10  # adapters start at no difference and have few directions to move in
+    return base

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from posttrain.core.answers import demonstration
+from collections.abc import Iterable
+
+from posttrain.core.answers import imitable
 from posttrain.core.config import Config
+from posttrain.core.critic import OLD, VALUES, unused
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
 from posttrain.core.protocols import Environment, Policy
+from posttrain.core.types import Prompt
+from posttrain.environments.data import DataEnvironment
 
 # what `assemble` puts into every batch, or into those whose rollouts say so
 ASSEMBLED = {
     "mask_BT", "logp_BT", "old_logp_BT", "reward_BT", "group_B", "version_B", "token_BT", "length_B", "written_B",
     "answer_B", "node_BS", "state_BT", "task_B", "turn_BT",
 }  # fmt: skip
-MADE = {"adv_BT", "old_value_BT", "thought_BT"}  # by the advantage, by the learner
-LANGUAGE = {"logp_BT", "entropy_BT", "value_BT", "score_B"}  # what a language model's forward pass gives
+MADE = {"adv_BT", *OLD, "thought_BT"}  # by the advantage, by the learner
+LANGUAGE = {"logp_BT", "entropy_BT", *VALUES, "score_B"}  # what a language model's forward pass gives
 PAIRED = ("chosen_P", "rejected_P")
 
 
@@ -23,21 +28,28 @@ def refuse(config: Config, method: Method, policy: Policy | None = None) -> None
     pairs(method)
     streams(method, set(policy.provides) if policy is not None else LANGUAGE)
     groups(config, method)
+    unused(config, method.reads, method.name)
+    method.critic.asked(config)
 
 
 def suits(method: Method, env: Environment) -> None:
     """A method that learns from written answers needs an environment whose prompts carry them."""
-    first = env.prompt(0, "train")
+    first = next((p for p in _some(env) if imitable(p)), None) or env.prompt(0, "train")
     if method.rollout.card.data == "pairs" and not {"chosen", "rejected"} <= set(first.info):
         raise UserError(
             f"{method.name} learns from preference pairs, and the prompts of {env.name} carry none; give rows with prompt, chosen "
             "and rejected: task=[{...}], or --task pairs.jsonl"
         )
-    if method.rollout.card.data == "demonstrations" and "imitated" not in first.info and demonstration(first) is None:
+    if method.rollout.card.data == "demonstrations" and not imitable(first):
         raise UserError(
             f"{method.name} learns from written answers, and the first prompt of {env.name} has none; give rows with an answer, or "
             "conversations that end with the assistant"
         )
+
+
+def _some(env: Environment) -> Iterable[Prompt]:
+    """The training prompts of rows: those without an answer are left out later where others have one."""
+    return env.splits.get("train", ()) if isinstance(env, DataEnvironment) else ()
 
 
 def pairs(method: Method) -> None:

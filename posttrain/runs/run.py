@@ -21,7 +21,7 @@ from posttrain.core.machine import free_memory
 from posttrain.core.protocols import Policy
 from posttrain.core.types import Group
 from posttrain.runs.background import Background
-from posttrain.runs.best import Best, keep_best
+from posttrain.runs.best import BEST, Best, keep_best
 from posttrain.runs.checkpoint import Checkpoint, detach, disk_errors, newest, prune, sweep, write, write_atomic
 from posttrain.runs.learner_tables import learner_tables, load_learners
 from posttrain.runs.lock import hold, release
@@ -81,7 +81,7 @@ class Run:
         else:
             write_atomic(path, json.dumps(self.config, indent=2) + "\n")
         self.checkpoints.mkdir(exist_ok=True)
-        sweep(self.checkpoints)
+        sweep(self.checkpoints, self.folder / BEST)
         if old is not None and old != self.config:
             reopen(self.folder)  # it is continued: first it is no longer at its end, then it is longer
             write_atomic(path, json.dumps(self.config, indent=2) + "\n")
@@ -206,16 +206,19 @@ class Run:
         self.writer.wait()
         self.store.finish(check_name(phase))
 
-    def load_weights(self, phase: str, policy: Policy) -> None:
-        """The weights a phase ended with, into a policy; a critic that has been dropped since is left out."""
+    def load_weights(self, phase: str, policy: Policy) -> bool:
+        """The weights a phase ended with, into a policy; False, and nothing is loaded, where only earlier ones are intact."""
         self.writer.wait()
         ck = newest(self.checkpoints, phase)
         if ck is None:
             raise UserError(f"{self.label} has no checkpoint of phase {phase!r}; start over with --fresh")
+        if any(step > ck.step for step, _ in self.store.series("tokens", phase)[-1:]):
+            return False
         self.put(ck, policy)
+        return True
 
     def put(self, ck: Checkpoint, policy: Policy) -> None:
-        """The weights of a checkpoint into a policy; in float32 where it is of float32 and the run kept them so."""
+        """The weights of a checkpoint into a policy (a critic it has dropped since left out); in float32 where the run kept them."""
         weights = ck.tables["weights"]
         if next(policy.parameters()).dtype == torch.float32:
             weights = weights | {k: x for k, x in ck.tables.get("masters", {}).items() if k in weights}
@@ -287,7 +290,8 @@ class Run:
             )
 
     def _any_checkpoint(self) -> bool:
-        return self.checkpoints.exists() and any(self.checkpoints.iterdir())
+        """A complete one: what a kill left half written or half removed is none."""
+        return any(not path.name.startswith(".") for path in self.checkpoints.glob("*-*"))
 
 
 def _fingerprint(settings: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.core.config import Config
+from posttrain.core.critic import SHARED
 from posttrain.core.errors import UserError
 from posttrain.core.loop import Loop
 from posttrain.core.pause import Pause
@@ -54,7 +55,8 @@ class Start:
 
     def identity(self, config: Config, runs: str | Path, model: bool = True) -> dict[str, Any]:
         """As settings: the content of files and of other runs, so that a change of them is noticed; model: it is named."""
-        out: dict[str, Any] = {"inputs": inputs(config.reward, self.use)}
+        critic = "" if config.critic in ("", SHARED) else config.critic
+        out: dict[str, Any] = {"inputs": inputs(config.reward, self.use) | inputs(critic)}
         which = find_trained(config.model, runs) if model else None
         if which is not None:
             if which.folder.resolve() == (Path(runs) / config.name).resolve():

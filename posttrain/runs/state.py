@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.core.pause import Paused
+from posttrain.runs.checkpoint import disk_errors
 
 _FILE = "state.json"
 _BLOCK = 1024  # bytes
@@ -20,6 +21,9 @@ _FILES = (
     "run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "notes.json", "summary.json", "held_out.json", "machine.json", _FILE, "config.toml",
     "config.json",
 )  # fmt: skip
+_KINDS: dict[str, Any] = {
+    "state": str, "why": str, "phase": str, "score": str, "step": int, "started": int | float, "seconds": int | float, "before": int | float,
+}  # fmt: skip
 
 
 class State:
@@ -57,12 +61,12 @@ class State:
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """What state.json says; empty where there is none, or it is damaged."""
+    """What state.json says; empty where there is none, or it is damaged. A value of another kind is left out."""
     try:
         found = json.loads((folder / _FILE).read_text())
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return {k: v for k, v in found.items() if isinstance(v, _KINDS.get(k, object))} if isinstance(found, dict) else {}
 
 
 def reopen(folder: Path) -> None:
@@ -74,12 +78,14 @@ def reopen(folder: Path) -> None:
 
 
 def wipe(folder: Path) -> None:
-    """Delete what a run has written, and nothing else; a folder that is a link stays, and what is in it goes."""
-    for name in _FOLDERS:
-        for path in (folder / name).iterdir() if (folder / name).is_dir() else ():
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
-    for name in _FILES:  # the settings last: a kill on the way leaves a run that says what it was
-        (folder / name).unlink(missing_ok=True)
+    """Delete what a run has written, and nothing else; a folder that is a link stays, and what is in it goes. What cannot be deleted
+    is an error: a checkpoint that stays would be gone on with."""
+    with disk_errors(folder, 0):
+        for name in _FOLDERS:
+            for path in (folder / name).iterdir() if (folder / name).is_dir() else ():
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+        for name in _FILES:  # the settings last: a kill on the way leaves a run that says what it was
+            (folder / name).unlink(missing_ok=True)

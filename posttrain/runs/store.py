@@ -6,8 +6,10 @@ writing: a step only copies what could change (`rows.frozen`), and `sync` waits 
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -80,7 +82,7 @@ class Store(Reader):
 
     def sync(self) -> None:
         """All rows so far are on the disk: a checkpoint must not outlive the rows that led to it. Any thread may call it."""
-        self._do(lambda db: void(db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()), transaction=False)
+        self._do(partial(_flush, path=self.path), transaction=False)
 
     def close(self) -> None:
         """Write what is on its way, then close."""
@@ -194,6 +196,13 @@ def _connect(path: Path) -> sqlite3.Connection:
     db.execute("PRAGMA journal_mode=WAL")
     db.execute("PRAGMA synchronous=NORMAL")
     return db
+
+
+def _flush(db: sqlite3.Connection, path: Path) -> None:
+    """Into the database as far as its readers allow; what they hold up is flushed where it lies, in the log beside it."""
+    db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+    with suppress(FileNotFoundError), open(f"{path}-wal", "rb") as log:
+        getattr(os, "fdatasync", os.fsync)(log.fileno())
 
 
 def _event(db: sqlite3.Connection, phase: str, step: int, kind: str, message: str) -> None:

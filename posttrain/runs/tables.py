@@ -130,14 +130,14 @@ class HostCopy:
             self._making.join()
             self._making = None
         out: Tables = {}
-        wait = False
+        used: set[torch.device] = set()  # GPUs whose copies are on their way
         for t, table in tables.items():
             out[t] = {}
             for name, x in table.items():
-                wait |= x.is_cuda
+                used |= {x.device} if x.is_cuda else set()
                 out[t][name] = self._buffer((t, name), x).copy_(x, non_blocking=x.is_cuda)
-        if wait:
-            torch.cuda.synchronize()
+        for device in used:  # not only the current one: --device cuda:1
+            torch.cuda.synchronize(device)
         self.buffers = {key: b for key, b in self.buffers.items() if key[1] in out.get(key[0], {})}
         return out
 

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from posttrain.core import machine
+from posttrain.core.errors import UserError
 from posttrain.core.json_file import read_object
 from posttrain.core.types import Group
 
@@ -32,7 +33,12 @@ def settle(folder: Path, asked: int = 0) -> int:
 
     path = folder / FILE
     known = read_object(path) or {}
-    threads = int(asked or known.get("threads") or choose())
+    kept = known.get("threads", 0)
+    if not isinstance(kept, int) or kept < 0:
+        raise UserError(
+            f"{path} says {kept!r:.40} threads, expected a number; put it right, or start over with --fresh"
+        )
+    threads = asked or kept or choose()
     if known.get("torch", torch.__version__) != torch.__version__:
         _say(
             f"this run began with torch {known['torch']} and goes on with {torch.__version__}: the last bits may differ"

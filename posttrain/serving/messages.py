@@ -35,7 +35,7 @@ def messages(given: Any, limits: Limits) -> tuple[dict[str, Any], ...]:
         told = f"{len(given):,} messages; this model has room for {limits.max_model_len:,} tokens"
         raise ApiError(400, told, "messages", "context_length_exceeded")
     out = [message(m, f"messages[{i}]") for i, m in enumerate(given)]
-    called = {c.get("id"): c["function"]["name"] for m in out for c in m.get("tool_calls", ())}
+    called = {c["id"]: c["function"]["name"] for m in out for c in m.get("tool_calls", ()) if "id" in c}
     for m in out:
         if m.get("tool_call_id") in called:  # some templates write the name of the tool beside its result
             m.setdefault("name", called[m["tool_call_id"]])
@@ -60,9 +60,13 @@ def content(given: Any, where: str) -> str:
     if isinstance(given, str):
         return given
     parts = given if isinstance(given, list) else None
-    if parts is None or not all(isinstance(p, dict) and isinstance(p.get("text"), str) for p in parts):
+    if parts is None or not all(is_text_part(p) for p in parts):
         raise ApiError(400, f"{where}.content must be a string or a list of text parts", f"{where}.content")
     return "".join(p["text"] for p in parts)
+
+
+def is_text_part(given: Any) -> bool:
+    return isinstance(given, dict) and given.get("type", "text") == "text" and isinstance(given.get("text"), str)
 
 
 def earlier_calls(given: Any, where: str) -> list[dict[str, Any]]:

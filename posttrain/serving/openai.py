@@ -180,7 +180,7 @@ def sampling(body: dict[str, Any]) -> Sampling:
             min_p=float_field(body, "min_p", 0.0),
         )
     except UserError as error:
-        raise ApiError(400, str(error), "temperature" if temperature < 0 else "top_p") from None
+        raise ApiError(400, str(error), "temperature" if str(error).startswith("temperature") else "top_p") from None
 
 
 def stops(given: Any) -> tuple[str, ...]:

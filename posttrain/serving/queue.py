@@ -49,6 +49,10 @@ class Queue(threading.Thread):
     def check(self, answers: int) -> None:
         """Raises where a request of so many answers cannot be taken now."""
         with self._changed:
+            waiting = [
+                r for i, r in enumerate(self.inbox) if i == 0 or not r.cancelled
+            ]  # the first may be being admitted
+            self.inbox = deque(waiting)  # no place is kept for clients that have left
             load, ending = self.load, self._closing or self.broken is not None
         if ending:
             raise QueueFull(f"the server is ending ({self.broken or 'it was stopped'})")

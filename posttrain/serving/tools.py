@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from posttrain.serving.detokenize import stable_text
-from posttrain.serving.limits import ApiError
+from posttrain.serving.limits import ApiError, shown
 
+DEFINITIONS = ("$defs", "definitions")  # where a JSON schema keeps schemas that it refers to
 PYTHON_TAG = "<|python_tag|>"  # Llama 3 may write it before a call
 
 
@@ -57,14 +58,32 @@ def forced_call(tools: Sequence[dict[str, Any]], name: str, form: ToolFormat) ->
     """The JSON schema of a call of one of the tools, or of the one named; definitions that theirs refer to come along."""
     choices, definitions = [], dict[str, dict[str, Any]]()
     for function in (t["function"] for t in tools if name in ("", t["function"]["name"])):
+        check_references(function["parameters"], function["name"])
         schema = dict(function["parameters"])
-        for word in ("$defs", "definitions"):
-            for key, value in (schema.pop(word, None) or {}).items():
+        for word in DEFINITIONS:
+            found = schema.pop(word, None) or {}
+            if not isinstance(found, dict):
+                told = f"{word} of the tool {function['name']} is {shown(found)}; expected an object of schemas"
+                raise ApiError(400, told, "tools", "unsupported_schema")
+            for key, value in found.items():
                 if definitions.setdefault(word, {}).setdefault(key, value) != value:
                     raise ApiError(400, f"two tools define {key!r} in different ways; rename one", "tools")
         fields = {"name": {"const": function["name"]}, form.arguments: schema}
         choices.append({"type": "object", "properties": fields, "required": [*fields], "additionalProperties": False})
     return {"anyOf": choices, **definitions}
+
+
+def check_references(schema: Any, name: str) -> None:
+    """A reference to the whole of a tool's parameters, or to a place among its properties, would mean another place in the schema
+    of the call."""
+    known, todo = tuple(f"#/{word}/" for word in DEFINITIONS), [schema]
+    while todo:
+        one = todo.pop()
+        todo += one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+        target = one.get("$ref") if isinstance(one, dict) else None
+        if isinstance(target, str) and target.startswith("#") and not target.startswith(known):
+            told = f"the tool {name} refers to {shown(target)}; put what it refers to under $defs, which is understood"
+            raise ApiError(400, told, "tools", "unsupported_schema")
 
 
 class ToolParser:

@@ -19,6 +19,7 @@ from posttrain.view.figures import count, duration, percent, short
 from posttrain.view.report import graded, next_steps, report
 
 _RECENT = 10  # steps that the time left is estimated from
+_REPORTED = ("seconds", "tokens", "eval_problems", "task")  # figures of a summary that stand elsewhere in the report
 _LINES = 20  # lines that a run prints where there is no terminal
 
 
@@ -126,6 +127,8 @@ class Watch:
         if not self.seen and curve:
             self.console.print("this run had already finished; more --steps go on with it, --fresh starts over")
         report(self.console, before, after, summary, curve, self.curve)
+        if "plan" in summary:  # its notes and what to type next come with `plan_end`
+            return
         if "best" in summary and summary["best"]["step"] <= loop.done:
             told = f"the best held-out {after.name} was after step {summary['best']['step']}: {loop.config.name}@best"
             self.console.print(told, markup=False, soft_wrap=True)
@@ -161,6 +164,8 @@ class Watch:
         if summary.get("stopped"):
             self.console.print(f"the plan ended early: {summary['stopped']}", style="bold")
         for key, value in summary.items():
+            if key in _REPORTED or key.endswith(("_before", "_after")):
+                continue
             if isinstance(value, dict) and value and all(isinstance(x, (int, float)) for x in value.values()):
                 value = ", ".join(f"{k} {short(float(x))}" for k, x in value.items())  # a figure of every phase
             if isinstance(value, (int, float, str)) and key != "stopped":

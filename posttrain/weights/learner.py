@@ -12,6 +12,7 @@ from torch import Tensor
 
 from posttrain.core import rng
 from posttrain.core.batch import Batch, pad
+from posttrain.core.critic import CriticSettings
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method, Objective
 from posttrain.core.protocols import Parallel, Policy
@@ -20,13 +21,12 @@ from posttrain.core.thinking import phases
 from posttrain.core.turn import Turn
 from posttrain.losses.aggregate import Totals
 from posttrain.losses.objective import objective
+from posttrain.weights.critic import clipped, halves, optimiser_of, values_read, with_critic
 from posttrain.weights.masters import Masters
 from posttrain.weights.parallel import Local
 from posttrain.weights.schedules import SCHEDULES
 from posttrain.weights.settings import check_optimiser
 from posttrain.weights.tally import Tally, keep_streams
-
-CRITIC = {"value_BT", "old_value_BT"}  # streams that need a value network
 
 
 @dataclass
@@ -44,10 +44,12 @@ class Learner:
     schedule: str = "linear"  # how it falls: a name of weights/schedules.py
     min_lr: float = 0.0  # where it falls to
     objective: Objective | None = None  # the method's first unless given
+    critic: CriticSettings | None = None  # how its critic learns; the method's own choice unless given
     parallel: Parallel = field(default_factory=Local)
     optimiser: torch.optim.Optimizer = field(init=False)
     reference: Any = field(init=False, default=None)
-    updates: int = 0
+    updates: int = 0  # of the policy; a critic that learns alone at first has more
+    critic_updates: int = 0
     skipped: int = 0
     first_gap: tuple[Turn, int, float] | None = field(
         init=False, default=None
@@ -55,8 +57,10 @@ class Learner:
 
     def __post_init__(self) -> None:
         o = self.goal = self.objective or self.method.objectives[0]
-        if CRITIC & self.reads:
-            self.policy.with_critic()
+        self.how = self.critic or self.method.critic
+        self._values = values_read(self.reads)
+        if self._values:
+            with_critic(self.policy, self.how)
         if any(name.startswith("ref_") for name in self.reads):
             self.reference = o.reference.live()
             self.reference.start(self.policy)
@@ -65,7 +69,13 @@ class Learner:
         own = getattr(self.policy, "parameters_of", None)
         named = own(o.role) if own else self.policy.named_parameters()
         self.masters = Masters((n, p) for n, p in named if p.requires_grad)
-        self.optimiser = part(self.named_parameters())
+        mine: float = self.how.lr if self.how.lr is not None else part.defaults().get("lr", 0.0) * self.how.pace
+        self._own, self._critic = halves(self.named_parameters()) if self._values else (self.named_parameters(), [])
+        if self._critic:
+            self.optimiser, self._of_critic = optimiser_of(part, self.named_parameters(), mine)
+        else:
+            self.optimiser = part(self.named_parameters())
+            self._of_critic = [False] * len(self.optimiser.param_groups)
         self._base_lr = [g["lr"] for g in self.optimiser.param_groups]
         self._first_pass = True
 
@@ -85,14 +95,14 @@ class Learner:
             T = batch.mask_BT.shape[1]
             batch = batch.but(thought_BT=pad([phases(self.policy.decode, row) for row in rows], T))
         ref = sorted(n for n in self.reads if n.startswith("ref_"))
-        old = ["old_value_BT"] if CRITIC & self.reads else []
+        old = [f"old_{name}" for name in self._values]
         if not ref and not old:
             return batch
         found: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in (*ref, *old)}
         for index in self._micro(batch, torch.arange(len(rows))):
             some = [rows[i] for i in index.tolist()]
             given = self.reference.streams(some, [n.removeprefix("ref_") for n in ref]) if ref else {}
-            live = self.policy.forward(some, ("value_BT",)) if old else {}
+            live = self.policy.forward(some, self._values) if old else {}
             for name, x in [(f"ref_{n}", x) for n, x in given.items()] + [(f"old_{n}", x) for n, x in live.items()]:
                 found[name].append((index, x))
         return batch.but(**{name: _scatter(pieces, batch) for name, pieces in found.items()})
@@ -104,7 +114,7 @@ class Learner:
         for epoch in range(self.method.epochs):
             self._first_pass = epoch == 0 and self.objective is None
             for chosen in self._minibatches(batch, step, epoch):
-                seen.append(self._one(rows, batch, chosen, self._rate(step)))
+                seen.append(self._one(rows, batch, chosen, step))
         if self.reference is not None:
             self.reference.after_step(self.policy, step)
         if hasattr(self.policy, "after_update"):  # parts that follow others: target networks
@@ -116,7 +126,7 @@ class Learner:
             out |= {k: seen[0][k] for k in ("logp_gap", "logp_gap_max")}
         return out
 
-    def _one(self, rows: list[Turn], batch: Batch, chosen: Tensor, rate: float) -> dict[str, float]:
+    def _one(self, rows: list[Turn], batch: Batch, chosen: Tensor, step: int) -> dict[str, float]:
         totals = Totals.of(batch.rows(chosen)).summed(self.parallel)
         tally = Tally()
         at: tuple[Turn, int, float] | None = None
@@ -135,26 +145,40 @@ class Learner:
             if self._first_pass:
                 keep_streams([rows[i] for i in index.tolist()], part)
         self.first_gap = self.first_gap or at
-        return self._step(rate) | tally.report()
+        return self._step(step) | tally.report()
 
-    def _step(self, rate: float) -> dict[str, float]:
-        """Clip and step; an update that is not finite is skipped and counted, and the weights stay as they were."""
-        params = [p for _, p in self.named_parameters() if p.grad is not None]
-        norm = float(torch.nn.utils.clip_grad_norm_(params, self.max_norm)) if params else 0.0
-        seen = {"lr": self._base_lr[0] * rate}
-        if not math.isfinite(norm):
+    def _step(self, step: int) -> dict[str, float]:
+        """Clip and step; an update that is not finite is skipped and counted, and the weights stay as they were.
+
+        The critic has a norm of its own. While it learns alone the policy's gradients are measured and dropped.
+        """
+        norm = clipped(self._own, self.max_norm)
+        critic_norm = clipped(self._critic, self.how.max_norm or self.max_norm)
+        rates = [self._rate(step, self.updates), self._rate(step, self.critic_updates)]
+        alone = bool(self._critic) and step < self.how.warmup
+        for group, lr, other in zip(self.optimiser.param_groups, self._base_lr, self._of_critic, strict=True):
+            group["lr"] = lr * rates[other]
+        seen = self._rates(alone) | ({"critic_grad_norm": critic_norm} if self._critic else {})
+        if not math.isfinite(norm) or not math.isfinite(critic_norm):
             self.skipped += 1
-            return {"grad_norm": math.nan} | seen
-        for group, lr in zip(self.optimiser.param_groups, self._base_lr, strict=True):
-            group["lr"] = lr * rate
+            return seen | {"grad_norm": math.nan}
+        for _, p in self._own if alone else ():
+            p.grad = None
         self.optimiser.step()
         self.masters.publish()
-        self.updates += 1
+        self.updates += not alone
+        self.critic_updates += 1
         return {"grad_norm": norm} | seen
 
-    def _rate(self, step: int) -> float:
+    def _rates(self, alone: bool) -> dict[str, float]:
+        """The learning rates in force."""
+        both = {kind: g["lr"] for g, kind in zip(self.optimiser.param_groups, self._of_critic, strict=True)}
+        out = {"lr": 0.0 if alone else both.get(False, both.get(True, 0.0))}
+        return out | ({"critic_lr": both[True]} if True in both else {})
+
+    def _rate(self, step: int, updates: int) -> float:
         """The share of the learning rate in force: a rise over the first updates, a fall over the steps if asked."""
-        rise = min(1.0, (self.updates + 1) / self.warmup) if self.warmup else 1.0
+        rise = min(1.0, (updates + 1) / self.warmup) if self.warmup else 1.0
         return rise * (SCHEDULES[self.schedule](step / self.decay_over, self._floor) if self.decay_over else 1.0)
 
     @property
@@ -212,12 +236,13 @@ class Learner:
         return out
 
     def state(self) -> dict[str, Any]:
-        return {"updates": self.updates, "skipped": self.skipped}
+        return {"updates": self.updates, "skipped": self.skipped, "critic_updates": self.critic_updates}
 
     def load(self, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any]) -> None:
         if "weights" in tensors:  # learners of one policy save its weights once
             missing, unexpected = self.policy.load_state_dict(tensors["weights"], strict=False)
-            if unexpected or any(m.split(".")[-2:] != ["lm_head", "weight"] for m in missing):
+            saved = _unshared(self.policy.state_dict())
+            if unexpected or any(m in saved and m.split(".")[-2:] != ["lm_head", "weight"] for m in missing):
                 raise UserError(
                     f"the checkpoint is of another model: missing {missing[:3]}, unexpected {unexpected[:3]}"
                 )
@@ -232,6 +257,7 @@ class Learner:
         if self.reference is not None:
             self.reference.load(tensors["reference"])
         self.updates, self.skipped = state["updates"], state["skipped"]
+        self.critic_updates = state.get("critic_updates", self.updates)
 
 
 def _mean(xs: list[float]) -> float:
@@ -242,7 +268,7 @@ def _mean(xs: list[float]) -> float:
 def _scatter(pieces: list[tuple[Tensor, Tensor]], batch: Batch) -> Tensor | None:
     if not pieces:
         return None
-    out = torch.zeros_like(batch.mask_BT)
+    out = torch.zeros(*batch.mask_BT.shape, *pieces[0][1].shape[2:])
     for index, x in pieces:
         out[index, : x.shape[1]] = x.to(out.dtype).cpu()
     return out

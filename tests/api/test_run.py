@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ def run(tmp_path: Path, **given: Any) -> dict[str, Any]:
         "model": tiny_run.policy(), "steps": 1, "prompts": 2, "eval_problems": 2, "num_generations": 2,
         "sampling": {"max_tokens": 4}, "runs": tmp_path,
     }  # fmt: skip
-    return pt.run(**(plain | given))
+    return pt.run(**{k: v for k, v in (plain | given).items() if v is not None})
 
 
 def f(prompt: pt.Prompt, text: str) -> float:
@@ -134,9 +135,31 @@ def test_a_stage_of_the_method_is_no_setting(tmp_path: Path) -> None:
         run(tmp_path, env=tiny_run.Count(), advantage="turns")
 
 
-def test_a_plan_takes_no_objects(tmp_path: Path) -> None:
-    with pytest.raises(pt.UserError, match=r"is a plan.*: reward"):
-        run(tmp_path, model="pocket", reward=f, method="rlhf-workflow")
+def test_a_plan_takes_objects_as_a_method_does(tmp_path: Path) -> None:
+    """Rows, a reward and a policy from Python: they are what is learned from, paid and trained, and it is measured on held-out rows."""
+    asked: list[str] = []
+    seen: list[str] = []
+
+    def counted(prompt: Any, text: str) -> float:
+        asked.append(prompt.answer)
+        return float(len(text))
+
+    class Watch:
+        def on_begin(self, loop: Any, before: Any) -> None:
+            seen.append(f"begin {before.problems}")
+
+        def on_eval(self, loop: Any, step: int, found: Any) -> None:
+            seen.append(f"eval {loop.phase}")
+
+        def on_end(self, loop: Any, before: Any, after: Any, summary: Any) -> None:
+            seen.append(f"end {summary['accuracy_after'] == after.accuracy}")
+
+    summary = run(
+        tmp_path, task=ROWS, reward=counted, method="rlmt(steps=1)", name="p", eval_every=1, steps=None, callbacks=(Watch(),)
+    )  # fmt: skip
+    assert asked and set(asked) <= {row["answer"] for row in ROWS}
+    assert seen == ["begin 2", "eval rlmt", "end True"] and summary["eval_problems"] == 2
+    assert len(json.loads((tmp_path / "p" / "held_out.json").read_text())["after"]) == 2
 
 
 # ---- what a language model can read

@@ -77,3 +77,11 @@ def test_a_run_says_what_it_understood_and_takes_the_columns_as_options(sums: st
     assert said.code == 2 and 'system was "Be brief.", is now ""' in said.err
     said = call("run", "grpo", *SMALL, "--runs", str(tmp_path), "--task", "arithmetic", "--question", "ask")
     assert said.code == 2 and "the task arithmetic has no option 'question'" in said.err
+
+
+def test_a_stream_does_not_call_rows_duplicates_that_follow_a_held_out_one(tmp_path: Path) -> None:
+    rows = [{"question": f"What is {i}+1?", "answer": i} for i in range(60)]
+    found = json.loads(call("data", write(tmp_path / "s.jsonl", rows), "--stream", "--json").out)
+    assert found["duplicates"]["train"] == 0 and found["rows"] == {"train": 54, "test": 6}
+    twice = json.loads(call("data", write(tmp_path / "t.jsonl", rows[:30] * 2), "--stream", "--json").out)
+    assert twice["duplicates"]["train"] > 10

@@ -100,3 +100,19 @@ def test_answers_that_did_not_come_are_asked_for_again(questions: Path, tmp_path
 def test_mistakes(questions: Path, tmp_path: Path, argv: list[str], sentence: str) -> None:
     said = call("generate", "--task", str(questions), "--out", str(tmp_path / "x.jsonl"), *argv)
     assert said.code == 2 and sentence in said.err
+
+
+def test_line_separators_long_prompts_and_other_prompts(tmp_path: Path) -> None:
+    file, out = tmp_path / "q.jsonl", tmp_path / "a.jsonl"
+    some = [{"question": f"What is\u2028{i}\x85+1?", "answer": "1"} for i in range(3)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in [*some, {"question": "a b " * 900, "answer": "1"}]))
+    argv = ("generate", "--task", str(file), "--out", str(out), "--max-tokens", "4")
+    said = call(*argv)
+    assert said.code == 0 and "left out: 1 rows whose prompt has more than 1,020 tokens" in said.out, said.err
+    told = [json.loads(line) for line in out.read_text().split("\n")[:-1]]
+    assert {r["prompt"][0]["content"] for r in told} == {r["question"] for r in some}
+    said = call(*argv, "--system", "Be brief.")
+    assert said.code == 2 and 'system was not set, is now "Be brief."' in said.err
+    file.write_text(json.dumps({"question": "Another?", "answer": "2"}) + "\n")
+    said = call(*argv)
+    assert said.code == 2 and "contents." in said.err and "was made with other settings" in said.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from posttrain.policies.load import POCKET
 from posttrain.rewards.runtime.score import RewardSum
 from posttrain.rewards.scorers.learned import LearnedReward
 from posttrain.rewards.scorers.spec import build_scorer
+from posttrain.runs.best import Best, keep_best
+from posttrain.runs.inputs import inputs
 from posttrain.runs.run import Run
 from posttrain.runs.saved import load_reward_model
 from tests.cli.conftest import Said, call
@@ -104,6 +107,27 @@ def test_a_run_in_a_sum(trained: Path, folder: Path) -> None:
         assert reward == pytest.approx(rule + 0.5 * model.texts([prompt], [text])[0][0], abs=1e-5)
 
 
+def test_the_best_checkpoint_of_a_run(trained: Path, folder: Path) -> None:
+    """`@best` is those weights, alone and in a sum, and a part of the run's identity; a sentence where none was kept."""
+    kept = folder / "kept-rm"
+    shutil.copytree(trained, kept)
+    none = grpo(f"{kept}@best", folder, "no-best")
+    assert none.code == 2 and "no held-out score was measured between its steps" in none.err, none.err
+    weights = {k: x.clone() for k, x in load_reward_model(trained).state_dict().items()}
+    weights |= {k: x * 0 + 7 * k.endswith("bias") for k, x in weights.items() if k.startswith("score.")}
+    keep_best(kept, "train", Best(0, 2.0), lambda: {"weights": weights}, "")
+    prompts, texts = [school("arithmetic").prompt(i) for i in range(2)], ["4", "a longer answer"]
+    assert LearnedReward(f"{kept}@best").texts(prompts, texts)[0] == pytest.approx([7.0, 7.0])
+    assert LearnedReward(str(kept)).texts(prompts, texts)[0] != pytest.approx([7.0, 7.0])
+    both = build_scorer(f"0*format + 0.5*{kept}@best", None)
+    assert both.texts(prompts, texts)[0] == pytest.approx([3.5, 3.5])
+    assert inputs(f"format + 0.5*{kept}@best")[f"{kept}@best"].startswith("train-000000 ")
+    assert "checkpoint of" in grpo(f"{kept}@worst", folder, "no-worst").err
+    pairs = ["--task", str(folder / "mine.jsonl"), "--split", "all", "--json"]
+    seen = json.loads(call("eval", "--model", f"{kept}@best", *pairs).out)
+    assert seen["margin"] == pytest.approx(0.0)  # every answer is worth the same to it
+
+
 def test_a_hugging_face_classifier(classifier: Path, folder: Path) -> None:
     """The rewards are the logit that transformers gives to the whole dialogue in the model's own template."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -190,7 +214,6 @@ def test_mistakes_are_told_in_a_sentence(
 
 
 def test_a_run_that_has_not_ended_is_refused(trained: Path, folder: Path) -> None:
-    import shutil
     import sqlite3
 
     half = folder / "half"
@@ -222,3 +245,21 @@ def test_odd_folders_are_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "run.sqlite").write_text("")
     with pytest.raises(UserError, match=r"its run.sqlite is not that of a run"):
         LearnedReward(str(tmp_path))
+
+
+def test_a_run_is_evaluated_on_its_own_pairs_with_its_own_columns_and_system_message(tmp_path: Path) -> None:
+    rows = [{"ask": f"What is {i}+1?", "good": str(i + 1), "bad": f"{i}, no", "kind": "ab"[i % 2]} for i in range(20)]
+    file, saved = tmp_path / "mine.jsonl", tmp_path / "saved.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    columns = ["--question", "ask", "--chosen", "good", "--rejected", "bad"]
+    small = ["--steps", "1", "--prompts", "2", "--eval-problems", "2", "--runs", str(tmp_path)]
+    for method in ("dpo", "reward-model"):
+        said = call("run", method, "--task", str(file), *columns, *small, "--system", "Be brief.", "--name", method)
+        assert said.code == 0, said.err
+        said = call("eval", "--model", method, "--runs", str(tmp_path), "--by", "kind", "--save", str(saved), "--json")
+        assert said.code == 0, said.err
+        told = [json.loads(line) for line in saved.read_text().splitlines()]
+        assert json.loads(said.out)["pairs"] == len(told) < 10  # those that were held out
+        assert all(r["prompt"][0] == {"role": "system", "content": "Be brief."} for r in told)
+    said = call("eval", "--task", str(file), *columns, "--json")
+    assert said.code == 0 and json.loads(said.out)["pairs"] == 20, said.err

@@ -73,6 +73,7 @@ def test_other_parts_make_another_method_and_another_name(runs: Path) -> None:
         (["--plan.x", "3"], "grpo is a method, and --plan.x is for plans"),
         (["--model", "pockett"], "no model named 'pockett'"),
         (["--device", "cudaa"], "torch cannot use the device 'cudaa'"),
+        (["--device", "meta"], "torch cannot use the device 'meta'"),
         (["--dtype", "floaty"], "dtype is 'floaty'"),
         (["--layout", "sharde"], "layout is 'sharde'"),
         (["--level", "9"], "expected 1 to 6"),

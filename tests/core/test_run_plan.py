@@ -170,7 +170,7 @@ def test_a_restart_does_nothing_twice_and_ends_the_same(
     from posttrain.runs.run import Run
 
     settings = tiny_run.config(name="p", save_every=1)
-    recipe.run_plan(whole([]), settings, tmp_path / "whole")
+    want = recipe.run_plan(whole([]), settings, tmp_path / "whole")
     finish = Run.finish
 
     def cut(self: Run, phase: str) -> None:
@@ -187,7 +187,7 @@ def test_a_restart_does_nothing_twice_and_ends_the_same(
     summary = recipe.run_plan(whole(done), settings, tmp_path / "cut")
     twice = {at} & {"look", "rl.1"}  # its report is written again, word for word
     assert done[len(before) :] == [d for d in ("sft", "look", "rl.1", "rl.2") if d not in before or d in twice]
-    assert summary == Run.open(tmp_path / "whole" / "p").read_summary()
+    assert summary | {"seconds": want["seconds"]} == want
     for phase in ("rm", "ppo.2", "rl.2"):
         a, b = weights(tmp_path / "whole" / "p", phase), weights(tmp_path / "cut" / "p", phase)
         assert a.keys() == b.keys()

@@ -144,6 +144,9 @@ def test_guess_reward():
     assert of("1", "-2.5", "1,000") == "numeric"
     assert of(r"\frac{1}{2}", r"\sqrt{2}", "3") == "math"
     assert of("Paris", "7") == "exact_match"
+    assert of(*["7"] * 6, *[r"\frac{1}{2}"] * 3, "x + 1") == "math"  # as in MATH: most are plain numbers
+    assert of(*["Paris"] * 6, *[r"\frac{1}{2}"] * 3, "7") == "exact_match"
+    assert of(*["7"] * 59, "a\\b") == "exact_match"  # a stray backslash is no LaTeX
     assert of("Boeing747") == "exact_match"
 
 

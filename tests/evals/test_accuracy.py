@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from claims.worlds.tabular import TabularPolicy
+from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt, Rollout
 from posttrain.environments.data import data
 from posttrain.environments.questions import Layout
-from posttrain.evals.accuracy import accuracy, answers, graded, mean_reward, score_of
+from posttrain.evals.accuracy import accuracy, answers, asked_for, graded, mean_reward, score_of
 from posttrain.rewards.scorers.spec import task_scorer
 from posttrain.runs.in_memory import FunctionScorer, numbered, row
 
@@ -85,3 +86,14 @@ def test_a_file_grades_where_it_has_gold_answers_or_a_reward_of_its_own() -> Non
     )
     assert data(gold).graded and not data(bare).graded
     assert data(bare, layout=Layout(reward="format")).graded
+
+
+def test_all_rows_where_one_split_has_none() -> None:
+    rows = [{"question": f"q{i}", "answer": "1"} for i in range(3)]
+    assert len(asked_for(data({"test": rows}), 10, "all")) == 3
+    assert len(asked_for(data(rows[:1]), 10, "all")) == 1
+    both = data({"train": rows[:2], "test": rows[2:]})
+    assert asked_for(both, 1, "all")[0].last == "q2" and len(asked_for(both, 10, "all")) == 3
+    assert len(asked_for(both, 2, "all")) == 2 and len(asked_for(both, 10, "test")) == 1
+    with pytest.raises(UserError, match="no test questions"):
+        asked_for(data(rows[:1]), 10, "test")

@@ -12,7 +12,7 @@ from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.evals.accuracy import score_of
 from posttrain.evals.figures import by_column, check_column, figures, predictions
 from posttrain.evals.intervals import wilson
-from posttrain.evals.pair_figures import margins_of, pair_figures
+from posttrain.evals.pair_figures import answers_of, margins_of, pair_figures
 
 
 def group(name: str, *graded: tuple[str, float], **info: object) -> Group:
@@ -94,3 +94,24 @@ def test_pairs() -> None:
     assert told["calibration_error"] == pytest.approx((0.0 + 0.731059 + (1 - 0.880797)) / 3, abs=1e-5)
     assert [(r["value"], r["pairs"], r["accuracy"]) for r in told["rows"]] == [("x", 1, 1.0), ("y", 2, 0.25)]
     assert "calibration" not in pair_figures(pairs, margins, scored=False)
+
+
+def test_a_column_of_the_data_never_hides_what_was_answered() -> None:
+    """--by a column that has the name of a field of the saved rows."""
+    some = [group("a", ("said", 1.0), ("2", 0.0), stop="mine", kind="x")]
+    for by in ("answer", "stop", "reward"):
+        told = predictions(some, by)
+        assert [(r["stop"], r["answer"], r["reward"]) for r in told] == [
+            ("stop", "said", 1.0),
+            ("stop", "2", 0.0),
+        ]
+    assert predictions(some, "kind")[0]["kind"] == "x"
+    pair = Prompt("p", (), None, {"chosen": "c", "rejected": "r", "id": "mine"})
+    assert answers_of(pair, 1.0, "id")["id"] == "p" and answers_of(pair, 1.0, "chosen")["chosen"] == "c"
+
+
+def test_votes_of_an_evaluation_are_the_graders() -> None:
+    some = [group("a", ("It is 2.", 1.0), ("2", 1.0), ("3", 0.0))]
+    score = score_of([g.rollouts for g in some], "accuracy")
+    assert figures(some, score, grader="numeric")["maj_at_k"]["3"]["mean"] == 1.0
+    assert figures(some, score)["maj_at_k"]["3"]["mean"] == pytest.approx(2 / 3)  # three texts, one vote each

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from posttrain.core.errors import UserError
+from posttrain.core.types import Prompt
 from posttrain.evals.majority import maj_at_k, majority, vote_of
 
 
@@ -36,3 +37,12 @@ def test_many_subsets_are_drawn_by_identity() -> None:
     votes, right = ["a"] * 10 + ["b"] * 10, [True] * 10 + [False] * 10
     found = maj_at_k(votes, right, 9, "p1")
     assert found == maj_at_k(votes, right, 9, "p1") and 0.3 < found < 0.7 and found != maj_at_k(votes, right, 9, "p2")
+
+
+def test_votes_are_read_as_the_grader_reads() -> None:
+    said = ["It is 7.", "3+4 = 7", "7.0"]
+    assert len({vote_of(t, grader="numeric") for t in said}) == 1 and len({vote_of(t) for t in said}) == 3
+    assert vote_of("no idea", grader="numeric") is None
+    prompt = Prompt.text("x", "Which?", "H", choices=[str(i) for i in range(8)])
+    assert {vote_of(t, prompt, "choice") for t in ("The answer is (H).", "h", "H) 7")} == {"H"}
+    assert vote_of("A or B", prompt, "choice") is None

@@ -116,7 +116,7 @@ def test_pair_mean_of_tokens_is_refused() -> None:
 @pytest.mark.parametrize("name", ["ppo", "gspo", "cispo", "dual_clip", "dpo", "bradley_terry"])
 def test_no_garbage_outside_the_mask_reaches_the_gradient(name: str, garbage: float) -> None:
     loss, clean = find(name), laws.example()
-    streams = {n: torch.where(clean.mask_BT > 0, clean[n], garbage) for n in laws.STREAMS}
+    streams = {n: torch.where(laws.over(clean.mask_BT > 0, clean[n]), clean[n], garbage) for n in laws.STREAMS}
     dirty = clean.but(**streams, score_B=torch.where(clean.valid_B, clean["score_B"], garbage))
     grads = []
     for batch in (clean, dirty):

@@ -84,7 +84,7 @@ def widened(batch: Batch, columns: int = 3, rows: int = 2) -> Batch:
     """The same batch with more padding, full of garbage; the new rows are even a pair."""
 
     def widen(x_BT: Tensor, fill: float) -> Tensor:
-        return nn.functional.pad(x_BT, (0, columns, 0, rows), value=fill)
+        return nn.functional.pad(x_BT, (*[0] * 2 * (x_BT.dim() - 2), 0, columns, 0, rows), value=fill)
 
     B = len(batch.mask_BT)
     streams = {n: widen(batch[n], float("inf")) for n in laws.STREAMS}
@@ -114,6 +114,8 @@ class Tiny(nn.Module):
             logp_BT=logp_BTV.gather(-1, tokens_BT[:, 1:, None]).squeeze(-1),
             entropy_BT=-(logp_BTV.exp() * logp_BTV).sum(-1),
             value_BT=self.value(hidden_BTD).squeeze(-1),
+            value_BTK=self.value(hidden_BTD),
+            value_after_BT=self.value(hidden_BTD).squeeze(-1),
             score_B=self.score(mean_BD).squeeze(-1),
         )
 

@@ -92,3 +92,10 @@ def test_a_model_without_projections():
 
     with pytest.raises(UserError, match="--lora"):
         add_lora(Odd(), 2)
+
+
+def test_a_rank_beyond_the_layers_own_is_refused_before_it_takes_all_memory():
+    with pytest.raises(
+        UserError, match="--lora 65536 is more than the rank of the layers themselves, which is at most"
+    ):
+        add_lora(tiny.policy(), 65_536)

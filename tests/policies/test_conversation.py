@@ -104,3 +104,22 @@ def test_demonstrations_learn_all_turns_in_one_row_with_the_mask_on_the_answers(
     assert policy.decode(torch.tensor([i for i, m in zip(ids, mask, strict=True) if m])) == "fourseven"
     assert int(batch.mask_BT.sum()) == len("four") + len("seven") + 2
     assert policy.forward(rows)["logp_BT"].shape[1] == len(made.actions)
+
+
+def test_calls_of_tools_are_learned_as_the_template_writes_them(tokenizer):
+    tokenizer.chat_template = (
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% for c in m.tool_calls or [] %}<call {{ c.function.name }}>"
+        "{% endfor %}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}
+    (turn,) = turns_of(tokenizer, [CHAT[1], call])
+    assert tokenizer.decode(turn.actions.tolist()) == f"<call f>{tokenizer.eos_token}"
+    tokenizer.chat_template = None
+    with pytest.raises(UserError, match="calls tools, and this model has no chat template"):
+        turns_of(tokenizer, [CHAT[1], call])
+
+
+def test_a_template_that_marks_its_answers_and_raises_is_one_sentence(tokenizer):
+    tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}" + MARKED
+    with pytest.raises(UserError, match=r"cannot write this conversation \(system, user, .*roles must alternate"):
+        turns_of(tokenizer, CHAT)

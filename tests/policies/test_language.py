@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -10,12 +11,14 @@ from torch import Tensor
 
 from posttrain.core.assemble import assemble
 from posttrain.core.batch import Batch
+from posttrain.core.critic import CriticSettings
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
 from posttrain.core.turn import Turn
 from posttrain.core.types import Group, Origin, Prompt, Rollout
 from posttrain.methods.grpo import grpo
 from posttrain.models.layout import Rows, pack
+from posttrain.models.lora import add_lora
 from posttrain.policies.language import LanguagePolicy
 from posttrain.weights.learner import Learner
 from tests.models import tiny
@@ -220,6 +223,7 @@ def groups(pairs: tuple[tuple[int, int], ...] = ()) -> list[Group]:
         pair = made[i : i + 2]
         for j, r in enumerate(pair):
             r.prompt, r.reward, r.index = pair[0].prompt, float(1 - j) + 0.1 * i, j
+            r.rewards = {"first": 0.5 * j}
         out.append(Group(pair[0].prompt, pair, pairs))
     return out
 
@@ -239,11 +243,25 @@ def paired_with_failure() -> list[Group]:
     return with_failure(((0, 1),))
 
 
+PPO = grpo.but(advantage="gae", aggregate="token-mean", terms=("value-loss", "entropy", "kl"))
+EACH = CriticSettings(rewards=("first", "rest"))
 METHODS: dict[str, tuple[Method, Callable[[], list[Group]]]] = {
     "grpo": (grpo.but(terms=("kl",)), with_failure),
     "dapo": (grpo.but(loss="dapo", aggregate="token-mean", terms=("entropy",)), with_failure),
     "gspo": (grpo.but(loss="gspo", aggregate="sequence-mean", terms=()), groups),
-    "ppo": (grpo.but(advantage="gae", aggregate="token-mean", terms=("value-loss", "entropy", "kl")), with_failure),
+    "ppo": (PPO, with_failure),
+    "ppo, critic on the policy": (PPO.but(critic=CriticSettings("shared")), with_failure),
+    "ppo, critic with adapters": (PPO, with_failure),
+    "ppo, a critic per reward": (
+        grpo.but(
+            advantage="gae_by_reward(rewards=('first', 'rest'))",
+            aggregate="token-mean",
+            terms=("value-losses",),
+            critic=EACH,
+        ),
+        groups,
+    ),
+    "token worth": (grpo.but(advantage="oreal", terms=("token-outcome",)), groups),
     "dpo": (grpo.but(rollout="pairs", loss="dpo(beta=0.5)", aggregate="pair-mean", terms=()), paired_with_failure),
     "bradley-terry": (grpo.but(loss="bradley-terry", aggregate="pair-mean", terms=()), paired),
 }
@@ -254,6 +272,8 @@ def one_step(name: str, micro_tokens: int, layout: str) -> tuple[Tensor, dict[st
     method, make = METHODS[name]
     policy = full_policy() if name == "bradley-terry" else calm_policy()
     policy.layout = layout
+    if "adapters" in name:
+        tiny.randomise(add_lora(policy, 2), seed=3)
     learner = Learner(policy, method, max_norm=1e9, micro_tokens=micro_tokens)
     if policy.critic is not None:
         tiny.randomise(policy.critic.head, seed=2)
@@ -269,7 +289,9 @@ def one_step(name: str, micro_tokens: int, layout: str) -> tuple[Tensor, dict[st
 
 def credited(method: Method, batch: Batch) -> Batch:
     adv = method.advantage(batch)
-    return batch.but(adv_BT=adv[0], return_BT=adv[1]) if isinstance(adv, tuple) else batch.but(adv_BT=adv)
+    if isinstance(adv, tuple):
+        return batch.but(adv_BT=adv[0], **{"return_BTK" if adv[1].dim() == 3 else "return_BT": adv[1]})
+    return batch.but(adv_BT=adv)
 
 
 def gradient_of(learner: Learner, rows: list[Turn], batch: Batch) -> tuple[Tensor, dict[str, float]]:
@@ -281,7 +303,8 @@ def gradient_of(learner: Learner, rows: list[Turn], batch: Batch) -> tuple[Tenso
 def test_a_step_does_not_depend_on_its_layout(name: str) -> None:
     """Whole, one row (or pair) at a time, two or three at a time; padded, packed, and with prompts read once."""
     whole, seen = one_step(name, 10**6, "padded")
-    assert whole.abs().max() > 1e-3 and seen["grad_norm"] == pytest.approx(float(whole.norm()), rel=1e-4)
+    norm = math.hypot(seen["grad_norm"], seen.get("critic_grad_norm", 0.0))
+    assert whole.abs().max() > 1e-3 and norm == pytest.approx(float(whole.norm()), rel=1e-4)
     for micro_tokens in (10**6, 1, 28):
         for layout in LAYOUTS:
             got, also = one_step(name, micro_tokens, layout)

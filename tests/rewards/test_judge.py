@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +52,55 @@ def longer(body: dict[str, Any]) -> str:
         ("<think>3 of 4 are right</think>5", 5.0),
         ("There are 2 mistakes in 5 lines", None),
         ("Excellent!", None),
+        ("from 12-5/10", -5.0),
         ('{"score": true}', None),
+        ('{"score": 1e999}', None),
+        pytest.param('{"score": 1%s}' % ("0" * 400), None, id="400 digits"),
+        pytest.param('{"score": %s}' % ("[" * 5_000), None, id="deep"),
         ("", None),
     ],
 )
 def test_points_in_words(said: str, score: float | None) -> None:
     found = read_score(said)
     assert isinstance(found, Failure) if score is None else found == score
+
+
+def test_a_judge_that_repeats_a_digit_is_read_at_once() -> None:
+    began = time.process_time()
+    assert isinstance(read_score("1" * 20_000 + " 5"), Failure)
+    assert time.process_time() - began < 2  # it took the square of the length: more than a minute
+
+
+HOSTILE = [
+    b'{"choices": [{"message": {"content": "\\ud800 7"}}]}',
+    (200, b"[" * 100_000),
+    (400, b"[" * 100_000),
+    (400, {"error": {"message": "\x1b[2J"}}),
+]
+
+
+def test_whatever_the_server_sends_no_run_ends(tmp_path: Path) -> None:
+    """Half of a character (which no database takes) and nesting without end: read, or masked and counted."""
+    fake = Fake(lambda body: "3", *HOSTILE)
+    with fake.listening() as url:
+        judge = Judge(url=url, cache=str(tmp_path), retries=0, concurrency=1)
+        for text, masked in (("a", False), ("b", True), ("c", True), ("d", True), ("e", False)):
+            totals, report = judge.texts([Prompt.text("p", "?")], [text])
+            assert (report.masked == 1) is masked and (totals[0] == totals[0]) is not masked, text
+    assert Judge(url=url, model="fake", cache=str(tmp_path), retries=0).texts([Prompt.text("p", "?")], ["e"])[0] == [
+        0.3
+    ]
+
+
+def test_judgements_that_cannot_be_kept_cost_requests_and_not_the_run(tmp_path: Path, capsys: Any) -> None:
+    with Fake(lambda body: "3").listening() as url:
+        judge = Judge(url=url, cache=str(tmp_path))
+        judge.cache._db.execute("DROP TABLE said")
+        assert judge.texts([Prompt.text("p", "?")], ["e"])[0] == [0.3]
+        judge.cache._db.execute("CREATE TABLE said (key TEXT PRIMARY KEY, text TEXT NOT NULL)")
+        assert judge.texts([Prompt.text("p", "?")], ["f"])[0] == [0.3] and judge.cache.get(["x"]) == {}
+    told = capsys.readouterr().err
+    assert "judgements cannot be kept (no such table" in told and "kept judgements cannot be read" in told
 
 
 @pytest.mark.parametrize(
@@ -155,6 +198,9 @@ def test_the_judge_sees_the_gold_answer_only_when_it_may_and_no_answer_closes_it
         ("judge(url='http://x', rubrik='x')", "did you mean 'rubric'?"),
         ("judge(url='http://x', key_env='NO_SUCH_KEY')", "no environment variable 'NO_SUCH_KEY'"),
         ("judge(url='http://x', low=5, high=5)", "low must be less"),
+        ("judge(url='http://x', low=-1e308, high=1e308)", "by at most 1e.15"),
+        ("judge(url='http://x', timeout=1e300)", "timeout more than 0 and at most 1e.06"),
+        ("judge(url='http://x', rate=1e-300)", "rate 0 or at least 1e-06"),
     ],
 )
 def test_mistakes(spec: str, sentence: str) -> None:

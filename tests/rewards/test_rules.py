@@ -155,6 +155,26 @@ def test_exact_match_case():
         ("I would say B, not C", None),  # nothing is marked and two letters stand in the last line
         ("thinking about A and B\nB", "B"),
         ("A dog is a mammal, hence C", "C"),  # the article is not a choice
+        ("A is right, B is wrong", None),  # no article
+        ("Both A and B", None),
+        ("I cannot say, A or B", None),
+        ("Option B is wrong. I choose A.", None),  # an option that is only mentioned is not the answer
+        ("The answer is B. Option A is odd.", "B"),
+        ("The answer is option (B)", "B"),
+        ("Option B\nIt is the only fruit.", "B"),
+        ("Option B\nOption C is none.\nFine.", None),
+        ("the answer is not B", None),
+        ("It isn't (B)", None),
+        ("b", "B"),
+        ("(c)", "C"),
+        ("The answer is b.", "B"),
+        ("the answer is (a)", "A"),
+        ("the answer is a good one", None),
+        ("the answer is a", None),  # cut off
+        ("the answer is e.g. this", None),
+        ("\\boxed{b}", "B"),
+        ("B\n\nBecause A is odd, and C even.", "B"),
+        ("A\nB\nC", None),  # a list of all
         ("", None),
         ("<think>B", None),
     ],
@@ -293,3 +313,15 @@ def test_names_and_parameters_are_checked():
         find("numerc", "reward")
     with pytest.raises(UserError, match="tolerance"):
         find("numeric(tolerence=1)", "reward")
+
+
+def test_units_and_short_fractions_are_no_other_number():
+    for text in ("3 cm^2", "\\boxed{3\\text{ cm}^{2}}", "3\\,\\mathrm{m}^3", "3 s^-1"):
+        assert number(text) == 3, text
+    assert number("-\\frac12") == Fraction(-1, 2) and number("\\dfrac 3 4") == Fraction(3, 4)
+    assert number("2^{10}") == 10 and number("x^2 = 9") == 9
+    assert number("\\frac12 + \\frac{3}{123}") == Fraction(3, 123)
+
+
+def test_accents_are_the_same_however_they_were_typed():
+    assert exact_match(asked("caf\u00e9"), "cafe\u0301") == 1.0 and exact_match(asked("caf\u00e9"), "cafe") == 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import time
@@ -13,6 +14,8 @@ from posttrain.core.types import Prompt
 from posttrain.rewards.rules.numeric import numeric
 from posttrain.rewards.runtime.score import RewardSum
 from tests.rewards.test_score import groups, scored
+
+P = Prompt.text("p", "?", "1")
 
 
 def test_a_raise_masks_and_is_told_with_its_line():
@@ -155,6 +158,11 @@ class Silent:
         raise KeyError("no repr")
 
 
+class Leaves:
+    def item(self):
+        raise SystemExit(3)
+
+
 class Mute(Exception):
     def __str__(self):
         raise RuntimeError("no text")
@@ -185,6 +193,48 @@ def test_no_value_can_end_a_run(value, told):
         assert math.isnan(totals[1]) and report.masked >= 1 and told in report.why
         json.dumps(report.to_dict())
         assert isinstance(value, Exception) or totals[0] == 0.5
+
+
+def test_a_value_that_ends_python_is_a_failure_of_its_answer():
+    totals, report = RewardSum([("r", lambda prompt, text: Leaves() if text == "bad" else 0.5, 1.0)]).texts(
+        [P] * 3, ["good", "bad", "good"]
+    )
+    assert totals[::2] == [0.5, 0.5] and math.isnan(totals[1]) and "SystemExit: 3" in report.why
+
+
+def test_a_list_that_ends_python_is_a_failure_and_one_that_hangs_is_late():
+    class Odd(list):
+        def __len__(self):
+            raise SystemExit(3)
+
+    class Slow(list):
+        def __len__(self):
+            return time.sleep(30) or 2
+
+    for kind, told in ((Odd, "SystemExit: 3"), (Slow, "no result within 0.05 s")):
+        totals, report = RewardSum([("r", lambda prompts, texts, k=kind: k(), 1.0)], timeout=0.05).texts(
+            [P, P], ["a", "b"]
+        )
+        assert all(map(math.isnan, totals)) and report.masked == 2 and told in report.why
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit, GeneratorExit, KeyboardInterrupt, ValueError])
+def test_what_a_coroutine_raises_is_its_own_failure_alone(error):
+    async def one(prompt, text):
+        await asyncio.sleep(0)
+        if text == "bad":
+            raise error("mine")
+        return 0.5
+
+    async def many(prompts, texts):
+        return [await one(p, t) for p, t in zip(prompts, texts, strict=True)]
+
+    began = time.monotonic()
+    totals, report = RewardSum([("r", one, 1.0)], timeout=20).texts([P] * 3, ["good", "bad", "good"])
+    assert totals[::2] == [0.5, 0.5] and math.isnan(totals[1]) and f"{error.__name__}: mine" in report.why
+    totals, report = RewardSum([("r", many, 1.0)], timeout=20).texts([P] * 3, ["good", "bad", "good"])
+    assert all(map(math.isnan, totals)) and report.masked == 3 and f"{error.__name__}: mine" in report.why
+    assert time.monotonic() - began < 10  # not found out by its time-out
 
 
 def test_sums_that_overflow_are_masked_counted_and_told():

@@ -61,6 +61,65 @@ def test_what_is_written_is_the_state_at_the_time_of_saving(tmp_path: Path, gate
     run.close()
 
 
+def test_what_a_part_goes_on_changing_is_saved_as_it_was(tmp_path: Path, gate: threading.Event) -> None:
+    """A part whose state_dict is its own list, which grows while the checkpoint waits to be written."""
+
+    class Seen:
+        steps: list[int] = [1, 2]
+
+        def check(self, *_: Any) -> None: ...
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"steps": self.steps}
+
+    run, loop = small(tmp_path / "run")
+    loop.monitors.append(Seen())
+    list(zip(range(1), loop.steps(), strict=False))
+    run.save(loop, 0)
+    Seen.steps.append(3)
+    gate.set()
+    run.close()
+    assert read(run.checkpoints / "train-000000").state["parts"]["monitor0"] == {"steps": [1, 2]}
+
+
+def test_a_second_checkpoint_does_not_change_the_first_that_is_being_written(
+    tmp_path: Path, gate: threading.Event
+) -> None:
+    """Both are copied into the same buffers, so the second is copied once the first is on the disk."""
+    run, loop = small(tmp_path / "run")
+    list(zip(range(1), loop.steps(), strict=False))
+    before = {name: x.clone() for name, x in loop.policy.state_dict().items()}
+    run.save(loop, 0)
+    with torch.no_grad():
+        for p in loop.policy.parameters():
+            p.add_(1.0)
+    threading.Timer(0.05, gate.set).start()
+    run.save(loop, 1)
+    run.close()
+    first, second = (read(run.checkpoints / f"train-00000{i}").tables["weights"] for i in (0, 1))
+    assert all(first[name].equal(x) for name, x in before.items() if name in first)
+    assert not any(second[name].equal(x) for name, x in first.items())
+
+
+def test_older_checkpoints_go_only_once_the_new_one_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`keep_checkpoints` of them are there at every moment, also while the next one is written."""
+    there: list[list[int]] = []
+    write = run_module.write
+
+    def looks(folder: Path, *args: Any) -> Any:
+        there.append([step for step, _ in listing(folder, "train")])
+        return write(folder, *args)
+
+    monkeypatch.setattr(run_module, "write", looks)
+    run, loop = small(tmp_path / "run", steps=4, save_every=1, keep_checkpoints=2)
+    train(loop)
+    run.close()
+    assert there == [[], [0], [1, 0], [2, 1]]
+    assert [step for step, _ in listing(run.checkpoints, "train")] == [3, 2]
+
+
 def test_one_at_a_time_and_closing_waits(tmp_path: Path, gate: threading.Event) -> None:
     run, loop = small(tmp_path / "run")
     list(zip(range(1), loop.steps(), strict=False))
@@ -120,6 +179,35 @@ def test_half_precision_weights_are_not_written_beside_their_masters(tmp_path: P
         other = halved(run)
         assert run.restore(other) == 2
         assert all(x.equal(live[n]) for n, x in other.policy.state_dict().items())
+
+
+def test_copies_use_their_buffers_again_and_hold_no_others(tmp_path: Path) -> None:
+    copy = HostCopy()
+    first = copy({"a": {"x": torch.ones(2), "y": torch.ones(3)}})
+    again = copy({"a": {"x": torch.zeros(2)}})
+    assert again["a"]["x"] is first["a"]["x"] and set(copy.buffers) == {("a", "x")}
+
+
+def test_every_gpu_that_is_copied_from_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only the current one: a copy that is not there yet would be written, with a hash that fits."""
+
+    class OnGpu:
+        shape, dtype, is_cuda = (2,), torch.float32, True
+
+        def __init__(self, device: str) -> None:
+            self.device = torch.device(device)
+
+    class Buffer:
+        def copy_(self, x: OnGpu, non_blocking: bool) -> OnGpu:
+            assert non_blocking
+            return x
+
+    waited: set[Any] = set()
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: waited.add(device))
+    monkeypatch.setattr(HostCopy, "_buffer", lambda *_: Buffer())
+    given: Any = {"a": {"x": OnGpu("cuda:1"), "y": OnGpu("cuda:2")}, "b": {"z": OnGpu("cuda:1")}}
+    HostCopy()(given)
+    assert waited == {torch.device("cuda:1"), torch.device("cuda:2")}
 
 
 def test_a_table_is_read_by_the_library_as_it_was_written(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import torch
 import posttrain
 from posttrain.core.errors import UserError
 from posttrain.runs import checkpoint
-from posttrain.runs.checkpoint import Checkpoint, listing, newest, prune, read, sweep, write
+from posttrain.runs.checkpoint import Checkpoint, listing, newest, prune, read, sweep, write, write_atomic
 
 
 def saved(step: int, phase: str = "train", value: float = 1.0) -> Checkpoint:
@@ -124,6 +124,22 @@ def test_prune_keeps_the_newest_of_its_phase(tmp_path: Path) -> None:
     assert [s for s, _ in listing(tmp_path, "sft")] == [1]
 
 
+def test_a_checkpoint_that_is_being_removed_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill between two of its files must not leave one that has its name and lacks a file."""
+    for step in (1, 2):
+        write(tmp_path, saved(step))
+    seen = []
+    rmtree = checkpoint.shutil.rmtree
+
+    def looks(path: Path, ignore_errors: bool = False) -> None:
+        seen.append([step for step, _ in listing(tmp_path, "train")])
+        rmtree(path, ignore_errors=ignore_errors)
+
+    monkeypatch.setattr(checkpoint.shutil, "rmtree", looks)
+    prune(tmp_path, "train", 2, keep=1)
+    assert seen[-1] == [2] == [step for step, _ in listing(tmp_path, "train")]
+
+
 def test_prune_drops_damaged_ones_that_lie_ahead(tmp_path: Path) -> None:
     """Resumed from 1 because 5 and 7 were damaged, the run saves 3: with select=1 the good one must stay."""
     for step in (1, 5, 7):
@@ -174,6 +190,52 @@ def test_what_a_kill_leaves_behind_is_never_loaded_and_swept(tmp_path: Path) -> 
     assert found is not None and found.step == 1
     sweep(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["train-000001"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the names of open files are read from /proc")
+def test_everything_is_flushed_before_the_rename_and_the_name_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut keeps what was flushed: files and their folder before they get their name, then the folder above; and the one
+    that has the name is whole from its first moment on."""
+    done: list[str] = []
+    fsync, rename = os.fsync, os.rename
+
+    def flushed(fd: int) -> None:
+        fsync(fd)
+        done.append(os.path.relpath(os.readlink(f"/proc/self/fd/{fd}"), tmp_path))
+
+    def renamed(a: Path, b: Path) -> None:
+        rename(a, b)
+        done.append(f"rename {b.name}")
+        if b.name == "train-000003":
+            assert read(b).step == 3
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    monkeypatch.setattr(os, "rename", renamed)
+    write(tmp_path, saved(3))
+    at = done.index("rename train-000003")
+    files = {f".tmp-train-000003/{p.name}" for p in (tmp_path / "train-000003").iterdir()}
+    assert len(files) >= 3 and set(done[: at - 1]) == files  # state.json among them, each once they were written
+    assert done[at - 2 :] == [".tmp-train-000003/state.json", ".tmp-train-000003", "rename train-000003", "."]
+    done.clear()
+    write_atomic(tmp_path / "some.json", "{}")
+    assert done == [".tmp-some.json", "."]
+
+
+def test_a_small_file_is_the_old_one_until_the_new_one_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_atomic(tmp_path / "some.json", "old")
+    replace = os.replace
+
+    def looks(a: Path, b: Path) -> None:
+        assert (a.read_text(), b.read_text()) == ("new", "old")
+        replace(a, b)
+
+    monkeypatch.setattr(os, "replace", looks)
+    write_atomic(tmp_path / "some.json", "new")
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("some.json", "new")]
 
 
 def test_a_newer_format_says_so(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 import posttrain as pt
 from posttrain.core.errors import UserError
 from posttrain.models.lora import merged_state
-from posttrain.runs import build
+from posttrain.runs import build, run
 from posttrain.runs.best import best_of
 from posttrain.runs.checkpoint import listing, newest
 from posttrain.runs.reading import read_run
@@ -75,6 +75,23 @@ def test_a_run_that_is_continued_is_not_at_its_end(tmp_path: Path) -> None:
     small(tmp_path, schedule="constant", steps=3, callbacks=[look])
     assert look.state == "running" and not look.finished
     assert read_run(tmp_path / "small", tmp_path).state == "finished"
+
+
+def test_a_kill_while_a_run_is_made_longer_does_not_leave_it_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped before the new settings are written: with them and still at its end, a sweep would take the shorter one's score."""
+    small(tmp_path, schedule="constant")
+
+    def dies(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(run, "write_atomic", dies)
+        small(tmp_path, schedule="constant", steps=3)
+    with Run.open(tmp_path / "small") as found:
+        assert not found.finished("train") and found.config["steps"] == 2
+    assert small(tmp_path, schedule="constant", steps=3)["steps"] == 3
 
 
 def test_a_schedule_that_falls_is_extended_only_when_asked(tmp_path: Path) -> None:
@@ -224,6 +241,58 @@ def test_the_best_checkpoint_after_a_kill_is_that_of_a_whole_run(
     )
 
 
+@pytest.mark.parametrize("moment", ["before", "half written"])
+def test_a_kill_after_the_last_step_does_not_lose_its_best_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Two steps, and an evaluation only at the end: it is stopped once the last checkpoint is complete."""
+    from posttrain.runs import best
+
+    def dies(folder: Path, *_: Any) -> None:
+        if moment == "half written":
+            (folder / ".tmp-train-000001").mkdir(parents=True)
+        raise KeyboardInterrupt
+
+    how = {"eval_every": 5}
+    whole = small(tmp_path, name="whole", **how)["best"]
+    with monkeypatch.context() as patch:
+        patch.setattr(best, "write", dies)
+        with pytest.raises(KeyboardInterrupt):
+            small(tmp_path, name="killed", **how)
+    assert [step for step, _ in listing(tmp_path / "killed/checkpoints", "train")] == [1]
+    assert small(tmp_path, name="killed", **how)["best"] == whole == {"step": 2, "accuracy": whole["accuracy"]}
+    assert [path.name for path in (tmp_path / "killed/best").iterdir()] == ["train-000001"]
+
+
+def test_the_best_before_stays_until_the_new_one_is_complete_and_of_equal_ones_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from posttrain.runs import best
+
+    there: list[list[int]] = []
+    write = best.write
+
+    def looks(folder: Path, ck: Any) -> Path:
+        there.append([step for step, _ in listing(folder, "train")])
+        return write(folder, ck)
+
+    monkeypatch.setattr(best, "write", looks)
+    for step, score in ((1, 0.5), (3, 0.5), (5, 0.6), (7, 0.6), (9, 0.1)):
+        best.keep_best(tmp_path, "train", best.Best(step, score), lambda: {"weights": {"w": torch.ones(2)}}, "")
+    assert there == [[], [1]] and best_of(tmp_path, "train") == best.Best(5, 0.6)
+    assert [step for step, _ in listing(tmp_path / "best", "train")] == [5]
+    shutil.copytree(tmp_path / "best/train-000005", tmp_path / "best/train-000001")  # a kill before it was removed
+    best.keep_best(tmp_path, "train", best.Best(5, 0.6), dict, "")
+    assert [step for step, _ in listing(tmp_path / "best", "train")] == [5]
+
+
+def test_what_a_kill_left_of_a_best_checkpoint_is_removed_at_the_next_start(tmp_path: Path) -> None:
+    small(tmp_path)
+    (tmp_path / "small/best/.tmp-train-000001").mkdir(parents=True)
+    small(tmp_path)
+    assert not list((tmp_path / "small/best").iterdir())
+
+
 def weights_of_best(folder: Path) -> dict[str, torch.Tensor]:
     found = newest(folder / "best", "train")
     assert found is not None
@@ -242,8 +311,10 @@ def test_what_it_began_with_matters_until_the_first_checkpoint(tmp_path: Path) -
     small(tmp_path, name="begun", model="small", steps=0)
     small(tmp_path, name="saved", model="small")
     small(tmp_path, schedule="constant", steps=3)  # it goes on, so its newest weights are others
-    with pytest.raises(UserError, match=r"what .*begun learns from has changed .*small was .*train-000001"):
-        small(tmp_path, name="begun", model="small", steps=0)
+    for _ in range(2):  # then with what a kill in the middle of the first checkpoint leaves behind
+        with pytest.raises(UserError, match=r"what .*begun learns from has changed .*small was .*train-000001"):
+            small(tmp_path, name="begun", model="small", steps=0)
+        (tmp_path / "begun/checkpoints/.tmp-train-000001").mkdir(exist_ok=True)
     assert small(tmp_path, name="saved", model="small")["steps"] == 2
 
 
@@ -306,3 +377,6 @@ def test_how_runs_end(tmp_path: Path) -> None:
     assert [row.step for row in rows] == [0, 1, 2] and rows[2].after is not None and rows[1].after is None
     (tmp_path / "stopped/state.json").write_text('{"state": "runn')  # a kill in the middle of writing it
     assert read_run(tmp_path / "stopped", tmp_path).state == "stopped"
+    (tmp_path / "stopped/state.json").write_text('{"seconds": null, "step": "y", "started": [], "why": 3}')
+    assert read_run(tmp_path / "stopped", tmp_path).step == 1
+    assert small(tmp_path, name="stopped", steps=3)["steps"] == 3

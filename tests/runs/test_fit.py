@@ -22,6 +22,7 @@ from posttrain.policies.language import LanguagePolicy
 from posttrain.policies.window import positions, token_count
 from posttrain.rollouts.episode import episodes
 from posttrain.runs.fit import fit
+from posttrain.runs.refuse import suits
 from posttrain.runs.told import understood
 from tests.models import tiny
 
@@ -173,3 +174,30 @@ def test_held_out_rows_of_demonstrations_need_room_for_an_answer_that_is_sampled
         data({"train": asked(60, 6), "test": [r | {"question": r["question"] + "z"} for r in rows]}), policy(), sft, HOW
     )
     assert (found.size("train"), found.size("test")) == (2, 1)
+
+
+def test_a_conversation_fits_as_it_is_learned_with_the_end_of_every_answer():
+    made, found = policy(), {}
+    for n in range(1, 12):  # 3 turns of n letters each, their ends, and the lines between them
+        chat = [{"role": r, "content": "a" * n} for r in ("user", "assistant") * 3]
+        env = data({"train": [{"messages": chat}, {"messages": chat[:2]}], "test": asked(5)})
+        kept = fit(env, made, sft, HOW).splits["train"]
+        whole = next(p for p in env.splits["train"] if len(p.content) == 5)
+        (row,) = made.imitated(whole, conversation(whole)).rows
+        found[n] = len(row.observation.tokens) + len(row)
+        assert (whole in kept) == (found[n] <= 64)
+        if whole in kept:
+            made.forward([row])
+    assert 64 in found.values() or {n > 64 for n in found.values()} == {True, False}
+
+
+def test_training_rows_without_an_answer_are_left_out_and_counted():
+    chat = [{"role": r, "content": c} for r, c in (("user", "a"), ("assistant", "b"), ("user", "c"))]
+    rows = [{"messages": chat}, {"messages": chat[:2]}]
+    env = data({"train": rows, "test": [{"messages": [{"role": "user", "content": "t"}]}]})
+    suits(sft, env)
+    found = fit(env, policy(), sft, HOW)
+    assert [p.answer for p in found.splits["train"]] == ["b"]
+    assert found.left_out["training rows without an answer to imitate"] == 1
+    with pytest.raises(UserError, match="the first prompt of rows has none"):
+        suits(sft, data({"train": rows[:1], "test": rows[1:]}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -53,6 +54,57 @@ def test_fresh_deletes_what_lies_behind_a_link_and_keeps_the_link(tmp_path: Path
     assert any((tmp_path / "disk").iterdir())
     Run(tmp_path / "run", SETTINGS, fresh=True).close()
     assert (tmp_path / "run" / "checkpoints").is_symlink() and not any((tmp_path / "disk").iterdir())
+
+
+def old_run(folder: Path) -> None:
+    """A folder with everything that a run and its phases write."""
+    Run(folder, SETTINGS).close()
+    for name in ("checkpoints/train-000001", "best/train-000001", "artifacts", "tracked", "profile"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "old.txt").write_text("old")
+    for name in ("notes.json", "summary.json", "held_out.json", "machine.json", "config.toml"):
+        (folder / name).write_text("{}")
+
+
+def test_fresh_leaves_nothing_of_the_old_run(tmp_path: Path) -> None:
+    old_run(tmp_path / "run")
+    Run(tmp_path / "run", SETTINGS, fresh=True).close()
+    there = {p.name for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    assert there == {".lock", "config.json", "run.sqlite", "state.json"}
+
+
+def test_a_kill_in_fresh_leaves_a_run_that_can_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is deleted first, the settings go last: without them the rest could not be gone on with, nor told what it is."""
+    left, unlink = [0], Path.unlink
+
+    def dies(path: Path, missing_ok: bool = False) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        unlink(path, missing_ok)
+
+    for moment in range(1, 11):
+        folder = tmp_path / f"run{moment}"
+        old_run(folder)
+        left[0] = moment
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Path, "unlink", dies)
+            Run(folder, SETTINGS, fresh=True)
+        assert (folder / "config.json").exists()
+        shutil.rmtree(folder / "checkpoints")
+        Run(folder, SETTINGS).close()
+
+
+def test_fresh_does_not_go_on_with_what_it_could_not_delete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old_run(tmp_path / "run")
+
+    def refuses(path: Path, ignore_errors: bool = False) -> None:
+        if not ignore_errors:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(shutil, "rmtree", refuses)
+    with pytest.raises(UserError, match=r"cannot write to .*run \(Permission denied\)"):
+        Run(tmp_path / "run", SETTINGS, fresh=True)
 
 
 def test_a_run_whose_database_is_gone_does_not_go_on_without_its_past(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 import posttrain as pt
-from posttrain.runs.build import suggested_lr
-from posttrain.runs.rate import LOW, METRIC, RateProbe, few
+from posttrain.runs.rate import LOW, METRIC, RateProbe, few, suggested_lr
 from tests.runs import tiny_run
 
 
@@ -58,7 +57,7 @@ def test_a_rate_far_too_large_is_told(capsys: pytest.CaptureFixture[str]) -> Non
     assert not any(fed(RateProbe(), [0.5] * 4 + [0.1] * 16, [1.0] * 4 + [0.5] * 16))  # a harder curriculum
 
 
-def test_half_precision_is_not_looked_at() -> None:
+def test_in_half_precision_the_rate_is_compared_with_the_suggested_one() -> None:
     probe = RateProbe()
     policy = tiny_run.policy().to(torch.bfloat16)
     groups = [SimpleNamespace(rollouts=policy.sample([tiny_run.Count().prompt(0)], 2, tiny_run.config().sampling)[0])]
@@ -69,6 +68,14 @@ def test_half_precision_is_not_looked_at() -> None:
     )
     probe.on_rollouts(loop, 2, groups)  # type: ignore[arg-type]
     assert probe.before is None
+    loop.run = SimpleNamespace(event=lambda *told: None)
+    loop.phase, learner.lr = "train", suggested_lr(policy) / 40
+    line = probe.check(2, groups, {"grad_norm": 1.0}, loop)  # type: ignore[arg-type]
+    assert "far too small" in line and f"{suggested_lr(policy):.0e}" in line
+    learner.lr = suggested_lr(policy) / 20
+    probe = RateProbe()
+    probe.on_rollouts(loop, 2, groups)  # type: ignore[arg-type]
+    assert probe.check(2, groups, {"grad_norm": 1.0}, loop) == ""  # type: ignore[arg-type]
     loop.policy = tiny_run.policy()
     probe.on_rollouts(loop, 2, groups)  # type: ignore[arg-type]
     assert probe.before is not None

@@ -201,6 +201,21 @@ def test_a_plan_of_two_phases(nursery: Nursery, tmp_path: Path) -> None:
     same(ending(folder), whole)
 
 
+def test_a_finished_phase_whose_last_checkpoint_is_damaged_is_ended_again(nursery: Nursery, tmp_path: Path) -> None:
+    """The plan is killed in its third phase, then the last checkpoint of its first loses a byte: never the weights before it."""
+    assert nursery.run(tmp_path / "whole" / "run", plan=True) == 0
+    folder = tmp_path / "killed" / "run"
+    while not (folder / "checkpoints").exists() or not listing(folder / "checkpoints", "rl"):
+        assert nursery.run(folder, kill_at=35, plan=True) == KILLED
+    assert [step for step, _ in listing(folder / "checkpoints", "sft")] == [2, 1]
+    damaged = folder / "checkpoints" / "sft-000002" / "weights.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    for _, path in listing(folder / "checkpoints", "rl"):
+        shutil.rmtree(path)
+    assert nursery.run(folder, plan=True) == 0
+    same(ending(folder), ending(tmp_path / "whole" / "run"))
+
+
 # ---- stopped, not killed
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from posttrain.core import machine
+from posttrain.core.errors import UserError
 from posttrain.runs import threads
 from posttrain.runs.threads import FILE, Busy, choose, settle
 
@@ -64,6 +65,9 @@ def test_a_resumed_run_takes_the_number_it_began_with(
     settle(tmp_path)
     said = capsys.readouterr().err
     assert "torch 1.0" in said and "2 threads, and 1 cores" in said
+    path.write_text(json.dumps({"threads": "two"}))
+    with pytest.raises(UserError, match=r"says 'two' threads, expected a number"):
+        settle(tmp_path)
 
 
 def test_a_machine_that_gets_busy_is_told_once(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sqlite3
 import threading
 from pathlib import Path
 from typing import Any
@@ -115,6 +117,30 @@ def test_after_an_error_no_later_step_is_written(tmp_path: Path, monkeypatch: py
         store.close()
     with Store(store.path, readonly=True) as reader:
         assert [step for step, _ in reader.series("loss")] == [0]
+
+
+@pytest.mark.skipif(not hasattr(os, "fdatasync"), reason="this system has fsync only")
+def test_rows_are_on_the_disk_also_while_somebody_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader keeps SQLite from moving its log into the database, and then it does not flush the log either."""
+    flushed: list[int] = []
+    fdatasync = os.fdatasync
+
+    def seen(fd: int) -> None:
+        fdatasync(fd)
+        flushed.append(os.fstat(fd).st_ino)
+
+    monkeypatch.setattr(os, "fdatasync", seen)
+    path = tmp_path / "run.sqlite"
+    with Store(path, background=True) as store:
+        store.sync()
+        reader = sqlite3.connect(path)
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM metrics").fetchall()
+        flushed.clear()
+        store.log("train", 0, {"loss": 1.0}, groups(1, 2), 1.0)
+        store.sync()
+        assert flushed == [(tmp_path / "run.sqlite-wal").stat().st_ino]
+        reader.close()
 
 
 def test_sync_may_be_called_by_another_thread(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import re
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from posttrain.core.types import Prompt
 from posttrain.models.sampling import generate
 from posttrain.serving.app import loopback
 from posttrain.serving.detokenize import Detokenizer, RunningText, StopStrings, stable_text
+from posttrain.serving.limits import ApiError
 from posttrain.serving.openai import parse_request
 from posttrain.serving.queue import Queue
 from posttrain.serving.request import Request
@@ -188,6 +190,12 @@ def test_stable_text_by_hand() -> None:
         ("/v1/chat/completions", {"messages": "hi"}, 400, "messages is 'hi'"),
         ("/v1/chat/completions", {"messages": [{"role": "usr", "content": ""}]}, 400, "expected one of system"),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": 3}]}, 400, "must be a string"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "text": "?"}]}]},
+            400,
+            "text parts",
+        ),
         ("/v1/completions", {"prompt": "a", "temprature": 1}, 400, "did you mean 'temperature'?"),
         ("/v1/completions", {"prompt": "a", "tools": [{}]}, 400, "tools is not supported"),
         (
@@ -234,6 +242,64 @@ def test_mistakes(server: Server, path: str, body: Any, status: int, words: str)
     got, answer = call(server, path, body)
     assert got == status and words in answer["error"]["message"]
     assert set(answer["error"]) == {"message", "type", "param", "code"}
+
+
+def test_fields_in_their_less_common_forms() -> None:
+    system = parse_request({"messages": [{"role": "developer", "content": "x"}]}, "chat").messages
+    assert system == ({"role": "system", "content": "x"},)  # what templates know
+    parts = [{"type": "text", "text": "a"}, {"text": "b"}]
+    assert parse_request({"messages": [{"role": "user", "content": parts}]}, "chat").messages[0]["content"] == "ab"
+    assert (
+        parse_request({"prompt": "a", "temperature": 1e-6}, "text").how.temperature == 0
+    )  # dividing by it would overflow
+    assert parse_request({"messages": SAID, "max_tokens": 3, "max_completion_tokens": 3}, "chat").max_tokens == 3
+    assert parse_request({"prompt": "a", "top_k": -1}, "text").how.top_k == 0
+
+
+CALL = {"type": "function", "function": {"name": "f", "arguments": {"x": "a" * 40_000}}}
+SAID = [{"role": "user", "content": "?"}]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (
+            {"messages": SAID, "max_tokens": 3, "max_completion_tokens": 4},
+            "max_tokens is 3 and max_completion_tokens 4; give one",
+        ),
+        ({"messages": SAID, "stop": "x" * 1_001}, "at most 16 strings of 1,000 characters"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [CALL]}]},
+            "room for 1,024 tokens, so at most 32,768 are read",
+        ),
+        ({"messages": SAID, "n": 257}, "this server makes at most 256"),
+        ({"messages": SAID, "top_k": 1_000_001}, "expected a whole number of at most 1,000,000"),
+        ({"messages": SAID, "seed": -(2**63) - 1}, "expected a whole number"),
+        ({"messages": SAID, "logprobs": 1}, "expected true or false"),
+        ({"messages": SAID, "stream_options": {"include_usage": 1}}, "include_usage is 1; expected true or false"),
+    ],
+)
+def test_limits_of_fields(body: dict[str, Any], words: str) -> None:
+    with pytest.raises(ApiError, match=re.escape(words)):
+        parse_request(body, "chat")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", -1),
+        ("temperature", 5e-4),
+        ("temperature", 101),
+        ("top_p", 2),
+        ("n", 0),
+        ("seed", "a"),
+        ("stop", ""),
+    ],
+)
+def test_the_field_that_is_wrong_is_named(name: str, value: Any) -> None:
+    with pytest.raises(ApiError) as raised:
+        parse_request({"prompt": "a", name: value}, "text")
+    assert raised.value.param == name
 
 
 @pytest.mark.parametrize("chunked", [False, True])

@@ -19,6 +19,8 @@ from posttrain.inference.jobs import Job
 from posttrain.inference.pages import Pages
 from posttrain.policies.load import load_model
 from posttrain.serving.backends import NativeBackend, PlainBackend
+from posttrain.serving.limits import ApiError
+from posttrain.serving.openai import parse_request
 from posttrain.serving.queue import Queue
 from posttrain.serving.request import Request
 from posttrain.serving.server import Server
@@ -132,6 +134,28 @@ def test_a_full_queue_is_503_and_an_impossible_request_400(policy: Any, monkeypa
         link.close()
     finally:
         server.stop()
+
+
+def test_no_place_is_kept_for_clients_that_left_while_they_waited(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service(policy, "pocket", slots=1, max_queued=3)
+    slow(monkeypatch, service)
+
+    def ask(max_tokens: int) -> Any:
+        return service.submit(parse_request({"prompt": [5] * 4, "max_tokens": max_tokens, "temperature": 8.0}, "text"))
+
+    try:
+        ask(900)
+        while not service.queue.live:
+            time.sleep(0.005)
+        ask(1020)  # needs longer slots: it waits until nothing runs, and so do those behind it
+        left = ask(5)
+        with pytest.raises(ApiError, match="3 answers are being made"):
+            ask(5)
+        left.cancel()
+        ask(5)
+        assert service.queue.load == 3 and left.request not in service.queue.inbox
+    finally:
+        service.close()
 
 
 def test_a_fault_of_the_engine_ends_no_server(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,12 @@ TEMPLATE = (
     "<tool_call>{{ {'name': c.function.name, 'arguments': c.function.arguments} | tojson }}</tool_call>{% endfor %}"
     "<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
+
+
+def given(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
 ASK = {"messages": [{"role": "user", "content": SUM}], "temperature": 0}
 
 
@@ -205,6 +211,18 @@ def test_templates_get_what_they_take_for_granted(policy: Any) -> None:
         service.close()
 
 
+def test_calls_without_an_id_are_calls_and_name_nothing_else() -> None:
+    earlier = {"type": "function", "function": {"name": "clock", "arguments": "{}"}}
+    said = [
+        {"role": "user", "content": "?"},
+        {"role": "assistant", "tool_calls": [earlier]},
+        {"role": "tool", "content": "12:00"},
+    ]
+    params = parse_request({"messages": said}, "chat")
+    assert params.messages[1]["tool_calls"] == [{**earlier, "function": {"name": "clock", "arguments": {}}}]
+    assert not any("name" in m for m in params.messages)
+
+
 def test_one_call_at_a_time(taught: Server) -> None:
     """Without parallel calls an answer ends with its first; the tag is not needed to find it."""
     params = parse_request(ASK | {"tools": [CLOCK], "parallel_tool_calls": False}, "chat")
@@ -235,6 +253,10 @@ def test_one_call_at_a_time(taught: Server) -> None:
         ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls must be a list of"),
         ({"tools": [WEATHER | {"function": {"name": "w", "parameters": {"type": "foo"}}}], "tool_choice": "required"},
          "no answer can be held to this schema"),
+        ({"tools": [given("w", {"$defs": [1]})], "tool_choice": "required"}, "$defs of the tool w is [1]; expected an object"),
+        ({"tools": [given("w", {"definitions": "x"})], "tool_choice": "required"}, "definitions of the tool w is 'x'; expected"),
+        ({"tools": [given("w", {"properties": {"a": {"anyOf": [{"$ref": "#"}]}}})], "tool_choice": "required"},
+         "the tool w refers to '#'; put what it refers to under $defs"),
     ],
 )  # fmt: skip
 def test_mistakes(taught: Server, more: dict[str, Any], words: str) -> None:

@@ -8,15 +8,26 @@ from posttrain.core.registry import term
 
 
 @term(paper="arXiv:1707.06347", reads=("old_value_BT", "return_BT", "value_BT"))
-def value_loss(batch: Batch, coef: float = 1.0, clip: float | None = 0.2) -> Tensor:
+def value_loss(batch: Batch, coef: float = 1.0, clip: float | None = 0.2, per: str = "") -> Tensor:
     """Value loss: the critic regresses on the return, in steps no larger than clip from what it said when sampling.
 
     L = coef 1/2 max((v - R)^2, (old_v + clip(v - old_v, -c, c) - R)^2);  clip=None: coef 1/2 (v - R)^2
+    per: "answer" averages over an answer's tokens, then over answers; "token" over all tokens; "" as the method does.
     """
-    value_BT, return_BT = batch["value_BT"], batch["return_BT"]
-    error_BT = (value_BT - return_BT) ** 2
-    if clip is not None:
-        old_BT = batch["old_value_BT"]
-        near_BT = old_BT + (value_BT - old_BT).clamp(-clip, clip)
-        error_BT = torch.maximum(error_BT, (near_BT - return_BT) ** 2)
-    return coef * 0.5 * error_BT
+    return coef * 0.5 * clipped_error(batch["value_BT"], batch["old_value_BT"], batch["return_BT"], clip)
+
+
+@term(title="Value losses", paper="arXiv:2310.04373", reads=("old_value_BTK", "return_BTK", "value_BTK"))
+def value_losses(batch: Batch, coef: float = 1.0, clip: float | None = 0.2, per: str = "") -> Tensor:
+    """Value losses: several critics, each on the return of its own reward; their losses are added.
+
+    L = sum_k coef 1/2 max((v_k - R_k)^2, (old_v_k + clip(v_k - old_v_k, -c, c) - R_k)^2);  per as in `value_loss`
+    """
+    error_BTK = clipped_error(batch["value_BTK"], batch["old_value_BTK"], batch["return_BTK"], clip)
+    return coef * 0.5 * error_BTK.sum(-1)
+
+
+def clipped_error(value: Tensor, old: Tensor, target: Tensor, clip: float | None) -> Tensor:
+    """(v - R)^2, or the larger of that and the error of a value at most clip from the old one."""
+    error = (value - target) ** 2
+    return error if clip is None else torch.maximum(error, (old + (value - old).clamp(-clip, clip) - target) ** 2)

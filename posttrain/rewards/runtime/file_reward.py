@@ -1,14 +1,17 @@
 """A reward named `file.py:function` runs in a process of its own, so that nothing in it can hold or end a run.
 
 A call that keeps the interpreter to itself (a regular expression that backtracks for ever) is killed with its process and counted
-as late; the next call starts a new process, which imports the file again. So module-level state of such a reward lasts from call
-to call and from step to step, but is lost when a call is killed; it is never saved in a checkpoint. Prints go to stderr.
+as late; so is, before the next scoring, a process in which a late call is still running. The next call starts a new process, which
+imports the file again. So module-level state of such a reward lasts from call to call and from step to step, but is lost when a
+call is killed; it is never saved in a checkpoint. Prints go to stderr. What a reward started ends with its process.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -28,6 +31,7 @@ from posttrain.rewards.runtime.outcome import Failure, Outcome, late
 _START = 120.0  # seconds for the imports of a file
 _GRACE = 2.0  # seconds beyond the time-out before a process that says nothing is killed
 _KILLS = 8  # calls killed in one scoring, after which the rest are not tried
+_WROTE = "wrote into the pipe over which its process replies"
 _SCRIPT = Path(__file__).with_name("file_worker.py")
 
 
@@ -95,6 +99,16 @@ class Told:
         self.running: list[int] = []
         self.killed: Failure | None = None
 
+    def hear(self, reply: dict[str, Any], single: bool) -> bool:
+        """A line of the process; whether it is the last one."""
+        if "outcomes" in reply:
+            self.finished = {i: outcome(x) for i, x in enumerate(reply["outcomes"])}
+            return True
+        ended = {i: outcome(x) for i, x in reply["ended"]}
+        self.running = [*(i for i in self.running if i not in ended), reply["began"]]
+        self.finished |= ended if single else {}
+        return False
+
     def guilty(self, asynchronous: bool) -> list[int]:
         """The answers that a killed process is blamed on: the one it was at; of several threads' none yet, they are asked again
         one by one; of several coroutines' all."""
@@ -118,12 +132,16 @@ class Process:
         """Start it and wait until the file is imported; a UserError where that fails."""
         pipe = subprocess.PIPE
         command = [sys.executable, "-P", str(_SCRIPT), json.dumps([str(p) for p in sys.path])]
-        self.popen = subprocess.Popen(command, stdin=pipe, stdout=pipe)
+        self.popen = subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True)
         self.end = weakref.finalize(self, _kill, self.popen)  # also when Python ends
         self.lines = queue.Queue()
         threading.Thread(target=_pump, args=(self.popen, self.lines), daemon=True).start()
         self.write(json.dumps({"file": self.file, "name": self.name, "probe": self.probe}).encode() + b"\n")
-        reply = self.read(_START)
+        try:
+            reply = self.read(_START)
+        except ValueError:
+            self.kill()
+            raise UserError(f"importing {self.file} {_WROTE}; a reward's file may only define things") from None
         if reply is None:
             code = self.kill()
             what = "did not finish within" if code is None else "ended Python with exit code"
@@ -153,32 +171,42 @@ class Process:
             if (self.popen is None or self.popen.poll() is not None) and (failed := self.restart()):
                 return Told({i: failed for i in range(len(answers.texts))})
             data = packed(answers, self.ids, timeout, workers)
-            threading.Thread(
-                target=self.write, args=(data,), daemon=True
-            ).start()  # one that hangs does not read either
-            return self.listen(answers, timeout, workers)
+            while True:
+                threading.Thread(
+                    target=self.write, args=(data,), daemon=True
+                ).start()  # one that hangs does not read either
+                told = Told()
+                if self.listen(told, len(answers.texts), timeout):
+                    return told
+                self.kill()
+                if failed := self.restart():
+                    return Told({i: failed for i in range(len(answers.texts))})
 
-    def listen(self, answers: Answers, timeout: float, workers: int) -> Told:
-        told, n = Told(), len(answers.texts)
+    def listen(self, told: Told, n: int, timeout: float) -> bool:
+        """What it says, until all is said; False where a late call of an earlier question still runs in it."""
         patience = timeout + _GRACE + 1e-5 * n
         while True:
-            reply = self.read(patience)
-            if reply is None:
-                code = self.kill()
-                told.killed = late(timeout) if code is None else Failure("raised", _ended(self.name, code))
-                told.running = told.running or list(range(n))[:1]
-                if self.kind != "one":
-                    told.finished = {i: told.killed for i in range(n)}
-                return told
-            if "began" in reply:
-                ended = {i: outcome(x) for i, x in reply["ended"]}
-                told.running = [*(i for i in told.running if i not in ended), reply["began"]]
-                told.finished |= ended if self.kind == "one" else {}
-            elif "outcomes" in reply:
-                told.finished = {i: outcome(x) for i, x in enumerate(reply["outcomes"])}
-                return told
-            else:
-                raise UserError(reply["mistake"])
+            try:
+                if (reply := self.read(patience)) is None:
+                    code = self.kill()
+                    self.blame(told, n, late(timeout) if code is None else Failure("raised", _ended(self.name, code)))
+                    return True
+                if "stuck" in reply:
+                    return False
+                if "mistake" in reply:
+                    raise UserError(reply["mistake"])
+                if told.hear(reply, self.kind == "one"):
+                    return True
+            except (ValueError, TypeError, KeyError):  # not what file_worker.py writes
+                self.kill()
+                self.blame(told, n, Failure("raised", f"{self.name} {_WROTE}"))
+                return True
+
+    def blame(self, told: Told, n: int, why: Failure) -> None:
+        """The process is gone: the answers that it was at have failed."""
+        told.killed, told.running = why, told.running or list(range(n))[:1]
+        if self.kind != "one":
+            told.finished = dict.fromkeys(range(n), why)
 
     def write(self, data: bytes) -> None:
         popen = self.popen
@@ -188,12 +216,17 @@ class Process:
                 popen.stdin.flush()
 
     def read(self, timeout: float) -> dict[str, Any] | None:
-        """The next line; None when none came in time, or the process has ended."""
+        """The next line; None when none came in time, or the process has ended; a ValueError where it is no reply."""
         try:
             line = self.lines.get(timeout=timeout)
         except queue.Empty:
             return None
-        reply: dict[str, Any] | None = json.loads(line) if line else None
+        try:
+            reply = json.loads(line) if line else None
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
+        if not isinstance(reply, dict | None):
+            raise ValueError(f"a {type(reply).__name__}")
         return reply
 
     def kill(self) -> int | None:
@@ -225,7 +258,8 @@ def outcome(x: Any) -> Outcome:
 
 
 def _kill(popen: subprocess.Popen[bytes]) -> None:
-    popen.kill()
+    with suppress(OSError):  # nothing of it is left
+        os.killpg(popen.pid, signal.SIGKILL)  # with whatever the reward has started
     popen.wait()
     for pipe in (popen.stdin, popen.stdout):
         try:

@@ -104,7 +104,10 @@ def score(call: Call, line: bytes, loop: Any, reply: Reply) -> None:
     from posttrain.core.errors import UserError
     from posttrain.rewards.runtime.calls import begin_async, sync_outcomes
     from posttrain.rewards.runtime.messages import unpacked
+    from posttrain.rewards.runtime.timeout_pool import Worker
 
+    if loop.blocked or any(isinstance(t, Worker) and t.late for t in threading.enumerate()):
+        return reply.send(stuck=True)  # a call that spins would slow down every other
     answers, timeout, workers = unpacked(line)
     watch = Progress(reply, timeout, call.kind == "one")
     watch.wind()
@@ -127,6 +130,8 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)  # what a reward prints must not look like a reply, nor mix with --json
     serve(questions, Reply(out))
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)  # with whatever the reward has started
     os._exit(0)  # threads that were given up, or atexit handlers of the file, do not hold it
 
 

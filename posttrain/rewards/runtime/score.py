@@ -76,7 +76,7 @@ class RewardSum(BaseScorer):
 
             def call(fn: Callable[..., Any] = fn) -> tuple[str, Any]:
                 decoded = text()
-                return decoded, fn(prompt if isinstance(fn, Part) else own(prompt), decoded)
+                return decoded, as_number(fn(prompt if isinstance(fn, Part) else own(prompt), decoded))
 
             self.begun.begin((name, prompt.id, index), call)
 
@@ -150,7 +150,7 @@ class RewardSum(BaseScorer):
             if isinstance(got, Failure):
                 out[i] = got
             elif item is not None and got[0] == answers.texts[i]:
-                out[i] = as_number(got[1])
+                out[i] = got[1]
         return out
 
     def _waited(self, name: str, wait: Callable[[], list[Outcome]], answers: Answers) -> list[Outcome]:

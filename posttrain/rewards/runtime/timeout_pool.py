@@ -38,6 +38,7 @@ class Worker(threading.Thread):
     def __init__(self, results: Results) -> None:
         super().__init__(daemon=True)
         self.results, self.item, self.since, self.given_up = results, -1, 0.0, False
+        self.late = False  # given up in the middle of a call
 
     def run(self) -> None:
         with grading():
@@ -133,7 +134,7 @@ def _give_up_late(results: Results, pool: list[Worker], timeout: float) -> bool:
     now = time.monotonic()
     for worker in pool:
         if not worker.given_up and worker.item >= 0 and now - worker.since >= timeout:
-            worker.given_up = True
+            worker.given_up = worker.late = True
             results.finish(worker.item, late(timeout))
             return results.done < results.n
     return False
@@ -149,6 +150,7 @@ class EventLoop:
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.blocked = False  # some call never gave back the thread of a loop
 
     def start(
         self, call: AsyncCall, n: int, timeout: float, limit: int, watch: Watch | None = None
@@ -164,7 +166,7 @@ class EventLoop:
         try:
             future.result(max(due - time.monotonic(), 0))
         except Late:
-            self.loop = None
+            self.loop, self.blocked = None, True
         return list(results)
 
     def running(self) -> asyncio.AbstractEventLoop:
@@ -177,15 +179,23 @@ class EventLoop:
 async def _gather(call: AsyncCall, n: int, timeout: float, limit: int, results: list[Any], watch: Watch | None) -> None:
     gate = asyncio.Semaphore(limit)
 
+    async def guarded(i: int) -> Any:
+        try:
+            return await call(i)
+        except asyncio.CancelledError:  # the time is up; or the reward has raised it
+            raise
+        except BaseException as error:  # SystemExit too, which would end the loop and lose what the others are at
+            return caught(error)
+
     async def one(i: int) -> None:
         async with gate:
             if watch is not None:
                 watch.began(i)
             try:
-                results[i] = await asyncio.wait_for(call(i), timeout)
+                results[i] = await asyncio.wait_for(guarded(i), timeout)
             except TimeoutError:
                 results[i] = late(timeout)
-            except Exception as error:  # a failed reward is data
+            except asyncio.CancelledError as error:  # nobody here cancels: a failed reward is data
                 results[i] = caught(error)
             if watch is not None:
                 watch.ended(i, results[i])

@@ -7,10 +7,12 @@ import json
 import os
 import sqlite3
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from posttrain.core.errors import UserError
+from posttrain.rewards.runtime.score import say_once
 
 
 def default_folder() -> Path:
@@ -41,16 +43,25 @@ class JudgeCache:
             raise UserError(f"cannot keep judgements in {where} ({error}); say cache='FOLDER'") from None
 
     def get(self, keys: list[str]) -> dict[str, str]:
-        with self._lock:
-            found = [self._db.execute("SELECT key, text FROM said WHERE key = ?", (k,)).fetchone() for k in keys]
+        try:
+            with self._lock:
+                found = [self._db.execute("SELECT key, text FROM said WHERE key = ?", (k,)).fetchone() for k in keys]
+        except sqlite3.Error as error:  # a damaged file: the judge is asked again
+            say_once(f"kept judgements cannot be read ({error})")
+            return {}
         return {row[0]: row[1] for row in found if row is not None}
 
     def put(self, said: dict[str, str]) -> None:
-        """Kept at once; what another process said first stays."""
+        """Kept at once; what another process said first stays. A full disk costs requests, not the run."""
         with self._lock:
-            self._db.execute("BEGIN IMMEDIATE")
-            self._db.executemany("INSERT OR IGNORE INTO said VALUES (?, ?)", list(said.items()))
-            self._db.execute("COMMIT")
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                self._db.executemany("INSERT OR IGNORE INTO said VALUES (?, ?)", list(said.items()))
+                self._db.execute("COMMIT")
+            except sqlite3.Error as error:
+                say_once(f"judgements cannot be kept ({error}); they are asked for again when they are needed")
+                with suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
 
 
 def key_of(url: str, body: dict[str, Any]) -> str:

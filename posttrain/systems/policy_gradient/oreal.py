@@ -71,7 +71,7 @@ def _told(rollout: Rollout, scored: list[Rollout]) -> Rollout:
     paper="arXiv:2502.06781",
     base="rloo",
     laws=("groups_are_separate",),
-    reads=("group_B", "old_value_BT", "reward_BT"),
+    reads=("group_B", "old_value_after_BT", "reward_BT"),
 )
 def token_weighted(
     batch: Batch, negative: float = 0.5, bar: float = 0.5, weigh: bool = True, floor: float = 0.0
@@ -80,10 +80,9 @@ def token_weighted(
 
     right (R > bar): A_t = omega+_t;  wrong: A_t = negative (R - mean of others) omega-_t, which is -negative p when p of the
     others are right: blame reshaped so that imitation of the best of n and it add up
-    omega+ = max(2 sigma(w_t) - 1, floor), omega- = max(1 - 2 sigma(w_t), floor) by the token-level reward model; the last
-    token has weight 1, its outcome is known. floor=0 is the paper's. weigh=False: every weight is 1. Where `one_of_each` kept
-    two of a group, the others' mean is its whole group's. The authors' code differs: it weighs by the mean of w up to t, read
-    before token t, and multiplies right answers by their leave-one-out share too.
+    omega+ = max(2 sigma(w_t) - 1, floor), omega- = max(1 - 2 sigma(w_t), floor);  w_t: what the token-level reward model says
+    of the state that token t leads to, the last token as any other. floor=0 is the paper's. weigh=False: every weight is 1.
+    Where `one_of_each` kept two of a group, the others' mean is its whole group's.
     """
     own_BT = batch.mask_BT > 0
     right_BT = (batch.returns_B > bar).unsqueeze(-1)
@@ -92,42 +91,30 @@ def token_weighted(
     credit_BT = torch.where(right_BT & own_BT, 1.0, negative * above_BT)
     if not weigh:
         return torch.where(own_BT, credit_BT, 0.0)
-    w_BT, has_BT = token_worth(batch, torch.where(own_BT, batch["old_value_BT"], 0.0))
-    sure_BT = 2 * torch.sigmoid(w_BT) - 1
+    sure_BT = 2 * torch.sigmoid(torch.where(own_BT, batch["old_value_after_BT"], 0.0)) - 1
     omega_BT = torch.where(right_BT, sure_BT, -sure_BT).clamp_min(floor)
-    return torch.where(own_BT, credit_BT * torch.where(has_BT, omega_BT, 1.0), 0.0)
+    return torch.where(own_BT, credit_BT * omega_BT, 0.0)
 
 
 # ---- what is added to the loss
 
 
 @term(
-    title="Token-level reward model (OREAL)", paper="arXiv:2502.06781", system="oreal", reads=("reward_BT", "value_BT")
+    title="Token-level reward model (OREAL)",
+    paper="arXiv:2502.06781",
+    system="oreal",
+    reads=("reward_BT", "value_after_BT"),
 )
-def token_outcome(batch: Batch, coef: float = 1.0, bar: float = 0.5) -> Tensor:
+def token_outcome(batch: Batch, coef: float = 1.0, bar: float = 0.5, per: str = "answer") -> Tensor:
     """Token-level reward model (OREAL): the critic's head learns which tokens speak for a right answer, from outcomes alone.
 
-    L = -coef log sigma(+-mean_t w_t), + if R > bar;  w_t: the value of the state that token t leads to
-    Every token of an answer carries its loss. An answer of one token has no state behind it and teaches nothing.
+    L = -coef log sigma(+-mean_t w_t), + if R > bar;  w_t: the value of the state that token t leads to;  a mean over answers
+    Every token of an answer carries its loss, and with per="answer" it counts once, however long it is.
     """
-    w_BT, has_BT = token_worth(batch, batch["value_BT"])
-    count_B = has_BT.sum(-1)
-    mean_B = torch.where(has_BT, w_BT, 0.0).sum(-1) / count_B.clamp_min(1)
-    sign_B = torch.where(batch.returns_B > bar, 1.0, -1.0)
-    loss_B = torch.where(count_B > 0, -coef * logsigmoid(sign_B * mean_B), 0.0)
-    return loss_B.unsqueeze(-1) * (batch.mask_BT > 0)
-
-
-def token_worth(batch: Batch, value_BT: Tensor) -> tuple[Tensor, Tensor]:
-    """w_t = the value before the policy's next own action, which has seen token t; and where there is one."""
     own_BT = batch.mask_BT > 0
-    w_BT, has_BT = torch.zeros_like(value_BT), torch.zeros_like(own_BT)
-    next_B, any_B = torch.zeros_like(value_BT[:, 0]), torch.zeros_like(own_BT[:, 0])
-    for t in reversed(range(own_BT.shape[1])):
-        w_BT[:, t], has_BT[:, t] = next_B, any_B & own_BT[:, t]
-        next_B = torch.where(own_BT[:, t], value_BT[:, t], next_B)
-        any_B = any_B | own_BT[:, t]
-    return w_BT, has_BT
+    mean_B = torch.where(own_BT, batch["value_after_BT"], 0.0).sum(-1) / own_BT.sum(-1).clamp_min(1)
+    sign_B = torch.where(batch.returns_B > bar, 1.0, -1.0)
+    return (-coef * logsigmoid(sign_B * mean_B)).unsqueeze(-1) * own_BT
 
 
 # ---- the method

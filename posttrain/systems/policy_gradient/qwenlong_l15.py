@@ -184,7 +184,7 @@ qwenlong_l15 = method(
 # ---- the plan
 
 
-@plan(paper="arXiv:2512.12967", title="QwenLong-L1.5, in stages")
+@plan(paper="arXiv:2512.12967", title="QwenLong-L1.5, in stages", uses=())
 def qwenlong_stages(
     steps: int = 20, parts: tuple[int, ...] = (2, 4, 8), memory_parts: int = 16, hops: int = 1, notes: int = 32, alpha: float = 0.5
 ) -> Plan:  # fmt: skip

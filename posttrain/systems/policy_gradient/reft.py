@@ -58,7 +58,7 @@ def reinforced(beta: float = 0.05) -> Method:
     )  # fmt: skip
 
 
-@plan(paper="arXiv:2401.08967", title="ReFT")
+@plan(paper="arXiv:2401.08967", title="ReFT", uses=("task",))
 def reft(
     questions: int = 500, warmup: int = 20, steps: int = 60, beta: float = 0.05, credit: float = 0.1
 ) -> Plan:  # fmt: skip

@@ -201,7 +201,7 @@ def written(writer: PromptWriter, any_input: Prompt, length: int, seed: int) -> 
     return list(dict.fromkeys(r.text for some in (*greedy, *drawn) for r in some))
 
 
-@plan(paper="arXiv:2205.12548", title="RLPrompt")
+@plan(paper="arXiv:2205.12548", title="RLPrompt", uses=("task",))
 def rlprompt(
     steps: int = 100, length: int = 2, n: int = 8, shots: int = 64, lr: float = 3e-3, scale: float = 20.0
 ) -> Plan:

@@ -13,7 +13,7 @@ from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 from posttrain.weights.soup import soup
 
 
-@plan(paper="arXiv:2411.01798", title="SALSA")
+@plan(paper="arXiv:2411.01798", title="SALSA", uses=("task",))
 def salsa(questions: int = 500, warmup: int = 20, steps: int = 60, beta: float = 0.02, alpha: float = 0.5) -> Plan:
     """SALSA: two SFT runs of one model on other samples, then PPO from the first with a KL to the average of both.
 

@@ -6,7 +6,7 @@ from posttrain.core.plan import Plan, plan
 from posttrain.systems.preference.rlhf_workflow import rlhf_workflow
 
 
-@plan(paper="arXiv:2009.01325", title="Learning to summarize from human feedback")
+@plan(paper="arXiv:2009.01325", title="Learning to summarize from human feedback", uses=())
 def summarize_hf(steps: int = 60, pairs: int = 800, noise: float = 0.1, beta: float = 0.2, data: str = "") -> Plan:
     """Learning to summarize from human feedback: SFT, a reward model of comparisons, then PPO with a KL price beta per token.
 

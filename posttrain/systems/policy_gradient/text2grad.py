@@ -116,7 +116,7 @@ def token_ppo(beta: float = 0.02) -> Method:
     )  # fmt: skip
 
 
-@plan(paper="arXiv:2505.22338", title="Text2Grad")
+@plan(paper="arXiv:2505.22338", title="Text2Grad", uses=("task",))
 def text2grad(steps: int = 60, critic: str = "task", beta: float = 0.02) -> Plan:
     """Text2Grad: a critic writes what is good and what is poor, quoting it; quoted tokens earn +1 or -1.
 

@@ -206,7 +206,7 @@ def _mean(xs: list[float]) -> float:
     return sum(xs) / max(len(xs), 1)
 
 
-@plan(paper="arXiv:2405.07863", title="RLHF workflow")
+@plan(paper="arXiv:2405.07863", title="RLHF workflow", uses=())
 def rlhf_workflow(
     optimiser: str = "online-dpo", rounds: int = 3, steps: int = 20, pairs: int = 800, noise: float = 0.1,
     beta: float = 0.2, data: str = "",

@@ -18,7 +18,7 @@ def dense_ppo(beta: float = 0.02) -> Method:
     )  # fmt: skip
 
 
-@plan(paper="arXiv:2306.01693", title="Fine-grained RLHF")
+@plan(paper="arXiv:2306.01693", title="Fine-grained RLHF", uses=("task",))
 def fine_grained_rlhf(steps: int = 60, rewards: str = "0.1*line:repetition + answer:task", beta: float = 0.02) -> Plan:
     """Fine-grained RLHF: several reward models, each with its own size of segment, rewarded on the token that ends it.
 

@@ -129,7 +129,7 @@ def of_embeddings(model: Any, tokens_S: Tensor) -> tuple[Tensor, Logits]:
 # ---- the plan
 
 
-@plan(paper="arXiv:2508.03365", title="Reward-guided PGD robustness")
+@plan(paper="arXiv:2508.03365", title="Reward-guided PGD robustness", uses=("task",))
 def rl_pgd_robustness(problems: int = 8, most: float = 1.0) -> Plan:
     """Reward-guided PGD robustness: measures a model, trains nothing. Only the test of one's own model is here.
 

@@ -1,4 +1,4 @@
-"""What was sampled, put where it belongs: after what a turn had, and among the contexts that it is of."""
+"""What was sampled after the beginning of a turn, and who is told of it."""
 
 from __future__ import annotations
 

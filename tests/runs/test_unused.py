@@ -1,0 +1,154 @@
+"""A setting that was given and that nothing reads is refused before anything is loaded, for methods and for plans."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from posttrain.cli import main
+from posttrain.core.config import Config
+from posttrain.core.errors import UserError
+from posttrain.core.method import find_method
+from posttrain.core.plan import Context, Do, Phase, Plan
+from posttrain.core.registry import find, parts
+from posttrain.methods.grpo import grpo
+from posttrain.methods.settings import asked_demonstrations, asked_rewards, asked_task, shown
+from posttrain.methods.sft import sft
+from posttrain.runs import plans as recipe
+from posttrain.runs.plans import Asked
+from posttrain.runs.unused import differing, refuse_of_method, refuse_of_plan, used
+from tests.runs import tiny_run
+
+
+def nothing(context: Context) -> Any:
+    return tiny_run.Count()
+
+
+def test_every_setting_is_read_by_some_plan_or_told() -> None:
+    """A plan of one phase that reads task and reward takes all settings but --steps and the columns of pairs."""
+    plan = Plan((Phase("x", grpo, 1, nothing),), "toy", options={"steps": 60}, uses=("task", "reward"))
+    every = {f.name for f in dataclasses.fields(Config)}
+    assert every - used(plan) == {"steps", "chosen", "rejected", "method"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"uses": ("task",)}, "reward"), ({"uses": ("reward",)}, "task"), ({"uses": ("reward",)}, "level"),
+        ({"uses": ("reward",)}, "system"), ({}, "steps"), ({"parts": (Do("x", nothing),)}, "lr"),
+        ({"parts": (Phase("x", sft, 1, nothing),)}, "num_generations"),
+        ({"parts": (Phase("x", grpo, 1, nothing, role="judge"),)}, "eval_every"),
+        ({"parts": (Phase("x", grpo, 1, nothing, changes={"lr": 1.0}),)}, "lr"),
+    ],
+)  # fmt: skip
+def test_what_a_plan_does_not_read_is_refused_with_its_own_options(changes: dict[str, Any], key: str) -> None:
+    plain = Plan((Phase("x", grpo, 1, nothing),), "toy", options={"steps": 60}, uses=("task", "reward"))
+    dash = key.replace("_", "-")
+    with pytest.raises(UserError, match=rf"toy is a plan that does not use --{dash}; .*--plan.steps 60"):
+        refuse_of_plan(dataclasses.replace(plain, **changes), {key})
+    if changes:
+        refuse_of_plan(plain, {key})
+
+
+def test_a_learning_rate_that_one_phase_of_two_sets_is_used_by_the_other() -> None:
+    two = Plan((Phase("x", grpo, 1, nothing, changes={"lr": 1.0}), Phase("y", grpo, 1, nothing)), "toy")
+    refuse_of_plan(two, {"lr"})
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "told"),
+    [
+        ("sft", "reward", "learns from written answers"), ("dpo", "reward", "learns from written answers"),
+        ("dpo", "think", "no --think"), ("reward-model", "level", "no --level"), ("sft", "num_generations", "demonstrations has no"),
+    ],
+)  # fmt: skip
+def test_what_a_method_does_not_read_is_refused(name: str, key: str, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        refuse_of_method(find_method(name), {key})
+    refuse_of_method(find_method("grpo"), {"reward", "think", "level", "num_generations"})
+
+
+def test_at_the_terminal_nothing_is_loaded(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for words, told in (
+        (["reft", "--steps", "40"], "reft is a plan that does not use --steps; "),
+        (["sft", "--reward", "numeric"], "does not use --reward"),
+        (["reft", "--steps=40", "--model", "nowhere"], "does not use --steps"),
+    ):
+        assert main(["run", *words, "--runs", str(tmp_path)]) == 2
+        assert told in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_of_settings_gives_those_that_differ() -> None:
+    assert differing(Config(steps=3, level=2)) == {"steps", "level"} and differing(Config()) == set()
+
+
+def test_what_was_to_be_read_and_was_not_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(recipe, "load_policy", lambda config: tiny_run.policy(config.seed))
+    plan = Plan((Do("x", asked_task),), "toy", uses=("task", "reward"))
+    rewarded = {"env": tiny_run.Count(), "scorer": object()}
+    with caplog.at_level("WARNING", "posttrain"):
+        recipe.run_plan(plan, tiny_run.config(name="p"), tmp_path, asked=Asked((), rewarded))
+    assert "toy never read --reward" in caplog.text and "--task" not in caplog.text
+
+
+# ---- what the settings ask for
+
+
+def context(tmp_path: Path, rows: list[dict[str, Any]], **changes: Any) -> Context:
+    import json
+
+    file = tmp_path / "my.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Context(None, Config(task=str(file), **changes), {})
+
+
+def test_a_task_is_read_once_with_its_columns_and_system_message(tmp_path: Path) -> None:
+    made = context(
+        tmp_path,
+        [{"ask": f"{i}: 2+2?", "said": "4"} for i in range(12)],
+        question="ask",
+        answer="said",
+        system="Be brief.",
+    )
+    env = asked_task(made)
+    assert asked_task(made) is env and made.read == {"task"}
+    assert [m["role"] for m in env.prompt(0).content] == ["system", "user"] and env.prompt(0).answer == "4"
+    assert asked_rewards(made) is asked_rewards(made) and made.read == {"task", "reward"}
+
+
+def test_prompts_without_answers_need_a_reward(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot grade itself; say what is good with --reward"):
+        asked_rewards(context(tmp_path, [{"prompt": f"Say {i}"} for i in range(12)]))
+
+
+@pytest.mark.parametrize(
+    ("row", "there"),
+    [
+        ({"question": "2+2?", "answer": "4"}, False), ({"question": "2+2?", "answer": "2 and 2 make 4 #### 4"}, True),
+        ({"question": "2+2?", "answer": "4", "solution": "two and two"}, True), ({"question": "2+2?", "answer": 4}, False),
+        ({"question": "Sum up.", "answer": "A man lost his keys twice."}, True),
+        ({"question": "Name it.", "answer": "the red one"}, False),
+    ],
+)  # fmt: skip
+def test_a_bare_answer_is_not_imitated_silently(tmp_path: Path, row: dict[str, Any], there: bool) -> None:
+    rows = [row | {"question": f"{i}: {row['question']}"} for i in range(20)]
+    made = context(tmp_path, rows)
+    if there:
+        env = asked_demonstrations(made, 5)
+        assert env.size == 5 and shown(env.prompt(0))
+        return
+    with pytest.raises(UserError, match=r"no written solution to imitate, only its answer .*--plan.warmup 0"):
+        asked_demonstrations(made, 5)
+
+
+@pytest.mark.parametrize("name", [p.name for p in parts("plan")])
+def test_every_plan_says_what_it_reads(name: str) -> None:
+    made = find(name, "plan")()
+    assert made.uses is not None and set(made.uses) <= {"task", "reward", "steps", "pairs"}
+    refuse_of_plan(made, {"seed", "model", "device", "eval_problems", "sampling"})
