@@ -13,6 +13,7 @@ from posttrain.core.errors import UserError
 from posttrain.core.plan import Context
 from posttrain.core.types import Prompt
 from posttrain.environments.base import size_of
+from posttrain.environments.mapped import with_prefill
 from posttrain.environments.task import pair_task, task
 from posttrain.environments.worked import Worked
 from posttrain.rewards.runtime.scorer import Prescored, texts_of
@@ -28,10 +29,10 @@ WORDS = 5  # an answer of fewer is a result, not a way to it
 def asked_task(context: Context) -> Any:
     """The task of the settings, or the one that was given; read once."""
     context.read.add("task")
-    if "env" in context.given:
-        return context.given["env"]
     c = context.config
-    key = ("task", c.task, c.level, c.think, c.data, c.system, c.question, c.answer, c.stream)
+    if "env" in context.given:
+        return with_prefill(context.given["env"], c.prefill) if c.prefill else context.given["env"]
+    key = ("task", c.task, c.level, c.think, c.data, c.system, c.question, c.answer, c.stream, c.prefill)
     if key not in context.made:
         context.made[key] = asked_environment(c)
     return context.made[key]

@@ -19,7 +19,7 @@ ASSEMBLED = {
     "mask_BT", "logp_BT", "old_logp_BT", "reward_BT", "group_B", "version_B", "token_BT", "length_B", "written_B",
     "answer_B", "node_BS", "state_BT", "task_B", "turn_BT",
 }  # fmt: skip
-MADE = {"adv_BT", "old_entropy_BT", *OLD}  # by the advantage, by the learner
+MADE = {"adv_BT", "old_entropy_BT", *OLD, "thought_BT"}  # by the advantage, by the learner
 LANGUAGE = {"logp_BT", "entropy_BT", *VALUES, "score_B"}  # what a language model's forward pass gives
 PAIRED = ("chosen_P", "rejected_P")
 

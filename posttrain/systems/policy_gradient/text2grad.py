@@ -100,7 +100,8 @@ class Critiqued(BaseScorer):
         try:
             told = self.critic(r.prompt, r.text) if critique is None else critique
             spans = find_quotes(r.text, read_critique(told))
-            reward_T = self.scale * mark_tokens(spans, token_ends(self.decode, r.actions), r.mask_T)
+            ends = token_ends(self.decode, r.actions, r.turns[-1].observation.lead)
+            reward_T = self.scale * mark_tokens(spans, ends, r.mask_T)
         except Exception as error:  # a failed reward is data
             return Verdict(NAN, {"critique": caught(error)})
         return Verdict(0.0 if self.inner is None else None, {"critique": float(reward_T.sum())}, reward_T)
