@@ -155,7 +155,7 @@ def run(
         plain["reward"] = ""
     if isinstance(method, str):
         plain["method"] = method
-    config = from_dict(Config, plain)
+    config = from_dict(Config, plain if chosen is None else chosen.own(plain))
     named = {f.name for f in dataclasses.fields(Config) if settings.get(f.name) is not None}
     try:
         with observers(track, profile) as more:

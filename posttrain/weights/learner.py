@@ -127,6 +127,13 @@ class Learner:
             out |= {k: seen[0][k] for k in ("logp_gap", "logp_gap_max")}
         return out
 
+    def after_eval(self, score: float) -> bool:
+        """A held-out score: a reference that is renewed by it (ProRL) takes the optimiser's moments with it."""
+        renewed = self.reference is not None and self.reference.after_eval(self.policy, score)
+        if renewed:
+            self.optimiser.state.clear()
+        return renewed
+
     def _one(self, rows: list[Turn], batch: Batch, chosen: Tensor, step: int) -> dict[str, float]:
         totals = Totals.of(batch.rows(chosen)).summed(self.parallel)
         tally = Tally()
@@ -237,7 +244,9 @@ class Learner:
         return out
 
     def state(self) -> dict[str, Any]:
-        return {"updates": self.updates, "skipped": self.skipped, "critic_updates": self.critic_updates}
+        ruled = {"reference": self.reference.state_dict()} if hasattr(self.reference, "state_dict") else {}
+        counts = {"updates": self.updates, "skipped": self.skipped, "critic_updates": self.critic_updates}
+        return counts | ruled
 
     def load(self, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any]) -> None:
         if "weights" in tensors:  # learners of one policy save its weights once
@@ -257,6 +266,8 @@ class Learner:
             self.optimiser.state[named[name]][k] = value.to(where, copy=True)
         if self.reference is not None:
             self.reference.load(tensors["reference"])
+            if "reference" in state:
+                self.reference.load_state_dict(state["reference"])
         self.updates, self.skipped = state["updates"], state["skipped"]
         self.critic_updates = state.get("critic_updates", self.updates)
 

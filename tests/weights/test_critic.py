@@ -150,7 +150,7 @@ def test_settings() -> None:
         vapo.critic.asked(Config(steps=5, critic_warmup=5))
     with pytest.raises(UserError, match="--critic-lr is for a method with a critic"):
         pt.run(method="grpo", critic_lr=1e-5, model="/no/such/model")
-    with pytest.raises(UserError, match="critic_max_norm is 0.0; a norm is more than 0"):
+    with pytest.raises(UserError, match=r"critic_max_norm is 0\.0; a norm is more than 0"):
         Config(critic_max_norm=0.0)
 
 
