@@ -17,20 +17,14 @@ from posttrain.core.errors import unknown
 from posttrain.core.registry import LOSSES, Part
 
 Law = Callable[[Part], None]
-LEAVES = (
-    "logp_BT",
-    "entropy_BT",
-    "value_BT",
-    "value_after_BT",
-    "value_BTK",
-    "score_B",
-)  # the streams that carry gradient
+# the streams that carry gradient
+LEAVES = ("logp_BT", "entropy_BT", "value_BT", "value_after_BT", "value_BTK", "score_B", "dist_BTV")
 STREAMS = (
     "logp_BT", "old_logp_BT", "ref_logp_BT", "adv_BT", "return_BT", "value_BT", "old_value_BT", "entropy_BT",
     "value_after_BT", "old_value_after_BT", "value_BTK", "old_value_BTK", "return_BTK",
 )  # fmt: skip
-
 BY_REWARD = ("value_BTK", "old_value_BTK", "return_BTK")  # of several critics: one in the example
+WHOLE = ("dist_BTV", "ref_dist_BTV")  # of a vocabulary of three
 
 
 def over(x_BT: Tensor, like: Tensor) -> Tensor:
@@ -62,6 +56,7 @@ def example(seed: int = 0) -> Batch:
         rejected_P=torch.tensor([1, 3, 5, 7]), **{"length_B": length_B, "reward:cost_B": normal(1.0)[:, 0]},
         token_BT=torch.randint(0, 3, (B, T), generator=draw), value_after_BT=normal(1.0), old_value_after_BT=normal(1.0),
         **{name: normal(1.0).unsqueeze(-1) for name in BY_REWARD},
+        **{name: torch.stack([normal(1.0) for _ in range(3)], -1).log_softmax(-1) for name in WHOLE},
     )  # fmt: skip
 
 

@@ -64,6 +64,17 @@ def asked_judge(context: Context, k: float = 1.0) -> Judge:
     return by_score(lambda prompts, texts: texts_of(scorer, prompts, texts), k)
 
 
+def given_judge(context: Context, plan: str, k: float = 1.0) -> Judge:
+    """The same for a plan that learns from comparisons alone: a task's own grade is no judge, so one must be given."""
+    if not context.config.reward and "scorer" not in context.given:
+        raise UserError(
+            f"{plan} learns from comparisons, and nobody here compares: give a judge of two answers, --reward mine.py:prefer with "
+            "def prefer(prompt, a, b) -> the chance that a is better; or a reward that stands for one: --reward runs/NAME, "
+            "a folder of a reward model, mine.py:function, numeric"
+        )
+    return asked_judge(context, k)
+
+
 def asked_pairs(context: Context, spec: str) -> Any:
     """Preference pairs that an option of a plan names: a file with chosen and rejected, school_pairs, hh_rlhf."""
     if ("pairs", spec) not in context.made:
