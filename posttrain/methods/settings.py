@@ -17,8 +17,8 @@ from posttrain.environments.base import size_of
 from posttrain.environments.task import pair_task, task
 from posttrain.environments.worked import Worked
 from posttrain.rewards.runtime.scorer import Prescored, texts_of
-from posttrain.rewards.scorers.pairwise import Judge, by_score, is_judge, one_by_one
-from posttrain.rewards.scorers.spec import build_scorer, function_of
+from posttrain.rewards.scorers.pairwise import Judge, by_score, one_by_one
+from posttrain.rewards.scorers.spec import build_scorer, function_of, names_judge
 from posttrain.runs import saved as saved  # so that a reward may name a run
 from posttrain.runs.build import asked_environment
 
@@ -56,9 +56,9 @@ def asked_rewards(context: Context) -> Any:
 
 def asked_judge(context: Context, k: float = 1.0) -> Judge:
     """--reward FILE.py:FUNCTION of (prompt, a, b) is the judge itself; any other reward r judges by sigmoid(k (r_a - r_b))."""
-    file, _, name = context.config.reward.rpartition(":")
-    if file.endswith(".py") and "+" not in context.config.reward and is_judge(function_of(file, name)):
+    if names_judge(context.config.reward):
         context.read.add("reward")
+        file, _, name = context.config.reward.rpartition(":")
         return one_by_one(function_of(file, name))
     scorer = asked_rewards(context)
     return by_score(lambda prompts, texts: texts_of(scorer, prompts, texts), k)

@@ -36,7 +36,9 @@ def test_modules_that_a_file_imports_from_its_folder(mine: Path) -> None:
     assert helpers(mine) == [] and helpers(Path("mine.py")) == []
 
 
-@pytest.mark.parametrize("held", [lambda file: inputs(f"numeric + 0.5*{file}:f"), lambda file: contents(f"{file}:Task")])
+@pytest.mark.parametrize(
+    "held", [lambda file: inputs(f"numeric + 0.5*{file}:f"), lambda file: contents(f"{file}:Task")]
+)
 def test_a_changed_helper_is_another_run(mine: Path, held: object) -> None:
     """Of a reward's file and of a task's; comments do not count."""
     helper = mine.with_name("helper.py")
@@ -56,5 +58,5 @@ def test_a_run_that_did_not_keep_helpers_goes_on(mine: Path) -> None:
     old = {"steps": 4, "inputs": {str(mine): inputs(f"{mine}:f")[str(mine)]}}
     assert agreed(mine.parent, old, {"steps": 4, "inputs": inputs(f"{mine}:f")}, False, True) == old
     mine.write_text("import helper\n\ndef f(prompt, text):\n    return 0.0\n")
-    with pytest.raises(UserError, match="mine.py was"):
+    with pytest.raises(UserError, match=r"mine\.py was"):
         agreed(mine.parent, old, {"steps": 4, "inputs": inputs(f"{mine}:f")}, False, True)
