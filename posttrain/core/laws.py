@@ -18,11 +18,12 @@ from posttrain.core.registry import LOSSES, Part
 
 Law = Callable[[Part], None]
 # the streams that carry gradient
-LEAVES = ("logp_BT", "entropy_BT", "value_BT", "value_after_BT", "value_BTK", "score_B")
+LEAVES = ("logp_BT", "entropy_BT", "value_BT", "value_after_BT", "value_BTK", "score_B", "dist_BTV")
 STREAMS = (
     "logp_BT", "old_logp_BT", "ref_logp_BT", "adv_BT", "return_BT", "value_BT", "old_value_BT", "entropy_BT",
     "value_after_BT", "old_value_after_BT", "value_BTK", "old_value_BTK", "return_BTK",
 )  # fmt: skip
+WHOLE = ("dist_BTV", "ref_dist_BTV")  # of a vocabulary of three
 
 
 def over(x_BT: Tensor, like: Tensor) -> Tensor:
@@ -55,6 +56,7 @@ def example(seed: int = 0) -> Batch:
         token_BT=torch.randint(0, 3, (B, T), generator=draw), value_after_BT=normal(1.0), old_value_after_BT=normal(1.0),
         thought_BT=torch.tensor([[0, 1, 1, 2, 3, 3]] * B),
         **{n: normal(1.0).unsqueeze(-1) for n in STREAMS if n.endswith("_BTK")},
+        **{name: torch.stack([normal(1.0) for _ in range(3)], -1).log_softmax(-1) for name in WHOLE},
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from posttrain.core.protocols import Policy
 from posttrain.environments.contents import contents
 from posttrain.evals.accuracy import Score
 from posttrain.rewards.runtime.scorer import Prescored
-from posttrain.rewards.scorers.spec import build_scorer
+from posttrain.rewards.scorers.spec import build_scorer, names_judge
 from posttrain.runs.build import HeldOut, Pieces, asked_environment, build_loop, load_policy, measure
 from posttrain.runs.config_file import plan_call, write_file
 from posttrain.runs.run import Run
@@ -180,7 +180,7 @@ def look(plan: Plan, context: Context) -> Callable[[Policy], Score] | None:
         env = context.given["env"] if "env" in context.given else asked_environment(config)
     if "scorer" in context.given:
         scorer = context.given["scorer"]
-    elif "reward" in asks and config.reward:
+    elif "reward" in asks and config.reward and not names_judge(config.reward):
         scorer = build_scorer(config.reward, env, config.reward_timeout, config.device)
     elif env.graded or env.opens or last.method.rollout.card.data == "pairs":
         scorer = Prescored()

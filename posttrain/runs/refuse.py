@@ -20,7 +20,7 @@ ASSEMBLED = {
     "answer_B", "node_BS", "state_BT", "task_B", "turn_BT",
 }  # fmt: skip
 MADE = {"adv_BT", "old_entropy_BT", *OLD, "thought_BT"}  # by the advantage, by the learner
-LANGUAGE = {"logp_BT", "entropy_BT", *VALUES, "score_B"}  # what a language model's forward pass gives
+LANGUAGE = {"logp_BT", "entropy_BT", "dist_BTV", *VALUES, "score_B"}  # what a language model's forward pass gives
 PAIRED = ("chosen_P", "rejected_P")
 
 

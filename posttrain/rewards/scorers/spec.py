@@ -161,6 +161,14 @@ _READ: dict[str, Callable[[str, Build], Any]] = {
 _EXAMPLE = {"judge": "mine.py:prefer", "scorer": "numeric", "texts": "numeric", "folder": "runs/NAME"}
 
 
+def names_judge(spec: str) -> bool:
+    """Whether a reward is typed that compares two answers, FILE.py:FUNCTION of (prompt, a, b): it scores no answer by itself."""
+    from posttrain.rewards.scorers.pairwise import is_judge
+
+    file, _, name = spec.rpartition(":")
+    return file.endswith(".py") and "+" not in spec and is_judge(function_of(file, name))
+
+
 def function_of(file: str, name: str, timeout: float = 10.0) -> Any:
     """A function of the user's in this process, with a time limit: a judge, a critic."""
     try_import(file, name)
