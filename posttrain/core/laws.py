@@ -17,8 +17,7 @@ from posttrain.core.errors import unknown
 from posttrain.core.registry import LOSSES, Part
 
 Law = Callable[[Part], None]
-# the streams that carry gradient
-LEAVES = ("logp_BT", "entropy_BT", "value_BT", "value_after_BT", "value_BTK", "score_B", "dist_BTV")
+LEAVES = ("logp_BT", "entropy_BT", "value_BT", "value_after_BT", "value_BTK", "score_B", "dist_BTV")  # carry gradient
 STREAMS = (
     "logp_BT", "old_logp_BT", "ref_logp_BT", "adv_BT", "return_BT", "value_BT", "old_value_BT", "entropy_BT",
     "value_after_BT", "old_value_after_BT", "value_BTK", "old_value_BTK", "return_BTK",

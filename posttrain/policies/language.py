@@ -146,8 +146,7 @@ class LanguagePolicy(Actor, nn.Module):
     def extend(self, turns: Sequence[Turn], messages: Sequence[Message]) -> Observation:
         """The ids that messages add after a turn: what the template writes after an answer, then the messages, up to where the
         next answer begins. A turn that was cut off gets its end first."""
-        text = between(self.tokenizer, messages, self.thinking)
-        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids = self._ids(text := between(self.tokenizer, messages, self.thinking), "a message")
         lead = opened(self.tokenizer, text, self.thinking)
         cut_off = not len(turns[-1]) or int(turns[-1].actions[-1]) not in self.stop_ids
         return Observation(torch.tensor([self.tokenizer.eos_token_id] * cut_off + ids, dtype=torch.long), lead=lead)

@@ -122,9 +122,8 @@ def labelled(prompt: Prompt, label: str) -> Prompt:
     steps = prompt.info.get("steps") or (told if found is not None and not found.opened else "")
     imitated = f"<think></think>{answer}"
     if cot:
-        imitated = (
-            told if found and found.closed and not found.empty else f"<think>{steps}</think>{answer}" if steps else ""
-        )
+        whole = isinstance(told, str) and found is not None and found.closed and not found.empty
+        imitated = str(told) if whole else f"<think>{steps}</think>{answer}" if steps else ""
     return replace(prompt, info=prompt.info | {"cot": cot, "demonstration": imitated})
 
 

@@ -99,10 +99,10 @@ def by_difficulty(env: Environment, column: str) -> Environment:
             float(value) <= middle if middle is not None and value is not None else str(value).strip().lower() == "easy"
         )
 
-    parts = [
-        each(env, lambda p, split, want=want: p if split != "train" or easy(p) == want else None)
-        for want in (False, True)
-    ]  # type: ignore[misc]
+    def only(want: bool) -> Environment:
+        return each(env, lambda p, split: p if split != "train" or easy(p) == want else None)
+
+    parts = [only(False), only(True)]
     if not all(size_of(part, "train") for part in parts):
         raise UserError(
             f"{env.name}: all rows are as hard by their column {column!r}; write numbers, or easy and hard, or turn mixing off: --plan.easy None"
