@@ -93,7 +93,10 @@ def part_options(parser: Parser) -> None:
     group.add_argument("--epochs", type=whole, metavar="N", help="passes over the answers of each step")
     group.add_argument("--minibatches", type=whole, metavar="N", help="updates per pass")
     group.add_argument(
-        "--rounds", type=whole, metavar="N", help="of new prompts at a step, at most, while --select leaves too few groups"
+        "--rounds",
+        type=whole,
+        metavar="N",
+        help="of new prompts at a step, at most, while --select leaves too few groups",
     )
 
 

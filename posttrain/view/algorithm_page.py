@@ -79,8 +79,13 @@ def method_page(m: Method, card: Card) -> str:
         for part in m.parts()[stage]:
             out += section(part, f"{stage}: {part.name}, {_STAGE_WORDS[stage]}")
             shown.append(part.fn)
-    rounds = f", rounds={m.rounds} (of new prompts at a step, at most, while groups are dropped)" if m.rounds > 1 else ""
-    extra = [f"epochs={m.epochs} (passes over a step's answers), minibatches={m.minibatches} (updates per pass){rounds}", ""]
+    rounds = (
+        f", rounds={m.rounds} (of new prompts at a step, at most, while groups are dropped)" if m.rounds > 1 else ""
+    )
+    extra = [
+        f"epochs={m.epochs} (passes over a step's answers), minibatches={m.minibatches} (updates per pass){rounds}",
+        "",
+    ]
     every = [p for group in m.parts().values() for p in group]
     return "\n".join([*out, "## Updates", *extra, *called_by(every, shown)]).rstrip() + "\n"
 
