@@ -48,6 +48,8 @@ def run_plan(
     """Every phase in order; a phase that had ended before a restart is not done again, its weights are read back. The policy is
     measured on held-out problems before the first phase and after the last, as by a method."""
     start, asked = start or Start(), asked or Asked()
+    if plan.missing:
+        raise UserError(plan.missing)
     start.of_a_plan(plan.name)
     gave = named(asked.objects) | set(asked.settings or ())
     if asked.settings is not None:
