@@ -66,7 +66,7 @@ def _prefix(prompt: Prompt, context: Observation, tokens: list[int], worth: floa
 
 def step_ends(policy: Policy, r: Rollout, level: str) -> list[int]:
     """How many actions an answer has at the end of each of its steps; the last is all of them."""
-    ends = token_ends(policy.decode, r.actions)
+    ends = token_ends(policy.decode, r.actions, r.turns[-1].observation.lead)
     places = [next((t + 1 for t, e in enumerate(ends) if e >= end), len(r)) for _, end in split_steps(r.text, level)]
     return sorted({*places[:-1], len(r)}) if len(r) else []
 

@@ -12,7 +12,7 @@ from posttrain.core.loop import Loop
 from posttrain.core.method import Method
 from posttrain.core.pause import Pause
 from posttrain.core.protocols import Environment, Policy, Scorer
-from posttrain.environments.mapped import with_system_message
+from posttrain.environments.mapped import with_prefill, with_system_message
 from posttrain.evals.accuracy import Score, answers, graded, mean_reward, score_of
 from posttrain.evals.accuracy import held_out as held_out_prompts
 from posttrain.evals.ranking import ranking
@@ -62,7 +62,13 @@ def environment(config: Config, method: Method) -> Environment:
         if kind == "logs"
         else pair_task(config.task, data=config.data or None, **options)
     )
-    return with_system_message(env, config.system) if config.system else env
+    return said_first(env, config)
+
+
+def said_first(env: Environment, config: Config) -> Environment:
+    """The environment with the system message and the prefill of the settings."""
+    env = with_system_message(env, config.system) if config.system else env
+    return with_prefill(env, config.prefill) if config.prefill else env
 
 
 def asked_environment(config: Config) -> Environment:
@@ -71,7 +77,7 @@ def asked_environment(config: Config) -> Environment:
 
     options = columns(config) | {"stream": config.stream or None}
     env = task(config.task, level=config.level, think=config.think, data=config.data or None, **options)
-    return with_system_message(env, config.system) if config.system else env
+    return said_first(env, config)
 
 
 def columns(config: Config) -> dict[str, str]:
@@ -149,7 +155,7 @@ def load_policy(config: Config) -> Any:
     else:
         policy = merged(which, config)
     policy.temperature = config.sampling.temperature or 1.0
-    policy.layout = config.layout
+    policy.layout, policy.thinking = config.layout, config.think
     return adapted(policy, config)
 
 

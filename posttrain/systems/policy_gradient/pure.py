@@ -157,7 +157,6 @@ def pure(
     4 answers at temperature 0.5 and whiten the credit, here 8 at 1, not whitened. Temperature 0.1 of the minimum, one pass, clip
     0.2 and KL 0.001 are theirs; their KL is a part of the reward, here of the loss.
     """
-    if not prm:
-        raise UserError(NO_PRM)
     learn = Phase("pure", min_form_rl(temperature, "outcome"), steps, asked_task, rewards=paid_by(prm, level))
-    return Plan((*step_model(prm_steps, level), learn) if prm == "train" else (learn,))
+    parts = (*step_model(prm_steps, level), learn) if prm == "train" else (learn,)
+    return Plan(parts, missing="" if prm else NO_PRM)

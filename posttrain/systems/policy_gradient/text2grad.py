@@ -100,7 +100,8 @@ class Critiqued(BaseScorer):
         try:
             told = self.critic(r.prompt, r.text) if critique is None else critique
             spans = find_quotes(r.text, read_critique(told))
-            reward_T = self.scale * mark_tokens(spans, token_ends(self.decode, r.actions), r.mask_T)
+            ends = token_ends(self.decode, r.actions, r.turns[-1].observation.lead)
+            reward_T = self.scale * mark_tokens(spans, ends, r.mask_T)
         except Exception as error:  # a failed reward is data
             return Verdict(NAN, {"critique": caught(error)})
         return Verdict(0.0 if self.inner is None else None, {"critique": float(reward_T.sum())}, reward_T)
@@ -227,8 +228,6 @@ def text2grad(
     policy's size and learns what it is given. A critique that is not readable masks its answer; the paper does not say what it
     does then. KL price 0.02 and the value network are `ppo`'s, the paper's KL adapts. `--reward` is not used: critiques pay.
     """
-    if not critiques and not critic:
-        raise UserError(NO_CRITIC)
     file, _, name = critic.rpartition(":")
     if critic and not file.endswith(".py"):
         raise UserError(f"critic is {critic!r}; give mine.py:function, or critiques for one to be trained")
@@ -240,4 +239,5 @@ def text2grad(
         return Critiqued(judge, context.role("policy").decode)
 
     learn = Phase("ppo", token_ppo(beta), steps, asked_task, rewards=scorer)
-    return Plan((learn,) if critic else (*critic_model(critiques, critic_steps), learn))
+    parts = (learn,) if critic else (*critic_model(critiques, critic_steps), learn)
+    return Plan(parts, missing="" if critiques or critic else NO_CRITIC)
