@@ -212,7 +212,7 @@ NO_CRITIC = (
 )
 
 
-@plan(paper="arXiv:2505.22338", title="Text2Grad")
+@plan(paper="arXiv:2505.22338", title="Text2Grad", uses=("task",))
 def text2grad(
     steps: int = 60, critiques: str = "", critic: str = "", critic_steps: int = 60, longest: int = 256, beta: float = 0.02
 ) -> Plan:  # fmt: skip
@@ -226,7 +226,7 @@ def text2grad(
 
     Departures: the paper's critic is Llama-3.1-8B, trained on critiques by GPT-4o with a chain of reasoning; here it is of the
     policy's size and learns what it is given. A critique that is not readable masks its answer; the paper does not say what it
-    does then. KL price 0.02 and the value network are `ppo`'s, the paper's KL adapts. `--reward` is not used: critiques pay.
+    does then. KL price 0.02 and the value network are `ppo`'s, the paper's KL adapts. `--reward` is refused: critiques pay.
     """
     file, _, name = critic.rpartition(":")
     if critic and not file.endswith(".py"):
