@@ -167,9 +167,7 @@ def source(args: argparse.Namespace) -> tuple[Any, dict[str, Any], dict[str, Any
         settings, summary = run.config, run.read_summary()
         scoring = bool(args.phase and args.phase in run.store.phases() and scores(run, args.phase))
     if scoring or (not args.phase and reward_model_folder(args.name, args.runs)):
-        if which.at:
-            raise UserError(f"{args.name}: of a reward model the newest checkpoint is exported; leave @{which.at} away")
-        return load_reward_model(which.folder, "cpu", args.phase or ""), settings, summary
+        return load_reward_model(which.folder, "cpu", args.phase or "", which.at), settings, summary
     return load_trained(which, load_policy, "cpu")[0], settings, summary
 
 

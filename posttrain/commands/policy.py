@@ -70,7 +70,8 @@ def load(args: argparse.Namespace) -> tuple[Any, Config]:
     from posttrain.runs.build import load_policy
     from posttrain.runs.trained import check_name_of_run, find_trained, load_trained
 
-    which = find_trained(args.model, args.runs, args.phase or "") if args.model else None
+    name = "pocket" if args.model is None else args.model
+    which = find_trained(name, args.runs, args.phase or "")
     args.run = args.model if which else None
     if which and args.adapter:
         raise UserError(f"{args.run} is a run, which has its own adapters; --adapter is of a model")
@@ -78,8 +79,8 @@ def load(args: argparse.Namespace) -> tuple[Any, Config]:
         return load_trained(which, load_policy, args.device, args.dtype)
     if args.phase:
         raise UserError("--phase is of a run; name one with --model NAME")
-    check_name_of_run(args.model or "", args.runs)
-    config = Config(model=args.model or "pocket", device=args.device, dtype=args.dtype or "", adapter=args.adapter)
+    check_name_of_run(name, args.runs)
+    config = Config(model=name, device=args.device, dtype=args.dtype or "", adapter=args.adapter)
     return load_policy(config), config
 
 
@@ -99,7 +100,8 @@ def load_run(folder: Path, phase: str | None = None, device: str = "", dtype: st
 
 
 def reward_model_folder(name: str, runs: str) -> Path | None:
-    """The folder of a reward model, if the name is one's: a run that trained nothing else, or a sequence classifier."""
+    """The folder of a reward model (of a run with @checkpoint, where one is named), if the name is one's: a run that trained nothing
+    else, or a sequence classifier."""
     from posttrain.runs.checkpoint import listing
     from posttrain.runs.run import Run
     from posttrain.runs.trained import answering_role, find_trained
@@ -107,7 +109,7 @@ def reward_model_folder(name: str, runs: str) -> Path | None:
     if which := find_trained(name, runs):
         with Run.open(which.folder) as run:
             trained = [phase for phase in run.store.phases() if listing(run.checkpoints, phase)]
-            return which.folder if trained and not any(answering_role(run, phase) for phase in trained) else None
+            return Path(str(which)) if trained and not any(answering_role(run, phase) for phase in trained) else None
     try:
         kinds = json.loads((Path(name) / "config.json").read_text()).get("architectures") or []
     except (OSError, ValueError, AttributeError, RecursionError):

@@ -92,6 +92,12 @@ def part_options(parser: Parser) -> None:
         group.add_argument("--" + option.replace("_", "-"), metavar="PART", help=told)
     group.add_argument("--epochs", type=whole, metavar="N", help="passes over the answers of each step")
     group.add_argument("--minibatches", type=whole, metavar="N", help="updates per pass")
+    group.add_argument(
+        "--rounds",
+        type=whole,
+        metavar="N",
+        help="of new prompts at a step, at most, while --select leaves too few groups",
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -178,6 +184,7 @@ def run_method(args: argparse.Namespace, config: Config, watch: Any, start: Any)
     changes = part_changes(args)
     method = find_method(args.target).but(**changes)
     refuse_of_method(method, given(args))
+    config = from_dict(Config, method.own(given(args)))
     named = config.task if "task" in given(args) else ""
     config = dataclasses.replace(config, task=default_task(config.task, method.rollout.card.data))
     if named and named != config.task:
@@ -209,9 +216,10 @@ def run_plan(args: argparse.Namespace, config: Config, watch: Any, start: Any) -
 
 def part_changes(args: argparse.Namespace) -> dict[str, Any]:
     """field of Method -> the part named on the command line."""
+    from posttrain.core.method import COUNTS
     from posttrain.core.registry import split_sum
 
-    out: dict[str, Any] = {k: getattr(args, k) for k in ("epochs", "minibatches") if getattr(args, k) is not None}
+    out: dict[str, Any] = {k: getattr(args, k) for k in COUNTS if getattr(args, k) is not None}
     for option, (field, _) in PARTS.items():
         text = getattr(args, option)
         if text is None:

@@ -125,6 +125,7 @@ class Plan:
     doc: str = ""
     options: dict[str, Any] = field(default_factory=dict)  # what it was built with: part of a run's settings
     ready: Callable[[Context], None] | None = None  # raises where something is missing, before anything is loaded
+    missing: str = ""  # what must be given before it can run, and how; it is shown and read without
     uses: tuple[str, ...] | None = None  # which of --task, --reward and --steps it reads; None: as `@plan` says
 
     def phases(self) -> list[Phase]:

@@ -183,7 +183,7 @@ class Curriculum(Protocol):
         """Called once, before the first step."""
 
     def propose(self, n: int, step: int, policy: Policy | None = None) -> list[Prompt]:
-        """The n prompts of a step."""
+        """The n prompts of a step; where a method refills what it drops, `step` counts batches of prompts."""
 
     def observe(self, groups: list[Group]) -> None:
         """Called with the scored groups of the prompts it proposed."""
@@ -193,7 +193,8 @@ class Source(Protocol):
     """Where the loop's rollouts come from: sampled in this process, another process, a log, a replay memory."""
 
     def next(self, step: int) -> tuple[list[Group], Any]:
-        """The scored groups of a step, and the report of the scoring."""
+        """The scored groups of a step, and the report of the scoring. Asked again with the same step: of other prompts, for
+        methods that refill what their selection drops; the reports of a step are added."""
 
     def publish(self, version: int) -> None:
         """The policy has been updated: later rollouts may use it, and curricula see the results."""

@@ -1,10 +1,12 @@
-"""Import a Python file of the user under its own name; an error in it is reported with its line."""
+"""Import a Python file of the user under its own name; an error in it is reported with its line. And what it imports from its folder."""
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import sys
 import traceback
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 from types import ModuleType
@@ -37,3 +39,43 @@ def import_file(file: str, asked: str) -> ModuleType:
         line = f" line {where[-1].lineno}" if where else f" line {getattr(error, 'lineno', '?')}"
         raise UserError(f"{file}{line}: {type(error).__name__}: {error}") from error
     return module
+
+
+def helpers(file: Path) -> list[Path]:
+    """The modules of its own folder that a Python file imports, directly or through another; itself left out."""
+    found: dict[Path, None] = {}
+    todo = [file]
+    while todo:
+        one = todo.pop(0)
+        for path in _imported(one, file.parent):
+            if path not in found and path != file:
+                found[path] = None
+                todo.append(path)
+    return list(found)
+
+
+def _imported(file: Path, root: Path) -> Iterator[Path]:
+    """Files under `root` that one file imports, the packages on the way too; what cannot be read imports nothing."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                yield from _modules(root, name.name.split("."))
+        elif isinstance(node, ast.ImportFrom):
+            base = file.parent if node.level else root
+            for _ in range(node.level - 1):
+                base = base.parent
+            words = node.module.split(".") if node.module else []
+            for name in node.names:
+                yield from _modules(base, [*words, name.name])
+
+
+def _modules(base: Path, words: list[str]) -> Iterator[Path]:
+    for word in words:
+        for path in (base / f"{word}.py", base / word / "__init__.py"):
+            if path.is_file():
+                yield path
+        base = base / word

@@ -9,6 +9,7 @@ from typing import Any
 
 from posttrain.core.errors import UserError
 from posttrain.core.identity import code_hash
+from posttrain.core.python_file import helpers
 from posttrain.core.registry import parse, split_sum
 from posttrain.environments.rows import FORMATS
 
@@ -17,9 +18,10 @@ _LARGE = 1 << 31  # bytes: of a larger file its length, beginning and end are co
 
 
 def contents(task: str) -> dict[str, str]:
-    """file -> hash of what is in it, for every file that a task names; comments in Python do not count."""
+    """file -> hash of what is in it, for every file that a task names, and modules that a Python file imports from its folder; comments in
+    Python do not count."""
     files = [f for piece in split_sum(task) for f in _files(piece)]
-    files += [Path(hit) for hit in _PYTHON.findall(task)]
+    files += [f for hit in _PYTHON.findall(task) for f in (Path(hit), *helpers(Path(hit)))]
     return {str(f): file_hash(f) for f in dict.fromkeys(files) if f.is_file()}
 
 

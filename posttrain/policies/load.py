@@ -59,6 +59,10 @@ def usable(device: str) -> str:
 
 def find_folder(spec: str) -> str:
     """The folder of a named model, the path itself, or the downloaded snapshot of a hub id."""
+    if not spec.strip():
+        raise UserError(
+            "the name of the model is empty; pass pocket, smollm2, a model folder, a run, or a hub id like org/name"
+        )
     if spec == "pocket":
         return str(POCKET)
     if spec == "smollm2":
@@ -130,7 +134,7 @@ def stop_ids(folder: Path) -> list[int]:
     file = file if file.exists() else folder / "config.json"
     given = read_json(file).get("eos_token_id")
     ids = given if isinstance(given, list) else [] if given is None else [given]
-    if not all(type(i) is int and i >= 0 for i in ids):
+    if not all(type(i) is int and 0 <= i < 2**31 for i in ids):
         raise UserError(f"eos_token_id in {file} is {given!r}; expected a token id, or a list of them")
     return ids
 

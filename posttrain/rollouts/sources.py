@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any
 
 from posttrain.core.protocols import Curriculum, Environment, Policy, RolloutRequest, Scorer
 from posttrain.core.registry import Part
 from posttrain.core.sampling import Sampling
-from posttrain.core.types import Group
+from posttrain.core.types import Group, Prompt
+from posttrain.prompts.uniform import copy_of
 
 
 class LocalSource:
@@ -21,24 +23,48 @@ class LocalSource:
         self.policies, self.env, self.rollout, self.scorer, self.curriculum = policies, env, rollout, scorer, curriculum
         self.sampling, self.prompts, self.seed = how  # how answers are drawn, prompts per step, the seed of all draws
         self.curriculum.start(env, self.seed)
-        self._last: list[Group] = []
+        self._last: list[Group] = []  # of the step, in all its rounds
+        self._step = -1  # that they belong to
+        self._refills = 0  # rounds so far that were not the first of their step
 
     def next(self, step: int) -> tuple[list[Group], Any]:
-        """prompts -> rollouts -> rewards; a failed reward is masked and counted, never taken as 0."""
+        """prompts -> rollouts -> rewards; a failed reward is masked and counted, never taken as 0.
+
+        A step that is asked again gets the next prompts; one that came up already in this step is asked under another identity.
+        """
+        earlier = self._last if step == self._step else []
+        self._refills += bool(earlier)
         policy = next(iter(self.policies.values()))
-        prompts = self.curriculum.propose(self.prompts, step, policy)
+        prompts = self.curriculum.propose(self.prompts, step + self._refills, policy)
+        prompts = apart(prompts, {g.prompt.id for g in earlier}) if earlier else prompts
         begin = getattr(self.scorer, "begin", None)  # grades an answer while others are sampled
         asked = RolloutRequest(self.policies, prompts, self.sampling, self.seed, step, self.env, finished=begin)
-        self._last = self.rollout(asked)
-        return self._last, self.scorer.score(self._last)
+        groups = self.rollout(asked)
+        self._last, self._step = earlier + groups, step
+        return groups, self.scorer.score(groups)
 
     def publish(self, version: int) -> None:
         """The policies were updated: the curriculum sees the groups of the step."""
         self.curriculum.observe(self._last)
+        self._step = -1
 
     def state_dict(self) -> dict[str, Any]:
-        return {"curriculum": self.curriculum.state_dict()} if hasattr(self.curriculum, "state_dict") else {}
+        refills = {"refills": self._refills} if self._refills else {}
+        return refills | (
+            {"curriculum": self.curriculum.state_dict()} if hasattr(self.curriculum, "state_dict") else {}
+        )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._refills = int(state.get("refills", 0))
         if "curriculum" in state and hasattr(self.curriculum, "load_state_dict"):
             self.curriculum.load_state_dict(state["curriculum"])
+
+
+def apart(prompts: Sequence[Prompt], taken: set[str]) -> list[Prompt]:
+    """The prompts, those whose identity is taken (a small set came round) with one of their own, so that their answers differ."""
+    out = []
+    for p in prompts:
+        found = next(x for k in count() if (x := copy_of(p, k)).id not in taken)
+        taken = taken | {found.id}
+        out.append(found)
+    return out

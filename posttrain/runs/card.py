@@ -132,9 +132,9 @@ def changed_parts(config: dict[str, Any]) -> list[str]:
     if config.get("num_generations") is not None and own["rollout"] and "n" in own["rollout"][0]:
         own["rollout"][0]["n"] = config["num_generations"]
     out: list[str] = []
-    for name, parts in given.items():
+    for name, parts in ({"rounds": 1} | given).items():
         flag = "--curriculum" if name == "prompts" else f"--{name}"
-        if name in ("name", "others") or parts == own.get(name):
+        if name in ("name", "others") or parts == ({"rounds": 1} | own).get(name):
             continue
         out += [flag, " + ".join(map(spelled, parts)) or "none"] if isinstance(parts, list) else [flag, str(parts)]
     return out

@@ -21,12 +21,11 @@ from typing import Any
 
 from posttrain.core.config import Config, to_dict
 from posttrain.core.errors import UserError, unknown
-from posttrain.core.method import FIELD_STAGES, Method, find_method
+from posttrain.core.method import COUNTS, FIELD_STAGES, Method, find_method
 from posttrain.core.registry import find
 from posttrain.core.sampling import Sampling
 
 NAMES = {field: "curriculum" if field == "prompts" else field for field in FIELD_STAGES}  # field of Method -> option
-COUNTS = ("epochs", "minibatches")
 OWN = ("use", "from", "optimizer", "objects", "plan", "parts")  # keys besides the settings
 
 

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from posttrain.core.errors import UserError
+from posttrain.core.python_file import helpers
+from posttrain.rewards.scorers.learned import run_of
 from posttrain.rewards.scorers.spec import summands as read_summands
 from posttrain.runs.run import Run
 from posttrain.runs.saved import scoring_phase
@@ -19,12 +21,17 @@ _QUOTED = re.compile(r"['\"]([^'\"]+)['\"]")
 
 
 def inputs(reward: str, use: Iterable[str] = ()) -> dict[str, str]:
-    """name -> what it holds now, for the files and runs that a reward names, and for files of parts."""
-    files = [*use, *_FILE.findall(reward)]
+    """name -> what it holds now, for the files and runs that a reward names, for files of parts, and for modules beside them that
+    they import."""
+    files = with_helpers([*use, *_FILE.findall(reward)])
     named = [name for spec in (reward, *_QUOTED.findall(reward)) for _, name in summands(spec)] if reward else []
-    folders = [name.strip("'") for name in named if Path(name.strip("'"), "run.sqlite").exists()]
+    folders = [name.strip("'") for name in named if (run_of(Path(name.strip("'")))[0] / "run.sqlite").exists()]
     out = {file: code_digest(Path(file)) for file in dict.fromkeys(files)}
     return out | {folder: reward_digest(Path(folder)) for folder in dict.fromkeys(folders)}
+
+
+def with_helpers(files: Iterable[str]) -> list[str]:
+    return [name for file in files for name in (file, *map(str, helpers(Path(file))))]
 
 
 def summands(spec: str) -> list[tuple[float, str]]:
@@ -49,6 +56,7 @@ def code_digest(file: Path) -> str:
 
 def reward_digest(folder: Path) -> str:
     """Which weights of a run are the reward."""
+    folder, at = run_of(folder)
     with Run.open(folder) as run:
         phase = scoring_phase(run)
-    return weights_digest(Trained(folder, phase=phase))
+    return weights_digest(Trained(folder, at, phase))

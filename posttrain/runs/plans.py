@@ -21,7 +21,7 @@ from posttrain.core.protocols import Policy
 from posttrain.environments.contents import contents
 from posttrain.evals.accuracy import Score
 from posttrain.rewards.runtime.scorer import Prescored
-from posttrain.rewards.scorers.spec import build_scorer
+from posttrain.rewards.scorers.spec import build_scorer, names_judge
 from posttrain.runs.build import HeldOut, Pieces, asked_environment, build_loop, load_policy, measure
 from posttrain.runs.config_file import plan_call, write_file
 from posttrain.runs.run import Run
@@ -48,6 +48,8 @@ def run_plan(
     """Every phase in order; a phase that had ended before a restart is not done again, its weights are read back. The policy is
     measured on held-out problems before the first phase and after the last, as by a method."""
     start, asked = start or Start(), asked or Asked()
+    if plan.missing:
+        raise UserError(plan.missing)
     start.of_a_plan(plan.name)
     gave = named(asked.objects) | set(asked.settings or ())
     if asked.settings is not None:
@@ -180,7 +182,7 @@ def look(plan: Plan, context: Context) -> Callable[[Policy], Score] | None:
         env = context.given["env"] if "env" in context.given else asked_environment(config)
     if "scorer" in context.given:
         scorer = context.given["scorer"]
-    elif "reward" in asks and config.reward:
+    elif "reward" in asks and config.reward and not names_judge(config.reward):
         scorer = build_scorer(config.reward, env, config.reward_timeout, config.device)
     elif env.graded or env.opens or last.method.rollout.card.data == "pairs":
         scorer = Prescored()
@@ -202,7 +204,8 @@ def _phase_loop(part: Phase, policy: Policy, context: Context, callbacks: tuple[
         method = method.but(rollout=method.rollout.but(n=config.num_generations))
     if part.critic:
         policy.critic = part.critic(context)  # type: ignore[attr-defined]
-    pieces = Pieces(env, rewards, context.run, name, callbacks=callbacks, evaluated=False)
+    others = {o.role: context.role(o.role) for o in method.others if o.role in context.roles}
+    pieces = Pieces(env, rewards, context.run, name, others, callbacks=callbacks, evaluated=False)
     loop = build_loop(config, method, policy, pieces)
     loop.role = part.role
     if part.reference and loop.learner.reference is not None:

@@ -11,18 +11,21 @@ from posttrain.policies.peft_folder import adapted
 from posttrain.rewards.scorers.learned import RUN_READERS
 from posttrain.runs.checkpoint import listing, newest
 from posttrain.runs.run import Run
-from posttrain.runs.trained import settings_of
+from posttrain.runs.trained import Trained, checkpoint_of, settings_of
 
 
-def load_reward_model(folder: Path, device: str = "", phase: str = "") -> Any:
-    """The policy with a score head that a run trained (in the newest phase that did, unless one is named), frozen."""
+def load_reward_model(folder: Path, device: str = "", phase: str = "", at: str = "") -> Any:
+    """The policy with a score head that a run trained (in the newest phase that did, unless one is named), frozen. at: which of
+    its checkpoints, like best."""
     with Run.open(folder) as run:
         phase = phase or scoring_phase(run)
         config = settings_of(run)
         policy = load_model(config.model, device or None, config.dtype, config.bits)
         policy = adapted(policy, config).as_reward_model()
         policy.layout = config.layout
-        if not run.load_weights(phase, policy):
+        if at:
+            run.put(checkpoint_of(run, Trained(folder, at, phase)), policy)
+        elif not run.load_weights(phase, policy):
             raise UserError(
                 f"--reward {folder}: its last checkpoint is damaged, and a reward must not change; give the command that made "
                 "it again, which does the last steps again"

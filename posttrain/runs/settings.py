@@ -114,6 +114,12 @@ def agreed(label: Path, old: dict[str, Any], new: dict[str, Any], extend: bool, 
     known = with_defaults(old, new) | {k: new[k] for k in _KEPT if k in new}
     if "inputs" not in old and "inputs" in new:
         known |= {k: new[k] for k in ("inputs", "contents") if k in new}  # an earlier version, which did not keep them
+    for key in (
+        "inputs",
+        "contents",
+    ):  # an earlier version did not keep modules that a file imports: the file tells of new ones
+        if isinstance(known.get(key), dict) and isinstance(new.get(key), dict):
+            known[key] = {k: v for k, v in new[key].items() if k.endswith(".py")} | known[key]
     if saved and isinstance(old.get("begun"), dict) and isinstance(new.get("begun"), dict):
         known |= {"begun": {k: new["begun"].get(k, v) if k != "optimizer" else v for k, v in old["begun"].items()}}
     changed = differences(known, new)

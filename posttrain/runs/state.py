@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import sqlite3
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.core.pause import Paused
-from posttrain.runs.checkpoint import disk_errors
 
 _FILE = "state.json"
 _BLOCK = 1024  # bytes
@@ -69,6 +69,21 @@ def read_state(folder: Path) -> dict[str, Any]:
     return {k: v for k, v in found.items() if isinstance(v, _KINDS.get(k, object))} if isinstance(found, dict) else {}
 
 
+def stopped(loop: Any) -> dict[str, Any]:
+    """What a checkpoint says of a run that a callback has ended after it: why, and of how many steps."""
+    return {"stopped": {"why": loop.stopping, "steps": loop.config.steps}} if loop.stopping else {}
+
+
+def still_stopped(state: dict[str, Any], steps: int, label: Path) -> str:
+    """Why a run that a callback has ended stays ended; empty where it was not, or more steps are asked for now."""
+    found = state.get("stopped") or {}
+    if not found or steps > found["steps"]:
+        return ""
+    told = "%s was ended early (%s), and stays so; more --steps go on with it, --fresh starts over"
+    logging.getLogger("posttrain").warning(told, label, found["why"])
+    return str(found["why"])
+
+
 def reopen(folder: Path) -> None:
     """No phase is at its end any more: the run goes on for more steps. Only the writer of the folder may call it."""
     if (folder / "run.sqlite").exists():
@@ -80,6 +95,8 @@ def reopen(folder: Path) -> None:
 def wipe(folder: Path) -> None:
     """Delete what a run has written, and nothing else; a folder that is a link stays, and what is in it goes. What cannot be deleted
     is an error: a checkpoint that stays would be gone on with."""
+    from posttrain.runs.checkpoint import disk_errors  # with torch, which readers of this file do without
+
     with disk_errors(folder, 0):
         for name in _FOLDERS:
             for path in (folder / name).iterdir() if (folder / name).is_dir() else ():

@@ -12,7 +12,17 @@ from posttrain.core.errors import UserError
 from posttrain.core.method import Method
 from posttrain.core.plan import Context, Plan
 
-TASK = ("task", "level", "think", "data", "system", "question", "answer", "stream")  # what `asked_task` reads
+TASK = (
+    "task",
+    "level",
+    "think",
+    "data",
+    "system",
+    "prefill",
+    "question",
+    "answer",
+    "stream",
+)  # what `asked_task` reads
 READS = {"task": TASK, "reward": ("reward",), "steps": ("steps",), "pairs": ("chosen", "rejected")}
 LEARNING = ("lr", "warmup", "schedule", "min_lr", "max_norm", "prompts")  # what the learner of any phase reads
 CRITIC = ("critic", "critic_lr", "critic_warmup", "critic_max_norm")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from posttrain.policies.load import POCKET
 from posttrain.rewards.runtime.score import RewardSum
 from posttrain.rewards.scorers.learned import LearnedReward
 from posttrain.rewards.scorers.spec import build_scorer
+from posttrain.runs.best import Best, keep_best
+from posttrain.runs.inputs import inputs
 from posttrain.runs.run import Run
 from posttrain.runs.saved import load_reward_model
 from tests.cli.conftest import Said, call
@@ -104,6 +107,27 @@ def test_a_run_in_a_sum(trained: Path, folder: Path) -> None:
         assert reward == pytest.approx(rule + 0.5 * model.texts([prompt], [text])[0][0], abs=1e-5)
 
 
+def test_the_best_checkpoint_of_a_run(trained: Path, folder: Path) -> None:
+    """`@best` is those weights, alone and in a sum, and a part of the run's identity; a sentence where none was kept."""
+    kept = folder / "kept-rm"
+    shutil.copytree(trained, kept)
+    none = grpo(f"{kept}@best", folder, "no-best")
+    assert none.code == 2 and "no held-out score was measured between its steps" in none.err, none.err
+    weights = {k: x.clone() for k, x in load_reward_model(trained).state_dict().items()}
+    weights |= {k: x * 0 + 7 * k.endswith("bias") for k, x in weights.items() if k.startswith("score.")}
+    keep_best(kept, "train", Best(0, 2.0), lambda: {"weights": weights}, "")
+    prompts, texts = [school("arithmetic").prompt(i) for i in range(2)], ["4", "a longer answer"]
+    assert LearnedReward(f"{kept}@best").texts(prompts, texts)[0] == pytest.approx([7.0, 7.0])
+    assert LearnedReward(str(kept)).texts(prompts, texts)[0] != pytest.approx([7.0, 7.0])
+    both = build_scorer(f"0*format + 0.5*{kept}@best", None)
+    assert both.texts(prompts, texts)[0] == pytest.approx([3.5, 3.5])
+    assert inputs(f"format + 0.5*{kept}@best")[f"{kept}@best"].startswith("train-000000 ")
+    assert "checkpoint of" in grpo(f"{kept}@worst", folder, "no-worst").err
+    pairs = ["--task", str(folder / "mine.jsonl"), "--split", "all", "--json"]
+    seen = json.loads(call("eval", "--model", f"{kept}@best", *pairs).out)
+    assert seen["margin"] == pytest.approx(0.0)  # every answer is worth the same to it
+
+
 def test_a_hugging_face_classifier(classifier: Path, folder: Path) -> None:
     """The rewards are the logit that transformers gives to the whole dialogue in the model's own template."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -190,7 +214,6 @@ def test_mistakes_are_told_in_a_sentence(
 
 
 def test_a_run_that_has_not_ended_is_refused(trained: Path, folder: Path) -> None:
-    import shutil
     import sqlite3
 
     half = folder / "half"

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import reduce
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -38,6 +39,16 @@ class RewardReport:
     where: str = ""  # the last line of its traceback
     counts: dict[str, float] = field(default_factory=dict)  # what it cost: requests, tokens
 
+    def joined(self, other: RewardReport) -> RewardReport:
+        """Of the same reward, asked twice."""
+        sizes = [r.n - r.failed - r.skipped for r in (self, other)]
+        total = sum(r.mean * size for r, size in zip((self, other), sizes, strict=True) if size)
+        counts = {k: self.counts.get(k, 0.0) + other.counts.get(k, 0.0) for k in (*self.counts, *other.counts)}
+        sums = {k: getattr(self, k) + getattr(other, k) for k in ("n", "failed", "late", "skipped", "seconds")}
+        first = self if self.failed else other
+        mean = total / sum(sizes) if sum(sizes) else NAN
+        return RewardReport(self.name, **sums, mean=mean, error=first.error, where=first.where, counts=counts)
+
 
 @dataclass
 class ScoreReport:
@@ -47,6 +58,13 @@ class ScoreReport:
     masked: int = 0
     seconds: float = 0.0
     rewards: list[RewardReport] = field(default_factory=list)
+
+    def __add__(self, other: ScoreReport) -> ScoreReport:
+        """Of two scorings of one step, as if it had been one."""
+        names = dict.fromkeys(r.name for r in (*self.rewards, *other.rewards))
+        each = [[r for r in (*self.rewards, *other.rewards) if r.name == name] for name in names]
+        rewards = [reduce(RewardReport.joined, some) for some in each]
+        return ScoreReport(self.n + other.n, self.masked + other.masked, self.seconds + other.seconds, rewards)
 
     @property
     def all_failed(self) -> list[str]:

@@ -13,7 +13,7 @@ from posttrain.core.registry import scorer
 from posttrain.core.types import Prompt
 from posttrain.rewards.runtime.scorer import TextBase
 
-RUN_READERS: list[Callable[[Path, str], Any]] = []  # posttrain.runs.saved puts itself here: this layer knows no runs
+RUN_READERS: list[Callable[..., Any]] = []  # posttrain.runs.saved puts itself here: this layer knows no runs
 Values = Callable[[Sequence[Prompt], Sequence[str]], list[float]]
 
 
@@ -22,6 +22,7 @@ class LearnedReward(TextBase):
     """Learned reward: the score that a trained reward model gives to a prompt with its answer, as its head gives it.
 
     --reward runs/NAME               a finished run of reward-model (or of a plan that trains one)
+    --reward runs/NAME@best          its checkpoint with the best held-out score
     --reward path/to/folder          a Hugging Face folder for sequence classification with one label
     It reads texts with its own tokenizer and chat template, so it may judge the answers of any policy.
     """
@@ -37,8 +38,16 @@ class LearnedReward(TextBase):
         return self.read(prompts, texts) if len(texts) else []
 
 
+def run_of(folder: Path) -> tuple[Path, str]:
+    """`runs/NAME@best` as the run's folder and the checkpoint that is meant; "" for the newest, or where it is no run."""
+    head, _, at = folder.name.rpartition("@")
+    meant = folder.with_name(head) if head and at else folder
+    return (meant, at) if not folder.exists() and (meant / "run.sqlite").exists() else (folder, "")
+
+
 def values_of(folder: Path, device: str = "") -> Values:
     """A folder as a function from texts to rewards; an error where it holds no reward model."""
+    folder, at = run_of(folder)
     if not folder.is_dir():
         near = nearest(folder.name, [p.name for p in folder.parent.glob("*/")] if folder.parent.is_dir() else [])
         hint = f"did you mean {folder.parent / near}?" if near else "train one: posttrain run reward-model"
@@ -49,7 +58,7 @@ def values_of(folder: Path, device: str = "") -> Values:
         if not RUN_READERS:
             raise UserError(f"--reward {folder}: runs cannot be read here; import posttrain.runs.saved first")
         try:
-            return RewardModel(RUN_READERS[0](folder, device))
+            return RewardModel(RUN_READERS[0](folder, device, at=at))
         except sqlite3.DatabaseError as error:
             raise UserError(f"--reward {folder}: its run.sqlite is not that of a run: {error}") from None
     if not (folder / "config.json").exists():

@@ -1,0 +1,140 @@
+"""Preference methods and imitation of one's own best, as registered: which answers make a pair, against which reference, how hard
+each pair pulls; which answers are imitated and which are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.wiring import formulas as f
+from tests.wiring.spies import ROWS, traced
+from tests.wiring.trace import Pass, Trace, Update
+
+
+def slope(z: Tensor) -> Tensor:
+    """-d/dz of -log sigmoid(z)."""
+    return torch.sigmoid(-z)
+
+
+# -d loss / d u of a pair whose log-ratios to the reference differ by u
+PULLS: dict[str, Callable[[Tensor], Tensor]] = {
+    "dpo": lambda u: 0.1 * slope(0.1 * u),
+    "online-dpo": lambda u: 0.1 * slope(0.1 * u),
+    "robust-dpo": lambda u: 0.1 * (0.9 * slope(0.1 * u) + 0.1 * slope(-0.1 * u)) / 0.8,
+}
+OWN = ("online-dpo",)  # pairs of the policy's own answers, ranked by the reward
+
+
+def log_ratio(p: Pass) -> Tensor:
+    return ((p.batch["logp_BT"] - p.batch["ref_logp_BT"]) * p.batch["mask_BT"]).sum(-1)
+
+
+def run(name: str, **settings: int) -> Trace:
+    return traced(name, None, f.worth if name in OWN or name == "copg" else None, prompts=4, lr=0.02, **settings)
+
+
+def texts(made: Update, stream: str) -> list[str]:
+    return [made.rows[i].text for i in made.batch[stream].tolist()]
+
+
+@pytest.mark.parametrize("name", PULLS)
+def test_every_pair_pulls_as_hard_as_its_margin_says(name: str) -> None:
+    trace = run(name)
+    first, second = trace.updates
+    assert first.reference == second.reference == first.before and first.optimiser_steps == second.optimiser_steps == 1
+    for made in trace.updates:
+        (only,) = made.passes
+        chosen, rejected = made.batch["chosen_P"], made.batch["rejected_P"]
+        u = log_ratio(only)[chosen] - log_ratio(only)[rejected]
+        want_BT = torch.zeros_like(made.batch["mask_BT"])
+        want_BT[chosen] += (PULLS[name](u) / len(chosen))[:, None]
+        want_BT[rejected] -= (PULLS[name](u) / len(chosen))[:, None]
+        torch.testing.assert_close(only.pull["logp_BT"], want_BT * made.batch["mask_BT"], rtol=1e-3, atol=1e-6)
+    assert float(log_ratio(second.passes[0]).abs().max()) > 0.1, "at the reference every margin is 0"
+
+
+@pytest.mark.parametrize("name", ["dpo", "robust-dpo", "hinge", "reward-model"])
+def test_written_pairs_are_used_as_they_are_written(name: str) -> None:
+    trace = run(name)
+    answers = {r["answer"] for r in ROWS}
+    assert not [d for d in trace.samples if d.step >= 0], "nothing is sampled"
+    for made in trace.updates:
+        assert set(texts(made, "rejected_P")) == {"no"} and set(texts(made, "chosen_P")) <= answers
+        assert len(made.rows) == 8 and made.batch["written_B"].all()
+
+
+def test_online_dpo_pairs_the_best_with_the_worst_of_eight() -> None:
+    trace = run("online-dpo")
+    for step, made in zip(trace.steps, trace.updates, strict=True):
+        assert all(len(g.rollouts) == 8 for g in step.groups)
+        worths = [
+            (f.worth(None, a), f.worth(None, b))
+            for a, b in zip(texts(made, "chosen_P"), texts(made, "rejected_P"), strict=True)
+        ]
+        mixed = [g for g in step.groups if len({r.reward for r in g.rollouts}) == 2]
+        assert worths == [(1.0, 0.0)] * len(mixed) and mixed, "a group of equals makes no pair"
+
+
+def test_a_reward_model_learns_the_score_of_whole_answers() -> None:
+    """-log sigmoid(s_w - s_l) + 0.01 (s_w + s_l)^2, averaged over pairs."""
+    trace = run("reward-model")
+    assert [p.role for p in trace.phases] == ["reward_model"]
+    for made in trace.updates:
+        (only,) = made.passes
+        chosen, rejected, score_B = made.batch["chosen_P"], made.batch["rejected_P"], only.batch["score_B"]
+        gap, total = score_B[chosen] - score_B[rejected], score_B[chosen] + score_B[rejected]
+        want_B = torch.zeros(len(made.rows))
+        want_B[chosen], want_B[rejected] = slope(gap) - 0.02 * total, -slope(gap) - 0.02 * total
+        torch.testing.assert_close(only.pull["score_B"], want_B / len(chosen), rtol=1e-3, atol=1e-6)
+        assert "logp_BT" not in only.pull and not made.reference
+
+
+# ---- imitation
+
+
+def test_demonstrations_are_imitated_token_by_token() -> None:
+    trace = run("sft")
+    answers = {r["answer"] for r in ROWS}
+    for made in trace.updates:
+        (only,) = made.passes
+        assert {row.text for row in made.rows} <= answers and made.batch["written_B"].all() and not made.reference
+        torch.testing.assert_close(only.pull["logp_BT"], f.mean("tokens", only))
+
+
+def best_rows(trace: Trace, n: int) -> None:
+    """Of n answers to each prompt one is imitated: the first that earned most."""
+    for step, made in zip(trace.steps, trace.updates, strict=True):
+        assert all(len(g.rollouts) == n for g in step.groups)
+        best = [max(g.rollouts, key=lambda r: f.worth(None, r.text)).text for g in step.groups]
+        assert [row.text for row in made.rows] == best
+        assert len({r.reward for r in step.rollouts}) == 2, "the choice shows where rewards differ"
+
+
+def test_superhf_pays_for_leaving_the_start_in_every_token_of_the_vocabulary() -> None:
+    """The best of 16 is imitated, plus 0.35 KL(start || policy) over the vocabulary at each of its tokens, over all tokens."""
+    trace = traced("superhf", None, f.worth, prompts=4, lr=0.02)
+    best_rows(trace, 16)
+    first, second = trace.updates
+    assert first.reference == second.reference == first.before
+    assert (first.optimiser_steps, second.optimiser_steps) == (1, 1)
+    (only,) = second.passes
+    start, now = second.batch["ref_dist_BTV"], only.batch["dist_BTV"]
+    torch.testing.assert_close(
+        now.gather(-1, second.batch["token_BT"][..., None])[..., 0] * only.batch["mask_BT"], only.batch["logp_BT"]
+    )
+    own_BT = only.batch["mask_BT"]
+    divergence_BT = (start.exp() * (start - now)).sum(-1) * own_BT
+    assert float(divergence_BT[own_BT > 0].min()) > 0 and now.exp().sum(-1)[own_BT > 0].sub(1).abs().max() < 1e-5
+    want = ((0.35 * divergence_BT - only.batch["logp_BT"]) * own_BT).sum() / own_BT.sum()
+    assert only.loss == pytest.approx(float(want), rel=1e-4)
+    torch.testing.assert_close(only.pull["dist_BTV"], 0.35 * start.exp() * f.mean("tokens", only)[..., None])
+
+
+def test_a_start_that_was_left_no_way_pays_nothing() -> None:
+    (only,) = traced("superhf", None, f.worth, steps=1).updates[0].passes
+    torch.testing.assert_close(only.pull["logp_BT"], f.mean("tokens", only))
+    own_BT = only.batch["mask_BT"]
+    assert only.loss == pytest.approx(float(-(only.batch["logp_BT"] * own_BT).sum() / own_BT.sum()), rel=1e-5)
