@@ -92,7 +92,7 @@ def traced(
             stack.enter_context(patch.object(owner, attribute, spy))
         trace.summary = pt.run(
             model=tiny_folder(), task=task or None, method=name.replace("{file}", str(file)),
-            runs=Path(folder) / "runs", **(plain | told),
+            runs=Path(folder) / "runs", **{k: v for k, v in (plain | told).items() if v is not None},
         )  # fmt: skip
     return trace
 
