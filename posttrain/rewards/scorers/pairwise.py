@@ -73,14 +73,16 @@ def by_score(texts: Callable[[Sequence[Prompt], Sequence[str]], Sequence[float]]
 def one_by_one(judge: Callable[[Prompt, str, str], float]) -> Judge:
     """A judge of single pairs, asked in turn; where it fails it cannot say, and why is told once."""
 
+    failed: list[str] = []
+
     def one(*match: Any) -> float:
         try:
             return float(judge(*match))
         except Exception as error:  # a failed judge is data
-            told = printable(f"{type(error).__name__}: {error}"[:300], one_line=True)
-            say_once(
-                f"the judge {getattr(judge, '__name__', 'of pairs')} failed, and what it cannot say is masked: {told}"
-            )
+            if not failed:  # the next one may fail in other words
+                failed.append(printable(f"{type(error).__name__}: {error}"[:300], one_line=True))
+                name = getattr(judge, "__name__", "of pairs")
+                say_once(f"the judge {name} failed, and what it cannot say is masked: {failed[0]}")
             return NAN
 
     return lambda prompts, a, b: [one(*match) for match in zip(prompts, a, b, strict=True)]
