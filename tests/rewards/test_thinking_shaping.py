@@ -11,7 +11,7 @@ import torch
 
 from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
-from posttrain.core.types import Prompt
+from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.rewards.rules.thinks import thinks
 from posttrain.rewards.shaping.cosine_length import cosine_length
 from posttrain.rewards.shaping.repeats import repeated, repeats
@@ -21,6 +21,7 @@ from posttrain.systems.efficient_reasoning.grpo_lambda import best_groups
 from posttrain.systems.efficient_reasoning.grpo_lambda import short_where_solved as grpo_lambda
 from posttrain.systems.efficient_reasoning.laser import by_difficulty as laser_d
 from posttrain.systems.efficient_reasoning.laser import length_bonus as laser
+from posttrain.systems.efficient_reasoning.laser import targets_of_the_watched as targets
 from posttrain.systems.efficient_reasoning.open_rs import cosine_and_form as open_rs
 
 
@@ -174,7 +175,7 @@ def test_laser_de_lets_the_wrong_think_on() -> None:
     ],
 )
 def test_laser_d_target_is_the_smallest_that_covers(lengths: list[float], m: int, target: float) -> None:
-    part = laser_d.live()
+    part = laser_d.but(longest=64).live()
     part.seen[0], part.least = lengths, [m, 1, 1]
     covers = [L for L in sorted(lengths) if m * sum(x <= L for x in lengths) / len(lengths) >= 1]
     part.update()
@@ -189,6 +190,56 @@ def test_laser_d_state_resumes() -> None:
     for _ in range(3):
         close(one(levels()), other(levels()).tolist())
     assert one.targets == other.targets == [3, 6, 7]
+
+
+def test_lengths_of_laser_follow_the_run() -> None:
+    """A quarter of the longest answer, as 4,096 is of 16,384."""
+    part = laser.within({"max_tokens": 16})
+    close(part(answers([4, 5], [1.0, 1.0])).sum(-1), [1.5, 1.0])
+    assert laser_d.within({"max_tokens": 16}).live().targets == [16.0] * 3
+
+
+def told(rates: list[list[tuple[int, float]]], monitor: bool) -> list[Group]:
+    """Groups of answers of (length, outcome)."""
+    groups = []
+    for k, some in enumerate(rates):
+        prompt = Prompt.text(f"{monitor}{k}", "q", monitor=monitor)
+        rollouts = [
+            Rollout.single(prompt, torch.zeros(1).long(), torch.zeros(n).long(), torch.zeros(n)) for n, _ in some
+        ]
+        for r, (_, worth) in zip(rollouts, some, strict=True):
+            r.reward = worth
+        groups.append(Group(prompt, rollouts))
+    return groups
+
+
+@pytest.mark.derived("select/laser-targets")
+def test_laser_d_targets_from_questions_of_their_own() -> None:
+    # longest 32: the grid is 8, 10, 12 ... 30. Groups of 3: at least floor(2) = 2, floor(1) = 1, 1 are right.
+    # Easy (3 of 3 right, lengths 3, 9, 11): 2 share >= 1 needs half of 3 answers: 2 of them, 9 tokens: the next of the grid, 10.
+    # Medium (2 of 3, lengths 2, 3): share >= 1, all of them, 3 tokens, but never below a quarter: 8. Hard (1 of 3, 31): none: 32.
+    part = targets.within({"max_tokens": 32}).live()
+    easy, medium = [(3, 1.0), (9, 1.0), (11, 1.0)], [(2, 1.0), (3, 1.0), (30, 0.0)]
+    hard = [(31, 1.0), (5, 0.0), (5, 0.0)]
+    watched, trained = told([easy, medium, hard], True), told([hard, easy], False)
+    kept = part(watched + trained)
+    assert kept == trained and part.targets == [10.0, 8.0, 32.0]  # those that were watched are not learned from
+    assert [r.rewards["target"] for g in kept for r in g.rollouts] == [32.0] * 3 + [10.0] * 3
+    assert part(told([medium], False))[0].rollouts[0].rewards["target"] == 8.0  # until the next time
+    again = targets.within({"max_tokens": 32}).live()
+    again.load_state_dict(json.loads(json.dumps(part.state_dict())))
+    assert again.targets == part.targets
+    part(told([easy], True))
+    assert part.targets == [10.0, 32.0, 32.0]  # a level without a right answer has no target
+
+
+def test_laser_d_pays_within_the_target_that_an_answer_carries() -> None:
+    batch = answers([4, 6, 6], [1.0, 1.0, 0.0], tokens=["abcd", "abcdef", "abcdef"])
+    batch = batch.but(**{"reward:target_B": torch.tensor([5.0, 5.0, 5.0])})
+    part = laser_d.but(longest=9, every=1).live()
+    close(part(batch).sum(-1), [1.5, 1.0, 0.0])
+    assert part.targets == [9.0] * 3  # nothing is learned of the training answers
+    close(laser_d.but(longest=9, explore=True).live()(batch).sum(-1), [1.5, 1.0, 0.5])
 
 
 # ---- GRPO-lambda
