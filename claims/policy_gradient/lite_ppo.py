@@ -13,8 +13,10 @@ STEPS, PROMPTS, PROBLEMS = 8, 8, 400
 
 def trained(seed: int, method: str | Method) -> Measured:
     """8 steps of 8 answers to each of 8 prompts, in 4 updates a step; then one sampled answer to each of 400 held-out problems."""
-    settings = {"prompts": PROMPTS, "steps": STEPS, "think": True, "sampling": {"max_tokens": 48}}
-    return run_arm(seed, method=method, task="word_problems", problems=PROBLEMS, **settings)
+    return run_arm(
+        seed, method=method, task="word_problems", problems=PROBLEMS, prompts=PROMPTS, steps=STEPS, think=True,
+        sampling={"max_tokens": 48},
+    )  # fmt: skip
 
 
 def without(seed: int, **taken_back: str) -> Measured:

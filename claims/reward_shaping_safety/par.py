@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from claims.machinery.arms import Bench, Measured
 from claims.machinery.claim import Check, Claim, Shared, claim
@@ -14,7 +15,8 @@ from posttrain.environments.task import task
 from posttrain.evals.accuracy import answers, held_out
 from posttrain.rewards.scorers.spec import build_scorer
 
-TASK, HOW = "word_problems", {"max_tokens": 48}
+TASK = "word_problems"
+HOW: dict[str, Any] = {"max_tokens": 48}
 COMPARED, PAIRS, STEPS, PROBLEMS = 1200, 480, 15, 400
 ASKED = {"task": TASK, "prompts": 8, "think": True, "sampling": HOW}
 
@@ -78,7 +80,9 @@ claim(
         seeds=tuple(range(60, 70)),
         level="pocket",
         shares=tuple(Shared(what, arms=("PAR", "raw score")) for what in ("prompts", "samples", "updates")),
-        tried="TRIED",
+        tried="Attempt 1 trained lookup tables and depended on stopping at 40 steps. On the embedded model, seed 100, a reward model of 145 "
+        "comparisons was hacked by both within 30 steps: thoughts were left out, accuracy fell from 0.47 to 0.04 (PAR) and 0.14 (raw score). "
+        "So comparisons are three times as many and steps half as many; margins were set before that was run on any seed.",
     ),
     __file__,
 )
