@@ -13,8 +13,10 @@ STEPS, PROMPTS, PROBLEMS = 8, 8, 400
 
 def trained(seed: int, method: str | Method) -> Measured:
     """8 steps of 8 answers to each of 8 prompts, in 4 updates a step; then one sampled answer to each of 400 held-out problems."""
-    settings = {"prompts": PROMPTS, "steps": STEPS, "think": True, "sampling": {"max_tokens": 48}}
-    return run_arm(seed, method=method, task="word_problems", problems=PROBLEMS, **settings)
+    return run_arm(
+        seed, method=method, task="word_problems", problems=PROBLEMS, prompts=PROMPTS, steps=STEPS, think=True,
+        sampling={"max_tokens": 48},
+    )  # fmt: skip
 
 
 def without(seed: int, **taken_back: str) -> Measured:
@@ -47,7 +49,10 @@ claim(
         seeds=tuple(range(50, 62)),
         level="pocket",
         shares=(Shared("prompts"), Shared("samples"), Shared("updates"), Shared("tokens", within=0.1)),
-        tried="TRIED",
+        tried="Attempts 1 to 3 trained lookup tables, with noise of 0.01 in the reward, without which the group's std did better there. This one "
+        "has no noise. On seeds 100 and 101 (8 steps): Lite PPO 0.78 and 0.80, GRPO's choices 0.57 and 0.74, the group's std 0.78 and "
+        "0.76, the sequence mean 0.77 and 0.72. Learning rate, answers and prompts are the defaults of the package for all arms; none was tuned. "
+        "That it beats DAPO is not checked here: DAPO draws again what it drops, so that answers are not equal.",
     ),
     __file__,
 )

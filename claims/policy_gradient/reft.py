@@ -26,8 +26,8 @@ def measured(bench: Bench, run: object) -> Measured:
 def by_reft(seed: int) -> Measured:
     """The registered plan: 10 updates of imitation, 40 steps of PPO with 8 answers to 8 of the questions."""
     with Bench(seed) as bench:
-        plan = f"reft(questions={QUESTIONS}, warmup={WARM}, steps={STEPS})"
-        return measured(bench, bench.run("reft", method=plan, task="word_problems", **ASKED))
+        method = f"reft(questions={QUESTIONS}, warmup={WARM}, steps={STEPS})"
+        return measured(bench, bench.run("reft", method=method, task="word_problems", **ASKED))
 
 
 def by_sft(seed: int) -> Measured:
@@ -64,7 +64,9 @@ claim(
         seeds=tuple(range(20, 30)),
         level="pocket",
         shares=(Shared("prompts"), Shared("updates"), Shared("samples", arms=("ReFT", "self-training"))),
-        tried="TRIED",
+        tried="Attempt 1 trained a lookup table, with a learning rate tuned for each arm. Here nothing is tuned. On seed 100 with 15 steps of RL: SFT "
+        "0.88, ReFT 0.77, self-training 0.88; with 40 (as here): SFT 0.94, ReFT 0.80, self-training 0.68. The checks stay as the paper "
+        "has it.",
     ),
     __file__,
 )

@@ -39,8 +39,8 @@ def claim_summary(claims: dict[str, Row]) -> list[str]:
         f"{every} claims were run: {shown} shown, {every - shown} not; at the first attempt {at_first} of {every}.",
     ]
     sentences = {
-        "changed": "by the rule for intervals in force when they were made these were recorded otherwise",
-        "waiting": "not run yet as they stand now",
-        "stale": "run with code that has changed since",
+        "changed": "were recorded otherwise, by the rule for intervals of their time",
+        "waiting": "have not been run as they stand now",
+        "stale": "were run with code that has changed since",
     }
     return out + [f"{len(found[k])} {told}: {', '.join(found[k])}." for k, told in sentences.items() if found[k]]
