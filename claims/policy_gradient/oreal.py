@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from typing import Self
 
@@ -14,6 +15,7 @@ from posttrain.advantages.baseline import baseline
 from posttrain.core import rng
 from posttrain.core.config import Config
 from posttrain.core.method import Method
+from posttrain.core.turn import Turn
 from posttrain.core.types import Rollout
 from posttrain.runs.in_memory import FunctionScorer, fit, numbered
 from posttrain.select.zero_variance import zero_variance
@@ -26,23 +28,25 @@ PACE = 0.2  # the reward model's learning rate
 
 
 class Writer(TabularPolicy):
-    """Writes from what prompts share; its token-level reward model is a table of its own, by prompt and letter just written.
+    """Writes from what prompts share; its token-level reward model is a table of its own, by prompt and letter just written."""
 
-    value = pace table: with Adam, as if the table had `pace` of the policy's learning rate.
-    """
-
-    pace = 1.0
+    @property
+    def provides(self) -> frozenset[str]:
+        return super().provides | {"value_after_BT"}
 
     def with_critic(self) -> Self:
         if self.critic is None:
-            self.critic = nn.Parameter(torch.zeros(self.P, self.T, self.V + 1))
+            self.critic = nn.Parameter(torch.zeros(self.P, self.T, self.V))
         return self
 
-    def _look_up(self, table: Tensor, row_B: Tensor, actions_BT: Tensor) -> Tensor:
-        if table is not self.critic:
-            return super()._look_up(table, row_B, actions_BT)
-        before_BT = torch.cat([torch.full_like(actions_BT[:, :1], self.V), actions_BT[:, :-1]], 1)
-        return self.pace * table[row_B.unsqueeze(-1), torch.arange(actions_BT.shape[1]), before_BT]
+    def forward(self, rows: Sequence[Turn | Rollout], needs: Iterable[str] = ("logp_BT",)) -> dict[str, Tensor]:
+        needs, turns = set(needs), [r.row for r in rows]
+        out = super().forward(rows, needs - {"value_after_BT"})
+        if "value_after_BT" in needs:
+            assert self.critic is not None
+            row_B, told_BT = torch.cat([t.context for t in turns]), torch.stack([t.actions for t in turns])
+            out["value_after_BT"] = self.critic[row_B.unsqueeze(-1), torch.arange(told_BT.shape[1]), told_BT]
+        return out
 
 
 @lru_cache(maxsize=1)
@@ -65,11 +69,10 @@ def accuracy(policy: Writer, place_PT: Tensor, key_PT: Tensor) -> float:
     return float(torch.where(place_PT, logp_PT, 0.0).sum(-1).exp().mean())
 
 
-def found(critic_PTW: Tensor, place_PT: Tensor, key_PT: Tensor) -> float:
+def found(critic_PTV: Tensor, place_PT: Tensor, key_PT: Tensor) -> float:
     """How often the token model rates a wrong letter that decides below a letter that does not matter (AUC)."""
-    w_PTV = critic_PTW[:, 1:, :V]  # behind each letter
     wrong_PTV = place_PT.unsqueeze(-1) & (torch.arange(V) != key_PT.unsqueeze(-1))
-    bad_N, idle_M = w_PTV[wrong_PTV[:, :-1]], w_PTV[~place_PT[:, :-1]].flatten()
+    bad_N, idle_M = critic_PTV[wrong_PTV], critic_PTV[~place_PT].flatten()
     gap_NM = idle_M - bad_N.unsqueeze(1)
     return float(((gap_NM > 0) + 0.5 * (gap_NM == 0)).mean())
 
@@ -79,7 +82,6 @@ def train(seed: int, method: Method, lr: float, warmup: int = 0) -> dict[str, fl
     start, place_PT, key_PT = world(seed)
     policy = start.clone()
     assert isinstance(policy, Writer)
-    policy.pace = PACE / lr
     auc = [0.5]
 
     def graded(rollouts: list[Rollout]) -> Tensor:
@@ -88,17 +90,18 @@ def train(seed: int, method: Method, lr: float, warmup: int = 0) -> dict[str, fl
 
     @torch.no_grad()
     def look(step: int) -> None:
-        if step < warmup:
-            policy.table.copy_(start.table)
         if step == STEPS - 1 and policy.critic is not None:
             auc.append(found(policy.critic, place_PT, key_PT))
 
-    config = Config(seed=seed, steps=STEPS, prompts=P, lr=lr, warmup=0, max_norm=100.0)
+    config = Config(
+        seed=seed, steps=STEPS, prompts=P, lr=lr, warmup=0, max_norm=100.0, critic_lr=PACE, critic_warmup=warmup
+    )
     fit(policy, method, numbered(P), config, FunctionScorer(graded), look)
     return {"accuracy": accuracy(policy, place_PT, key_PT), "auc": auc[-1]}
 
 
-PLAIN = oreal.but(terms=oreal.terms[1:], advantage=weighted.but(weigh=False))  # no token-level reward model to train
+OREAL = oreal.but(prompts="uniform")  # every prompt at every step, for all arms
+PLAIN = OREAL.but(terms=oreal.terms[1:], advantage=weighted.but(weigh=False))  # no token-level reward model to train
 claim(
     Claim(
         id="oreal",
@@ -118,7 +121,7 @@ claim(
             ),
             "with reshaped blame": partial(train, method=PLAIN, lr=0.8),
             "with reshaped blame, all answers": partial(train, method=PLAIN.but(select=zero_variance), lr=0.6),
-            "OREAL": partial(train, method=oreal, lr=1.5, warmup=WARMUP),
+            "OREAL": partial(train, method=OREAL, lr=1.5, warmup=WARMUP),
         },
         checks=(
             Check(

@@ -47,19 +47,26 @@ def evaluate_pairs(args: argparse.Namespace, judge: Path | None = None, policy: 
     refuse(args)
     values, trained = scorer_of(args, judge, policy, config)
     trained_on = str(trained.get("task", ""))
-    pairs = pairs_of(args, args.task or trained_on, trained)
+    rows = pairs_of(args, args.task or trained_on, trained)
+    pairs, window = fitting(rows, values if policy is None else policy)
+    left_out = len(rows) - len(pairs)
+    if not pairs:
+        raise UserError(
+            f"all {left_out:,} pairs are longer than the model's window of {window:,} tokens; use shorter texts"
+        )
+    pairs = pairs[: args.problems]
     check_column(pairs, args.by)
     margins = margins_of(values, pairs)
     found = pair_figures(pairs, margins, judge is not None, args.by)
     if pairs and found["failed"] == len(pairs):
         raise UserError(f"not one of {len(pairs)} pairs has finite scores; the model is damaged, or was never trained")
-    found |= {"task": args.task or trained_on, "model": args.model or "pocket"}
+    found |= {"task": args.task or trained_on, "model": args.model or "pocket", "left_out": left_out}
     found["scored_by"] = "the reward model" if judge is not None else "log-probability"
     if args.save:
         rows = [answers_of(p, m, args.by) for p, m in zip(pairs, margins, strict=True)]
         write_atomic(Path(args.save), lines(rows))
         print(f"every pair is in {args.save}", file=sys.stderr)
-    show(found, args.json)
+    show(found, args.json, f"pairs of more than {window:,} tokens with their answers, which is the model's window")
     return 0
 
 
@@ -93,7 +100,24 @@ def pairs_of(args: argparse.Namespace, task: str, trained: Mapping[str, Any]) ->
     rows = [*(env.train if split != "test" else ()), *(env.test if split != "train" else ())]
     if not rows:
         raise UserError(f"{task} has no {split} pairs; use --split all")
-    return rows[: args.problems]
+    return rows
+
+
+def fitting(pairs: list[Any], reader: Any) -> tuple[list[Any], int]:
+    """The pairs that fit into the model's window with both their answers, as in training; and the window, 0 where none is known."""
+    from posttrain.core.sampling import Sampling
+    from posttrain.policies.window import positions
+    from posttrain.runs.fit import needed
+
+    policy = getattr(reader, "policy", reader)  # of a reward model
+    window = int(getattr(policy, "window", 0) or positions(getattr(reader, "model", None)))
+
+    def length(p: Any) -> int:
+        if policy is reader and hasattr(reader, "pieces"):  # a classifier, with its own template
+            return max(len(reader.encode(p, p.info[k])) for k in ("chosen", "rejected"))
+        return needed(policy, p, "pairs", Sampling(), window)
+
+    return [p for p in pairs if not window or length(p) <= window], window
 
 
 def refuse(args: argparse.Namespace) -> None:
@@ -105,7 +129,7 @@ def refuse(args: argparse.Namespace) -> None:
         raise UserError("--num-generations is for answers that a model writes; pairs are written already")
 
 
-def show(found: dict[str, Any], as_json: bool) -> None:
+def show(found: dict[str, Any], as_json: bool, reason: str) -> None:
     from posttrain.commands.eval import strict
 
     if as_json:
@@ -115,4 +139,6 @@ def show(found: dict[str, Any], as_json: bool) -> None:
 
     from posttrain.view.eval_tables import pair_tables
 
+    if found["left_out"]:
+        print(f"left out: {found['left_out']:,} {reason}")
     pair_tables(Console(highlight=False), found)

@@ -70,7 +70,8 @@ def load(args: argparse.Namespace) -> tuple[Any, Config]:
     from posttrain.runs.build import load_policy
     from posttrain.runs.trained import check_name_of_run, find_trained, load_trained
 
-    which = find_trained(args.model, args.runs, args.phase or "") if args.model else None
+    name = "pocket" if args.model is None else args.model
+    which = find_trained(name, args.runs, args.phase or "")
     args.run = args.model if which else None
     if which and args.adapter:
         raise UserError(f"{args.run} is a run, which has its own adapters; --adapter is of a model")
@@ -78,8 +79,8 @@ def load(args: argparse.Namespace) -> tuple[Any, Config]:
         return load_trained(which, load_policy, args.device, args.dtype)
     if args.phase:
         raise UserError("--phase is of a run; name one with --model NAME")
-    check_name_of_run(args.model or "", args.runs)
-    config = Config(model=args.model or "pocket", device=args.device, dtype=args.dtype or "", adapter=args.adapter)
+    check_name_of_run(name, args.runs)
+    config = Config(model=name, device=args.device, dtype=args.dtype or "", adapter=args.adapter)
     return load_policy(config), config
 
 

@@ -17,20 +17,12 @@ from posttrain.core.errors import unknown
 from posttrain.core.registry import LOSSES, Part
 
 Law = Callable[[Part], None]
-LEAVES = (
-    "logp_BT",
-    "entropy_BT",
-    "value_BT",
-    "value_after_BT",
-    "value_BTK",
-    "score_B",
-)  # the streams that carry gradient
+# the streams that carry gradient
+LEAVES = ("logp_BT", "entropy_BT", "value_BT", "value_after_BT", "value_BTK", "score_B")
 STREAMS = (
     "logp_BT", "old_logp_BT", "ref_logp_BT", "adv_BT", "return_BT", "value_BT", "old_value_BT", "entropy_BT",
     "value_after_BT", "old_value_after_BT", "value_BTK", "old_value_BTK", "return_BTK",
 )  # fmt: skip
-
-BY_REWARD = ("value_BTK", "old_value_BTK", "return_BTK")  # of several critics: one in the example
 
 
 def over(x_BT: Tensor, like: Tensor) -> Tensor:
@@ -61,7 +53,7 @@ def example(seed: int = 0) -> Batch:
         group_B=torch.tensor([7, 7, 7, 7, 3, 3, 3, 3]), chosen_P=torch.tensor([0, 2, 4, 6]),
         rejected_P=torch.tensor([1, 3, 5, 7]), **{"length_B": length_B, "reward:cost_B": normal(1.0)[:, 0]},
         token_BT=torch.randint(0, 3, (B, T), generator=draw), value_after_BT=normal(1.0), old_value_after_BT=normal(1.0),
-        thought_BT=torch.tensor([[0, 1, 1, 2, 3, 3]] * B), **{name: normal(1.0).unsqueeze(-1) for name in BY_REWARD},
+        thought_BT=torch.arange(T).clamp(max=3).expand(B, T), **{n: normal(1.0).unsqueeze(-1) for n in STREAMS if n.endswith("_BTK")},
     )  # fmt: skip
 
 
@@ -103,7 +95,8 @@ def same(got: Tensor, expected: Tensor, sentence: str, tolerance: float = 1e-9) 
 def noisy(batch: Batch) -> Batch:
     """The same batch with other values wherever nobody may look: outside the mask, and what invalid rows earned."""
     wild_BT = 20 * torch.randn(batch.mask_BT.shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
-    streams = {n: torch.where(over(batch.mask_BT > 0, batch[n]), batch[n], over(wild_BT, batch[n])) for n in STREAMS}
+    own_BT = batch.mask_BT > 0
+    streams = {n: torch.where(over(own_BT, x), x, over(wild_BT, x)) for n in STREAMS for x in (batch[n],)}
     streams["token_BT"] = torch.where(batch.mask_BT > 0, batch["token_BT"], 2)
     valid_B = batch.valid_B
     reward_BT = torch.where(valid_B.unsqueeze(-1), batch["reward_BT"], 20.0)

@@ -59,6 +59,10 @@ def usable(device: str) -> str:
 
 def find_folder(spec: str) -> str:
     """The folder of a named model, the path itself, or the downloaded snapshot of a hub id."""
+    if not spec.strip():
+        raise UserError(
+            "the name of the model is empty; pass pocket, smollm2, a model folder, a run, or a hub id like org/name"
+        )
     if spec == "pocket":
         return str(POCKET)
     if spec == "smollm2":

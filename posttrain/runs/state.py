@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.core.pause import Paused
-from posttrain.runs.checkpoint import disk_errors
 
 _FILE = "state.json"
 _BLOCK = 1024  # bytes
@@ -80,6 +79,8 @@ def reopen(folder: Path) -> None:
 def wipe(folder: Path) -> None:
     """Delete what a run has written, and nothing else; a folder that is a link stays, and what is in it goes. What cannot be deleted
     is an error: a checkpoint that stays would be gone on with."""
+    from posttrain.runs.checkpoint import disk_errors  # with torch, which readers of this file do without
+
     with disk_errors(folder, 0):
         for name in _FOLDERS:
             for path in (folder / name).iterdir() if (folder / name).is_dir() else ():

@@ -64,6 +64,8 @@ def check_name_of_run(name: str, runs: str | Path) -> None:
     there = [p.parent.name for p in Path(runs).glob("*/run.sqlite")]
     base = name.rpartition("@")[0] or name
     if base.startswith(f"{runs}/") and not Path(base).exists():
+        if not there:
+            raise UserError(f"no run named {base!r}: there are no runs in {runs}; start one: posttrain run grpo")
         raise unknown("run", base.removeprefix(f"{runs}/"), there)
     if "/" not in base and base not in ("", *NAMED) and not Path(base).exists() and nearest(base, there):
         raise unknown("model or run", name, there)

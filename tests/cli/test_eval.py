@@ -82,6 +82,37 @@ def test_a_policy_on_pairs(pairs: Path) -> None:
     assert told["pairs"] == 6 and told["scored_by"] == "log-probability" and "calibration" not in told
 
 
+def test_pairs_longer_than_the_window_are_left_out_and_counted(tmp_path: Path) -> None:
+    """As in training; of a reward model too, and a sentence where none is left."""
+    file, rows = tmp_path / "pairs.jsonl", [{"prompt": "What is 1+1?", "chosen": "2", "rejected": "3"}] * 3
+    long = {"prompt": "What is 1+1?", "chosen": "2", "rejected": "3 or 4 " * 600}
+    file.write_text("".join(json.dumps(row | {"n": i}) + "\n" for i, row in enumerate([*rows, long, long])))
+    told = figures("--task", str(file), "--split", "all")
+    assert told["pairs"] == 3 and told["left_out"] == 2 and told["failed"] == 0
+    assert "left out: 2 pairs of more than 1,024 tokens" in call("eval", "--task", str(file), "--split", "all").out
+    trained = ("run", "reward-model", "--steps", "1", "--prompts", "2", "--eval-problems", "0", "--task", str(file))
+    assert call(*trained, "--runs", str(tmp_path), "--name", "rm", "--quiet").code == 0
+    scored = figures("--model", str(tmp_path / "rm"), "--task", str(file), "--split", "all")
+    assert scored["pairs"] == 3 and scored["left_out"] == 2 and scored["failed"] == 0
+    file.write_text((json.dumps(long) + "\n") * 2)
+    said = call("eval", "--task", str(file), "--split", "all")
+    assert said.code == 2 and "pairs are longer than the model's window of 1,024 tokens" in said.err
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        ("", "the name of the model is empty; pass pocket"),
+        ("RUNS/nope@best", "no run named 'RUNS/nope': there are no runs in RUNS; start one: posttrain run grpo"),
+    ],
+)
+def test_a_model_that_is_none(model: str, sentence: str, tmp_path: Path) -> None:
+    model, sentence = model.replace("RUNS", str(tmp_path)), sentence.replace("RUNS", str(tmp_path))
+    for argv in (["eval"], ["run", "grpo", "--steps", "1", "--quiet", "--name", "x"]):
+        said = call(*argv, "--model", model, "--runs", str(tmp_path))
+        assert said.code == 2 and f"error: {sentence}" in said.err, said.err
+
+
 def test_a_model_behind_an_api(sums: Path) -> None:
     def answer(body: dict) -> object:
         number = int(body["messages"][-1]["content"].split()[2].split("+")[0])

@@ -97,8 +97,8 @@ def test_bad_choices(argv: list[str], sentence: str, tmp_path: Path) -> None:
         ('{"foo": "x", "bar": "1"}\n', "no question column"),
         (
             '{"question": "What is 1+1?", "answer": "2"}\n',
-            "has no train questions",
-        ),  # its hash makes it a test question
+            "has no test questions",
+        ),  # the only one is trained on
     ],
 )
 def test_bad_data_files(text: str, sentence: str, tmp_path: Path) -> None:

@@ -273,7 +273,7 @@ def one_step(name: str, micro_tokens: int, layout: str) -> tuple[Tensor, dict[st
     policy = full_policy() if name == "bradley-terry" else calm_policy()
     policy.layout = layout
     if "adapters" in name:
-        tiny.randomise(add_lora(policy, 2), seed=3)
+        tiny.randomise(add_lora(policy, 2), seed=3, scale=0.1)
     learner = Learner(policy, method, max_norm=1e9, micro_tokens=micro_tokens)
     if policy.critic is not None:
         tiny.randomise(policy.critic.head, seed=2)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import time
+from decimal import Decimal
 
 import pytest
 import torch
@@ -39,7 +40,20 @@ def test_a_raise_masks_and_is_told_with_its_line():
 
 @pytest.mark.parametrize(
     "value",
-    [None, float("nan"), float("inf"), "1.0", [1.0], {}, (1,), object(), 1 + 2j, torch.ones(2)],
+    [
+        None,
+        float("nan"),
+        float("inf"),
+        "1.0",
+        [1.0],
+        {},
+        (1,),
+        object(),
+        1 + 2j,
+        torch.ones(2),
+        Decimal("NaN"),
+        Decimal("sNaN"),
+    ],
     ids=lambda x: type(x).__name__,
 )
 def test_what_is_not_a_number_masks(value):
@@ -48,7 +62,7 @@ def test_what_is_not_a_number_masks(value):
     assert report.rewards[0].failed == 2 and "returned" in report.rewards[0].error
 
 
-@pytest.mark.parametrize("value", [True, 1, 1.0, torch.tensor(1.0), torch.ones(1)], ids=repr)
+@pytest.mark.parametrize("value", [True, 1, 1.0, torch.tensor(1.0), torch.ones(1), Decimal("1")], ids=repr)
 def test_what_is_a_number_counts(value):
     assert scored(lambda prompt, text: value, "4", "5")[0] == [1.0, 1.0]
 

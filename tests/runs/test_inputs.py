@@ -58,5 +58,5 @@ def test_a_run_that_did_not_keep_helpers_goes_on(mine: Path) -> None:
     old = {"steps": 4, "inputs": {str(mine): inputs(f"{mine}:f")[str(mine)]}}
     assert agreed(mine.parent, old, {"steps": 4, "inputs": inputs(f"{mine}:f")}, False, True) == old
     mine.write_text("import helper\n\ndef f(prompt, text):\n    return 0.0\n")
-    with pytest.raises(UserError, match="mine.py was"):
+    with pytest.raises(UserError, match=r"mine\.py was"):
         agreed(mine.parent, old, {"steps": 4, "inputs": inputs(f"{mine}:f")}, False, True)

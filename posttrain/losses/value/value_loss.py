@@ -14,7 +14,7 @@ def value_loss(batch: Batch, coef: float = 1.0, clip: float | None = 0.2, per: s
     L = coef 1/2 max((v - R)^2, (old_v + clip(v - old_v, -c, c) - R)^2);  clip=None: coef 1/2 (v - R)^2
     per: "answer" averages over an answer's tokens, then over answers; "token" over all tokens; "" as the method does.
     """
-    return coef * 0.5 * clipped_error(batch["value_BT"], batch["old_value_BT"], batch["return_BT"], clip)
+    return coef * 0.5 * clipped_error(batch, "BT", clip)
 
 
 @term(title="Value losses", paper="arXiv:2310.04373", reads=("old_value_BTK", "return_BTK", "value_BTK"))
@@ -23,11 +23,14 @@ def value_losses(batch: Batch, coef: float = 1.0, clip: float | None = 0.2, per:
 
     L = sum_k coef 1/2 max((v_k - R_k)^2, (old_v_k + clip(v_k - old_v_k, -c, c) - R_k)^2);  per as in `value_loss`
     """
-    error_BTK = clipped_error(batch["value_BTK"], batch["old_value_BTK"], batch["return_BTK"], clip)
-    return coef * 0.5 * error_BTK.sum(-1)
+    return coef * 0.5 * clipped_error(batch, "BTK", clip).sum(-1)
 
 
-def clipped_error(value: Tensor, old: Tensor, target: Tensor, clip: float | None) -> Tensor:
+def clipped_error(batch: Batch, shape: str, clip: float | None) -> Tensor:
     """(v - R)^2, or the larger of that and the error of a value at most clip from the old one."""
+    value, target = batch[f"value_{shape}"], batch[f"return_{shape}"]
     error = (value - target) ** 2
-    return error if clip is None else torch.maximum(error, (old + (value - old).clamp(-clip, clip) - target) ** 2)
+    if clip is None:
+        return error
+    old = batch[f"old_value_{shape}"]
+    return torch.maximum(error, (old + (value - old).clamp(-clip, clip) - target) ** 2)

@@ -3,7 +3,8 @@
 A call that keeps the interpreter to itself (a regular expression that backtracks for ever) is killed with its process and counted
 as late; so is, before the next scoring, a process in which a late call is still running. The next call starts a new process, which
 imports the file again. So module-level state of such a reward lasts from call to call and from step to step, but is lost when a
-call is killed; it is never saved in a checkpoint. Prints go to stderr. What a reward started ends with its process.
+call is killed; it is never saved in a checkpoint. Prints go to stderr,
+with control characters made visible. What a reward started ends with its process.
 """
 
 from __future__ import annotations

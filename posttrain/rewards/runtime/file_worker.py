@@ -123,12 +123,21 @@ def score(call: Call, line: bytes, loop: Any, reply: Reply) -> None:
     reply.send(outcomes=[plain(x) for x in outcomes])
 
 
+def show_prints() -> None:
+    """What Python code prints here goes to stderr, with control characters made visible."""
+    from posttrain.rewards.runtime.prints import Visible
+
+    raw = os.fdopen(2, "wb", buffering=0, closefd=False)
+    sys.stdout = sys.stderr = Visible(raw, "utf-8", "backslashreplace", write_through=True)
+
+
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     sys.path[:] = json.loads(sys.argv[1])
     questions, out = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)  # what a reward prints must not look like a reply, nor mix with --json
+    show_prints()
     serve(questions, Reply(out))
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)  # with whatever the reward has started

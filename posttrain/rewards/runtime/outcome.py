@@ -7,6 +7,7 @@ import math
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -64,11 +65,11 @@ def _number(x: Any) -> float | Failure:
     if hasattr(x, "item"):  # a scalar of numpy or torch; larger arrays are reported by type
         with suppress(ValueError, RuntimeError):
             x = x.item()
-    if not isinstance(x, Real):
+    if not isinstance(x, Real | Decimal):
         return Failure("not a number", f"returned {type(x).__name__} {shown(x)}, expected a number")
     try:
         value = float(x)
-    except OverflowError:  # an int of 400 digits
+    except (OverflowError, ValueError):  # an int of 400 digits, a signalling NaN of Decimal
         return Failure("not a number", f"returned {shown(x)}, expected a number between -{MOST:g} and {MOST:g}")
     if not math.isfinite(value):
         return Failure("not a number", f"returned {value}, expected a finite number")

@@ -1,20 +1,25 @@
 """OREAL: imitate right answers, blame wrong ones by their leave-one-out share, both weighed token by token by a reward
 model that learned from outcomes which tokens matter; held by a light KL.
 
-The token-level reward model is the critic's network here. Of 16 answers per prompt it keeps one right and one wrong: were
-there more of one kind, every token would speak for it.
+The token-level reward model is the critic's network: it begins as a copy of the policy with a head at 0, learns at 4 times
+the policy's rate, and learns alone for the first 10 steps (at most a quarter of the run). Of 16 answers per prompt it keeps
+one right and one wrong: were there more of one kind, every token would speak for it. Hard prompts come up to six times as
+often as others (`difficulty_balance`), by the column `pass_rate` of the rows, or by how often the policy itself was right.
 
-Departures: the paper gives the token-level reward model a learning rate of its own, freezes the policy for the first
-10 of its 90 steps while that model warms up, and repeats hard prompts up to six times; none of this is here. The
-model starts at 0, where the weight of every token but the last is 0, so that at first the last token alone is
-trained. Its loss is averaged over tokens, so that long answers count more than in the paper. Rewards must be 0 and 1,
-or set `bar`. 16 answers, one right and one wrong kept, KL 0.01 and the factor 0.5 for wrong ones are the released
-settings.
+Departures: the released code reads the score of token t before that token and weighs by the mean of the scores so far; here,
+as the paper writes it, w_t has seen token t and weighs it alone. That code multiplies right answers by their leave-one-out
+share and divides the losses of right and wrong answers each by their own tokens; here right answers weigh 1, and all are
+divided by all tokens. Its head is drawn at random, here 0. Its rates (policy 5e-7, token model 2e-6) fall along a cosine, here
+the rates suit the size and fall linearly; it decays weights by 0.01, here not. It samples with top-p 0.9 and 64 prompts per
+step, here 1.0 and 16, and without a column `pass_rate` it would not start. Rewards must be 0 and 1, or set `bar`. 16 answers,
+one right and one wrong kept, 10 steps alone, 4 times the rate, KL 0.01, the factor 0.5 for wrong ones and the repeats are the
+released settings.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,16 +27,78 @@ from torch.nn.functional import logsigmoid
 
 from posttrain.advantages.group import broadcast_to_tokens
 from posttrain.advantages.rloo import rloo
+from posttrain.core import rng
 from posttrain.core.batch import Batch
+from posttrain.core.critic import CriticSettings
 from posttrain.core.method import method
-from posttrain.core.registry import advantage, select, term
-from posttrain.core.types import Group, Rollout
+from posttrain.core.protocols import Environment, Policy
+from posttrain.core.registry import advantage, prompt_sampler, select, term
+from posttrain.core.types import Group, Prompt, Rollout
+from posttrain.environments.base import size_of
 from posttrain.losses.aggregate import token_mean
 from posttrain.losses.policy.reinforce import reinforce
 from posttrain.losses.regularisers.kl import kl
 from posttrain.methods.grpo import grpo
+from posttrain.prompts.uniform import copy_of, uniform
 from posttrain.rollouts.sample import sample
 from posttrain.select.valid import place, reward_of, valid_rollouts
+
+REPEATS = ((0.0, 0.2, 6), (0.2, 0.4, 4), (0.4, 0.6, 4), (0.6, 0.8, 2))  # of the released settings
+# ---- which prompts come next
+
+
+@prompt_sampler(title="Difficulty balance (OREAL)", paper="arXiv:2502.06781", system="oreal", base="uniform")
+class difficulty_balance:
+    """Difficulty balance (OREAL): in each pass hard prompts come several times, those that are nearly always right not at all.
+
+    repeats: (pass rate from, to, times). The rate of a prompt is its column `pass_rate`, else the share of right answers
+    (R > bar) when it was last asked; a prompt of which nothing is known comes once. An endless task is drawn as it comes.
+    """
+
+    def __init__(self, repeats: tuple[tuple[float, float, int], ...] = REPEATS, bar: float = 0.5) -> None:
+        self.repeats, self.bar = repeats, bar
+        self.rates: dict[str, float] = {}
+        self.queue: list[int] = []
+        self.epoch = 0
+
+    def start(self, env: Environment, seed: int) -> None:
+        self.env, self.seed, self.size = env, seed, size_of(env, "train")
+        self.endless = uniform.live()
+        self.endless.start(env, seed)
+
+    def times(self, prompt: Prompt) -> int:
+        """How often a prompt comes in a pass."""
+        rate = prompt.info.get("pass_rate", self.rates.get(prompt.id))
+        return 1 if rate is None else next((k for low, high, k in self.repeats if low <= float(rate) < high), 0)
+
+    def propose(self, n: int, step: int, policy: Policy | None = None) -> list[Prompt]:
+        """The n prompts of a step; a prompt that comes twice has another identity the second time."""
+        if not self.size:
+            fresh: list[Prompt] = self.endless.propose(n, step)
+            return fresh
+        while len(self.queue) < n:
+            self._next_pass()
+        chosen, self.queue = [self.env.prompt(i, "train") for i in self.queue[:n]], self.queue[n:]
+        return [copy_of(p, sum(q.id == p.id for q in chosen[:k])) for k, p in enumerate(chosen)]
+
+    def _next_pass(self) -> None:
+        order = [i for i in range(self.size) for _ in range(self.times(self.env.prompt(i, "train")))]
+        order = order or list(range(self.size))  # all are too easy: the selection says what is left to learn
+        rng.python(self.seed, "difficulty", self.epoch).shuffle(order)
+        self.queue, self.epoch = self.queue + order, self.epoch + 1
+
+    def observe(self, groups: list[Group]) -> None:
+        """How often each prompt was answered right."""
+        for g in groups:
+            if scored := valid_rollouts(g):
+                self.rates[g.prompt.id.partition("#")[0]] = sum(reward_of(r) > self.bar for r in scored) / len(scored)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rates": dict(self.rates), "queue": list(self.queue), "epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rates, self.queue, self.epoch = dict(state["rates"]), list(state["queue"]), state["epoch"]
+
 
 # ---- which groups are learned from
 
@@ -122,6 +189,7 @@ def token_outcome(batch: Batch, coef: float = 1.0, bar: float = 0.5, per: str = 
 oreal = method(
     grpo.but(
         name="oreal", title="OREAL", paper="arXiv:2502.06781", doc=__doc__,
+        prompts=difficulty_balance, critic=CriticSettings(pace=4.0, warmup=10),
         rollout=sample.but(n=16), select=(one_of_each,), advantage=token_weighted, loss=reinforce, aggregate=token_mean,
         terms=(token_outcome, kl.but(coef=0.01)),
     )
