@@ -58,13 +58,13 @@ def run_config(
     name = config.name or made_name(method.name, config.task.replace(" + ", "+"))
     config = dataclasses.replace(config, name=check_name(name), model=start.source or config.model)
     env = of_given(config, given["env"]) if "env" in given else environment(config, method)
+    suits(method, env)
     scorer = given["scorer"] if "scorer" in given else scorer_of(config, method, env)
     inputs = start.identity(config, runs, model="policy" not in given)
     policy = given["policy"] if "policy" in given else start.policy(config, runs)
     if method.scores:
         policy = policy.as_reward_model()
     refuse(config, method, policy)
-    suits(method, env)
     env = fit(env, policy, method, config.sampling)
     extra = {k: given[k] for k in ("source", "others") if k in given}
     settings = to_dict(config) | {"parts": method.describe()} | objects(given) | inputs | files(config, given)
@@ -155,7 +155,7 @@ def run(
         plain["reward"] = ""
     if isinstance(method, str):
         plain["method"] = method
-    config = from_dict(Config, plain)
+    config = from_dict(Config, plain if chosen is None else chosen.own(plain))
     named = {f.name for f in dataclasses.fields(Config) if settings.get(f.name) is not None}
     try:
         with observers(track, profile) as more:

@@ -17,7 +17,8 @@ from posttrain.core.types import Rollout
 from posttrain.losses.aggregate import sequence_mean
 from posttrain.methods.sft import sft
 from posttrain.runs.in_memory import FunctionScorer, Listed, fit, row
-from posttrain.systems.policy_gradient.dapo import dapo
+from posttrain.select.zero_variance import zero_variance
+from posttrain.systems.policy_gradient.dapo import dapo, overlong
 from posttrain.systems.policy_gradient.lite_ppo import lite_ppo
 
 P, F, T, V, STEPS = 64, 32, 9, 6, 40
@@ -58,6 +59,9 @@ def world(seed: int) -> World:
     return World(seed)
 
 
+DAPO = dapo.but(rollout=lite_ppo.rollout, select=(overlong, zero_variance), shaping=(), minibatches=4, rounds=1)
+
+
 def train(seed: int, method: Method, lr: float = 0.1) -> dict[str, float]:
     """40 steps of 8 answers to each of 64 prompts."""
     w = world(seed)
@@ -82,7 +86,7 @@ claim(
         arms={
             "Lite PPO": partial(train, method=lite_ppo),
             "GRPO's choices": partial(train, method=lite_ppo.but(advantage=group_std, aggregate=sequence_mean)),
-            "DAPO": partial(train, method=dapo),
+            "DAPO": partial(train, method=DAPO),
             "group std": partial(train, method=lite_ppo.but(advantage=group_std)),
             "sequence mean": partial(train, method=lite_ppo.but(aggregate=sequence_mean)),
         },

@@ -15,10 +15,12 @@ from claims.worlds.tabular import LETTERS, TabularPolicy
 from posttrain.advantages.outcome import outcome
 from posttrain.core import rng
 from posttrain.core.config import Config
+from posttrain.core.critic import CriticSettings
 from posttrain.core.method import Method
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt, Rollout
 from posttrain.losses.policy.reinforce import reinforce
+from posttrain.losses.value.value_loss import value_loss
 from posttrain.methods.sft import sft
 from posttrain.rollouts.sample import sample
 from posttrain.runs.in_memory import FunctionScorer, Listed, fit
@@ -30,7 +32,9 @@ TRAIN, TERSE = 220, 0.7  # questions of 343; share of people who do not write do
 WARM, STEPS, ASKED, G = 20, 60, 40, 8  # updates of SFT; steps, questions per step, answers per question of RL
 VOTES, EARLY = 16, 10
 
-reft = reinforced(beta=0.01).but(rollout=sample.but(n=G))
+reft = reinforced(beta=0.01).but(
+    rollout=sample.but(n=G), terms=value_loss.but(coef=5.0), critic=CriticSettings(), minibatches=2
+)
 # 0 for a wrong answer and no baseline: what is left is the likelihood of the right ones, in as many updates as ReFT's
 online = raft.but(
     name="online self-training", rollout=sample.but(n=G), select=(), advantage=outcome, loss=reinforce,

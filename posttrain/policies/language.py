@@ -35,7 +35,7 @@ from posttrain.policies.template import opened
 from posttrain.policies.window import check_ids, check_rows, no_room, positions, room_for, vocabulary
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-STREAMS = frozenset({"logp_BT", "entropy_BT", *VALUES, "score_B"})
+STREAMS = frozenset({"logp_BT", "entropy_BT", "dist_BTV", *VALUES, "score_B"})
 
 
 class LanguagePolicy(Actor, nn.Module):
@@ -146,8 +146,7 @@ class LanguagePolicy(Actor, nn.Module):
     def extend(self, turns: Sequence[Turn], messages: Sequence[Message]) -> Observation:
         """The ids that messages add after a turn: what the template writes after an answer, then the messages, up to where the
         next answer begins. A turn that was cut off gets its end first."""
-        text = between(self.tokenizer, messages, self.thinking)
-        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids = self._ids(text := between(self.tokenizer, messages, self.thinking), "a message")
         lead = opened(self.tokenizer, text, self.thinking)
         cut_off = not len(turns[-1]) or int(turns[-1].actions[-1]) not in self.stop_ids
         return Observation(torch.tensor([self.tokenizer.eos_token_id] * cut_off + ids, dtype=torch.long), lead=lead)
@@ -231,7 +230,7 @@ class LanguagePolicy(Actor, nn.Module):
         return frozenset(STREAMS if self.score is not None else STREAMS - {"score_B"})
 
     def forward(self, rows: Sequence[Turn | Rollout], needs: Iterable[str] = ("logp_BT",)) -> dict[str, Tensor]:
-        """The streams asked for: logp_BT (always when asked for entropy too), entropy_BT, those of a critic, score_B."""
+        """The streams asked for: logp_BT (always when asked for entropy too), entropy_BT, dist_BTV, those of a critic, score_B."""
         needs = set(needs)
         for name in sorted(needs - STREAMS):
             raise unknown("stream of a language model", name, STREAMS)
@@ -244,6 +243,8 @@ class LanguagePolicy(Actor, nn.Module):
             states = h_BTD, last_BD = hidden_states(self.model, laid, self.layout)
             if needs & {"logp_BT", "entropy_BT"}:
                 out |= self._likelihood(h_BTD, laid, "entropy_BT" in needs)
+            if "dist_BTV" in needs:
+                out["dist_BTV"] = self._distribution(h_BTD, laid)
             if "score_B" in needs:
                 if self.score is None:
                     raise UserError("this policy has no score head; train it in the role of a reward model")
@@ -269,6 +270,12 @@ class LanguagePolicy(Actor, nn.Module):
         streams = {"logp_BT": logp_N} | ({"entropy_BT": entropy_N} if entropy else {})
         empty_BT = torch.zeros(real_BT.shape, device=logp_N.device)
         return {name: empty_BT.masked_scatter(real_BT, x_N) for name, x_N in streams.items()}
+
+    def _distribution(self, h_BTD: Tensor, rows: Rows) -> Tensor:
+        """log pi(. | s_t) over the whole vocabulary at every real action, 0 at padding: for terms that sum over tokens not taken."""
+        logp_NV = torch.log_softmax(self.model.logits(h_BTD[rows.real_BT]).float() / self.temperature, -1)  # type: ignore[operator]
+        empty_BTV = torch.zeros(*rows.real_BT.shape, logp_NV.shape[-1], device=logp_NV.device)
+        return empty_BTV.masked_scatter(rows.real_BT.unsqueeze(-1), logp_NV)
 
     # ---- roles
 

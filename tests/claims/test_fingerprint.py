@@ -42,7 +42,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     monkeypatch.setattr(marks, "ROOT", tmp_path)
-    monkeypatch.setattr(marks, "_VERDICT", [])
 
     def edited(name: str = "", old: str = "", new: str = "") -> str:
         if name:
@@ -93,7 +92,7 @@ def test_words_form_and_other_definitions_do_not(project, name: str, old: str, n
 def test_the_real_claims_reach_what_they_run() -> None:
     found = set(marks.reached("claims/preference/dpo.py"))
     assert ("posttrain/losses/preference/dpo.py", "dpo") in found
-    assert ("posttrain/evals/intervals.py", "interval") in found
+    assert not any(path.startswith("claims/machinery") for path, _ in found)  # verdicts are computed on reading
     assert not any(path.startswith(("posttrain/commands", "posttrain/core")) for path, _ in found)
     whole = set(marks.reached("claims/preference/dpo.py", whole=True))
     for place in (("posttrain/weights/learner.py", "Learner"), ("posttrain/train.py", "train")):
@@ -112,3 +111,19 @@ def test_the_ground_has_a_hash_of_its_own(project, tmp_path: Path) -> None:
     under = marks.ground("posttrain/claims/x.py")
     assert project("weights/learner.py", "return 1", "return 2") == before
     assert marks.ground("posttrain/claims/x.py") != under
+
+
+def test_what_a_claim_names_in_text_counts(project, tmp_path: Path) -> None:
+    """method="used(x=1)", as the public API takes it, leads to the file of that name."""
+    before = project("claims/x.py", 'tried=""', 'tried="", arm=run_arm(method="late + cispo(high=4)", task="used")')
+    assert ("posttrain/weights/late.py", "") in marks.reached("posttrain/claims/x.py")
+    assert ("posttrain/losses/used.py", "") not in marks.reached("posttrain/claims/x.py")
+    assert project("weights/late.py", "return 1", "return 2") != before
+
+
+def test_how_arms_train_and_measure_counts() -> None:
+    from claims.machinery.claim import claims, file_of
+
+    through_the_api = [c for c in claims() if "machinery.arms" in (marks.ROOT / file_of(c)).read_text()]
+    for c in through_the_api:
+        assert any(path == "claims/machinery/arms.py" for path, _ in marks.reached(file_of(c)))

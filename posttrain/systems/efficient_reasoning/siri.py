@@ -53,6 +53,14 @@ def limit(step: int, most: int, low: float, period: int) -> int:
 
 siri = method(
     dapo.but(
-        name="siri", title="SIRI", paper="arXiv:2509.25176", doc=__doc__, rollout=length_cycles, select=(zero_variance,)
+        name="siri",
+        title="SIRI",
+        paper="arXiv:2509.25176",
+        doc=__doc__,
+        rollout=length_cycles,
+        select=(zero_variance,),
+        shaping=(),
+        minibatches=4,
+        rounds=1,
     )
 )
