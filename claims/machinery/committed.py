@@ -7,6 +7,7 @@ before it is copied. Nothing is recorded there; the results are merged, and reco
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 from claims.machinery import fingerprint as marks
 from posttrain.core.errors import UserError
@@ -25,14 +26,18 @@ def git(*words: str) -> str | None:
 
 def commit() -> str:
     """The commit of this checkout; of a copy without its history, what its file COMMIT says; else empty."""
-    if found := git("rev-parse", "HEAD"):
-        return found.strip()
+    if has_history():
+        return (git("rev-parse", "HEAD") or "").strip()
     stamp = marks.ROOT / STAMP
     return stamp.read_text().strip() if stamp.is_file() else ""
 
 
 def has_history() -> bool:
-    return git("rev-parse", "HEAD") is not None
+    """Whether this is a checkout with its own history, and no copy that lies in somebody else's."""
+    top = git("rev-parse", "--show-toplevel")
+    return (
+        top is not None and Path(top.strip()).resolve() == marks.ROOT.resolve() and git("rev-parse", "HEAD") is not None
+    )
 
 
 def must_be_committed(files: list[str]) -> None:

@@ -53,6 +53,7 @@ _WORDS = (
 Place = tuple[str, str]  # a file and the name of a definition in it; "" for the whole file
 
 _ARMS = "claims/machinery/arms.py"  # how an arm trains and measures; verdicts are computed on reading, so they are no part of it
+_ANYWHERE = ("methods", "systems", "environments")
 _NAMING = {
     "method",
     "reward",
@@ -98,14 +99,25 @@ def reached(file: str, whole: bool = False) -> list[Place]:
 
 
 def by_name(file: str) -> list[Place]:
-    """The files of parts that a claim names in text, as the public API takes them: method="reft(steps=40)", loss="cispo(high=4)"."""
-    found: set[str] = set()
-    for node in ast.walk(_tree(file)):
-        if isinstance(node, ast.keyword) and node.arg in _NAMING:
-            texts = [n.value for n in ast.walk(node.value) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
-            found |= {word.replace("-", "_").lower() for text in texts for word in re.findall(r"[A-Za-z][\w-]*", text)}
-    files = [p for folder in _FOLDERS for p in (ROOT / "posttrain" / folder).rglob("*.py") if p.stem in found]
-    return [(str(p.relative_to(ROOT)), "") for p in files]
+    """The files of what a claim names in text, as the public API takes it: methods, plans and tasks wherever they are named
+    (method="reft(steps=40)", "word_problems"), other parts where a keyword says that it is one (loss="cispo(high=4)")."""
+    anywhere, parts = _words(_tree(file), set()), _words(_tree(file), _NAMING)
+    out = []
+    for folder in _FOLDERS:
+        wanted = anywhere if folder in _ANYWHERE else parts
+        out += [p for p in (ROOT / "posttrain" / folder).rglob("*.py") if p.stem in wanted]
+    return [(str(p.relative_to(ROOT)), "") for p in sorted(out)]
+
+
+def _words(node: ast.AST, only: set[str]) -> set[str]:
+    """The words of all texts below a node, as names of files; those that are told to people are left out. only: keywords."""
+    if only and isinstance(node, ast.keyword) and node.arg in only:
+        return _words(node.value, set())
+    if isinstance(node, ast.Constant):
+        text = node.value if isinstance(node.value, str) and not only else ""
+        return {word.replace("-", "_").lower() for word in re.findall(r"[A-Za-z][\w-]*", text)}
+    inner = [n for n in ast.iter_child_nodes(node) if not _is_told(n)]
+    return {word for n in inner for word in _words(n, only)}
 
 
 def _is_ground(path: str) -> bool:

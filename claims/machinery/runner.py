@@ -95,7 +95,6 @@ def _done(jobs: Sequence[Job], side_by_side: int) -> Iterator[tuple[Job, float]]
 
 def _begin() -> None:
     """In a process of its own: one thread, so that as many processes as cores do not fight for them."""
-    os.environ["OMP_NUM_THREADS"] = "1"
     import torch
 
     torch.set_num_threads(1)

@@ -114,16 +114,28 @@ def test_the_ground_has_a_hash_of_its_own(project, tmp_path: Path) -> None:
 
 
 def test_what_a_claim_names_in_text_counts(project, tmp_path: Path) -> None:
-    """method="used(x=1)", as the public API takes it, leads to the file of that name."""
-    before = project("claims/x.py", 'tried=""', 'tried="", arm=run_arm(method="late + cispo(high=4)", task="used")')
-    assert ("posttrain/weights/late.py", "") in marks.reached("posttrain/claims/x.py")
-    assert ("posttrain/losses/used.py", "") not in marks.reached("posttrain/claims/x.py")
+    """loss="late(x=1)" leads to the file of that name, since the keyword says it is a part; other texts lead to methods only."""
+    before = project("claims/x.py", 'tried=""', 'tried="used", arm=run_arm(loss="late + cispo(high=4)", name="used")')
+    reached = marks.reached("posttrain/claims/x.py")
+    assert ("posttrain/weights/late.py", "") in reached and ("posttrain/losses/used.py", "") not in reached
     assert project("weights/late.py", "return 1", "return 2") != before
+    (tmp_path / "posttrain/methods").mkdir()
+    (tmp_path / "posttrain/methods/my_method.py").write_text("X = 1\n")
+    with_method = project("claims/x.py", 'name="used"', 'name=f"my-method(steps={1})"')
+    assert project("methods/my_method.py", "X = 1", "X = 2") != with_method
 
 
-def test_how_arms_train_and_measure_counts() -> None:
+def test_arms_through_the_api_reach_what_they_name() -> None:
     from claims.machinery.claim import claims, file_of
 
     through_the_api = [c for c in claims() if "machinery.arms" in (marks.ROOT / file_of(c)).read_text()]
+    assert {"lite-ppo", "reft", "par"} <= {c.id for c in through_the_api}
     for c in through_the_api:
-        assert any(path == "claims/machinery/arms.py" for path, _ in marks.reached(file_of(c)))
+        files = {path for path, _ in marks.reached(file_of(c))}
+        assert "claims/machinery/arms.py" in files
+        assert any(path.startswith("posttrain/systems") and Path(path).stem == c.id.replace("-", "_") for path in files)
+    reft = {path for path, _ in marks.reached("claims/policy_gradient/reft.py")}
+    assert {
+        "posttrain/environments/school/word_problems.py",
+        "posttrain/systems/supervised_from_reward/raft.py",
+    } <= reft

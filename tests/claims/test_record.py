@@ -177,6 +177,10 @@ def test_the_history_must_hold_the_claim_as_it_is(coin: Claim, tmp_path: Path, m
     git("commit", "-q", "-m", "margin 1")
     committed.must_be_committed(["a.py"])
     first = committed.commit()
+    (tmp_path / "copy").mkdir()
+    with monkeypatch.context() as elsewhere:  # a copy inside somebody else's repository has no history of its own
+        elsewhere.setattr(fingerprint, "ROOT", tmp_path / "copy")
+        assert not committed.has_history() and committed.commit() == ""
     (tmp_path / "a.py").write_text("margin = 0\n")
     with pytest.raises(UserError, match=r"a\.py differs from what is committed"):
         committed.must_be_committed(["a.py"])
