@@ -85,7 +85,7 @@ claim(
         "answers, with and without the mask, then on all for 25; and three prices without the first stage. Exact figures.",
         arms={
             "no mask": partial(train, advantage=gae),
-            "mask": partial(train, advantage=masked),
+            "mask": partial(train, advantage=masked.but(at=0)),
             "over 0": partial(train, advantage=None, over=0.0),
             "over 0.15": partial(train, advantage=None),
             "over 0.35": partial(train, advantage=None, over=0.35),

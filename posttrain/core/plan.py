@@ -62,6 +62,9 @@ class Phase:
     changes: dict[str, Any] = field(default_factory=dict)
     reference: str = ""  # role of the reference policy; if empty, the trained role as the phase begins
     after: Callable[[Context], None] | None = None  # report or write artifacts once the phase has ended
+    measured: bool = (
+        False  # the policy is measured on held-out questions as this phase asks them (a prefill), not as the task does
+    )
     critic: Callable[[Context], Any] | None = None  # what its critic begins as; if None, as the method says
 
 

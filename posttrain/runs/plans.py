@@ -176,7 +176,7 @@ def look(plan: Plan, context: Context) -> Callable[[Policy], Score] | None:
         return None
     config, last = context.config, phases[-1]
     asks = plan.uses or ()
-    if "task" not in asks or last.method.rollout.card.data == "pairs":
+    if "task" not in asks or last.measured or last.method.rollout.card.data == "pairs":
         env = last.env(context)
     else:
         env = context.given["env"] if "env" in context.given else asked_environment(config)

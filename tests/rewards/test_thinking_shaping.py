@@ -288,4 +288,4 @@ def test_open_rs_ends_where_the_recipe_says() -> None:
     close(open_rs(answers([1, 1], [1, 0]), longest=10**6, cosine=1.0).sum(-1), [1.0, -1.0])
     close(open_rs(answers([8, 8], [1, 0]), longest=8, cosine=1.0).sum(-1), [0.5, -0.5])
     with pytest.raises(UserError, match="no component of the reward named 'form'"):
-        open_rs(answers([1], [1]), format="form")
+        open_rs(answers([1], [1]), longest=8, format="form")

@@ -116,14 +116,14 @@ def labelled(prompt: Prompt, label: str) -> Prompt:
         raise UserError(
             f"row {prompt.id}: {label} is {prompt.info.get(label)!r:.40}; it says whether the question needs a thought: true or false"
         )
-    told = prompt.info.get("demonstration")
-    found = thought_of(told) if isinstance(told, str) else None
-    answer = told[found.answer :] if isinstance(told, str) and found and found.closed else str(prompt.answer)
-    steps = prompt.info.get("steps") or (told if found is not None and not found.opened else "")
+    told = str(prompt.info.get("demonstration") or "")
+    found = thought_of(told)
+    answer = told[found.answer :] if found.closed else str(prompt.answer)
+    steps = prompt.info.get("steps") or ("" if found.opened else told)
     imitated = f"<think></think>{answer}"
     if cot:
-        whole = isinstance(told, str) and found is not None and found.closed and not found.empty
-        imitated = str(told) if whole else f"<think>{steps}</think>{answer}" if steps else ""
+        imitated = f"<think>{steps}</think>{answer}" if steps else ""
+        imitated = told if found.closed and not found.empty else imitated
     return replace(prompt, info=prompt.info | {"cot": cot, "demonstration": imitated})
 
 
@@ -196,7 +196,7 @@ def adacot(
     penalties: 0.3 and 0.1 are this package's, and so are the steps. Rows that need a thought and bring none to imitate are left out
     of the SFT.
     """
-    if not points or any(len(p) != 2 for p in points):
+    if not points:
         raise UserError(f"points is {points!r}; it is pairs of penalties (miss, over), like ((0.3, 0.1),)")
     if min(warmup, skewed, mixed) < 0 or not warmup + skewed + mixed:
         raise UserError(

@@ -137,7 +137,7 @@ def autothink(balance: int = 20, both: int = 60, prune: int = 20, ellipsis: bool
     parts = tuple(
         Phase(
             name, base.but(name=f"autothink-{name}", shaping=part.but(outcome="right", mode="thinks")), steps[name], env,
-            rewards=rewards,
+            rewards=rewards, measured=True,
         )
         for name, part in STAGES if steps[name]
     )  # fmt: skip

@@ -24,12 +24,12 @@ from torch import Tensor
 
 from posttrain.advantages.group import group_sum
 from posttrain.advantages.grpo import grpo as group_relative
-from posttrain.core import rng
+from posttrain.core import rng, thinking
 from posttrain.core.batch import Batch
 from posttrain.core.credit import Span, split_steps, token_ends
 from posttrain.core.errors import UserError
 from posttrain.core.method import method
-from posttrain.core.protocols import Policy, RolloutRequest
+from posttrain.core.protocols import RolloutRequest
 from posttrain.core.registry import advantage, rollout
 from posttrain.core.types import Group, Rollout
 from posttrain.methods.grpo import grpo
@@ -39,7 +39,7 @@ from posttrain.rollouts.sample import sample
 # ---- how answers are made
 
 Probe = Callable[[Any, Rollout], list[float]]  # (policy, answer) -> for each token, the progress of its episode
-OPEN, CLOSE = "<think>", "</think>"
+CLOSE = thinking.CLOSE
 TURNS = re.compile(
     r"\s*(?:wait|alternatively|hmm|hold on|but wait|however|let me|let's|actually|another|maybe|perhaps|on second thought)\b",
     re.IGNORECASE,
@@ -75,15 +75,13 @@ class Thought:
     episodes: list[Span]
 
 
-def thought_of(policy: Policy, r: Rollout) -> Thought | None:
-    """The thought of an answer: behind its own <think>, or from its start where the prompt ends with one."""
-    rendered = getattr(policy, "rendered", None)
-    opened = rendered is not None and rendered(r.prompt).rstrip().endswith(OPEN)
-    begin = 0 if opened else r.text.find(OPEN) + len(OPEN)
-    if not opened and OPEN not in r.text:
+def thought_of(r: Rollout) -> Thought | None:
+    """The thought of an answer: behind <think>, whoever wrote the tag (the text of an answer begins with what was written for it)."""
+    found = thinking.thought_of(r.text)
+    if not found.opened:
         return None
-    inside = r.text[begin:].partition(CLOSE)[0]
-    return Thought(begin, r.text, episodes(inside))
+    inside = r.text[found.start : found.end].partition(CLOSE)[0]
+    return Thought(found.start, r.text, episodes(inside))
 
 
 def episodes(thought: str) -> list[Span]:
@@ -103,7 +101,7 @@ def progress(ask: RolloutRequest, rollouts: list[Rollout], answers: int = 4, lon
         raise UserError(
             f"mrt grades answers after each episode, and {ask.env.name} has no gold answers; give rows with one"
         )
-    found = [thought_of(ask.policy, r) for r in rollouts]
+    found = [thought_of(r) for r in rollouts]
     if ask.step == 0 and not any(t is not None and t.episodes for t in found):
         raise UserError(
             "mrt pays the progress of thoughts, and no answer of the first step holds one (<think> ... </think>); use a model "
@@ -123,7 +121,7 @@ def progress(ask: RolloutRequest, rollouts: list[Rollout], answers: int = 4, lon
             continue
         J = [next(chances) for _ in range(len(t.episodes) + 1)]
         worth = [(t.begin + a, t.begin + b, J[j + 1] - J[j]) for j, (a, b) in enumerate(t.episodes)]
-        ends = token_ends(ask.policy.decode, r.actions)
+        ends = token_ends(ask.policy.decode, r.actions, r.turns[-1].observation.lead)
         out.append([next((p for a, b, p in worth if a < end <= b), 0.0) for end in ends])
     return out
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from posttrain.core.batch import Batch
 from posttrain.core.credit import component, on_last
 from posttrain.core.errors import UserError
+from posttrain.core.part import settled
 from posttrain.core.plan import Context, Phase, Plan, plan
 from posttrain.core.protocols import Environment
 from posttrain.core.registry import reward, shaping
@@ -56,6 +57,7 @@ def cosine_and_form(
     outcome and format name components of the reward; without a format f = 0. longest is the run's max_tokens if not given. The
     limit itself is not punished.
     """
+    longest = settled(longest, "longest", "open_rs")
     c_BT = cosine_length(batch, longest=longest, right=(1.0, 0.5), wrong=(-1.0, -0.5), over=None, outcome=outcome)
     worth_B = cosine * c_BT.sum(-1)
     return on_last(worth_B + form * component(batch, format) if format else worth_B, batch)
@@ -99,10 +101,10 @@ def by_difficulty(env: Environment, column: str) -> Environment:
             float(value) <= middle if middle is not None and value is not None else str(value).strip().lower() == "easy"
         )
 
-    def only(want: bool) -> Environment:
+    def half(want: bool) -> Environment:
         return each(env, lambda p, split: p if split != "train" or easy(p) == want else None)
 
-    parts = [only(False), only(True)]
+    parts = [half(False), half(True)]
     if not all(size_of(part, "train") for part in parts):
         raise UserError(
             f"{env.name}: all rows are as hard by their column {column!r}; write numbers, or easy and hard, or turn mixing off: --plan.easy None"
