@@ -92,7 +92,7 @@ claim(
         },
         checks=(
             Check("without the mask easy is thought about too", "skewed_easy", "no mask", 0.9),
-            Check("with it the boundary stays", "moved", "mask", 0.05, lower=True),
+            Check("with it the boundary stays", "moved", "mask", 0.05, lower=True, exact=True),
             Check("while hard questions are learned", "skewed_accuracy", "mask", 0.7),
             Check("after all kinds: as accurate", "accuracy", "mask", "no mask", margin=-0.02),
             Check("price 0.15: fewer thoughts than 0", "thinks", "over 0.15", "over 0", margin=0.1, lower=True),

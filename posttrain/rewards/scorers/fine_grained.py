@@ -72,7 +72,7 @@ class FineGrained(BaseScorer):
 
     def one(self, r: Rollout) -> Verdict:
         """Every model on one answer."""
-        ends = token_ends(self.decode, r.actions)
+        ends = token_ends(self.decode, r.actions, r.turns[-1].observation.lead)
         reward, reward_T = 0.0, spans_to_tokens([], [], ends, r.mask_T)
         found: dict[str, Outcome] = {}
         for m in self.models:

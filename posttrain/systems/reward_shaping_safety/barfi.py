@@ -260,13 +260,11 @@ def barfi(aux: str = "", rounds: int = 10, steps: int = 10, beta: float = 0.1, l
     central differences of gradients. Steps of phi have the length 0.3, the paper's are an optimiser's; 10 rounds of 10 steps are
     this package's.
     """
-    if not aux:
-        raise UserError(
-            "BARFI blends the task's reward with a heuristic one; name the heuristic: --plan.aux mine.py:close"
-        )
+    lacks = "BARFI blends the task's reward with a heuristic one; name the heuristic: --plan.aux mine.py:close"
     if rounds < 1 or steps < 1:
         raise UserError(f"got rounds={rounds}, steps={steps}; it takes 1 of each at least")
     outer = Outer(aux, beta, lr)
     method = rloo.but(shaping=(kl_in_reward.but(coef=beta),))
     learn = Phase("inner", method, steps, asked_task, rewards=outer.scorer, reference="start")
-    return Plan((Copy("policy", "start"), Cycle((learn, Do("outer", outer.step)), times=rounds)))
+    parts = (Copy("policy", "start"), Cycle((learn, Do("outer", outer.step)), times=rounds))
+    return Plan(parts, missing="" if aux else lacks)

@@ -144,8 +144,8 @@ class BesideDemonstration(BaseScorer):
             if mine:
                 score_B[mine] = model.scores([rollouts[i] for i in mine])
                 best_B[mine] = model.scores([shown[i] for i in mine])
-        states = [mean_states(self.encoder, some) for some in (rollouts, shown)]
-        like_B = torch.nn.functional.cosine_similarity(*states)
+        said, meant = (mean_states(self.encoder, some) for some in (rollouts, shown))
+        like_B = torch.nn.functional.cosine_similarity(said, meant)
         told = zip(score_B.tolist(), best_B.tolist(), like_B.tolist(), kinds, strict=True)
         return [
             Verdict(x, {"irl": x, "demonstration": best, "similarity": like, "category": float(kind)})

@@ -108,6 +108,11 @@ def _mean(rows: Sequence[Sequence[float]]) -> float:
     return fmean(told) if told else float("nan")
 
 
+NO_OTHERS = (
+    "this compares prompts like those of training with others; name a file of the others: --plan.ood OTHER.jsonl"
+)
+
+
 @plan(paper="arXiv:2310.06452", title="RLHF generalisation and diversity")
 def rlhf_generalisation_diversity(ood: str = "", steps: int = 500, beta: float = 5.0, frozen: float = 0.8) -> Plan:
     """RLHF generalisation and diversity: SFT, a reward model, PPO and best of 16, measured near and far from training.
@@ -121,10 +126,6 @@ def rlhf_generalisation_diversity(ood: str = "", steps: int = 500, beta: float =
     gold reward by `--reward`. One pass for SFT and the reward model as in the paper; the reward model trains all layers.
     Answers, batch and critic are `ppo`'s. The KL price 5.0, 500 steps and 80% of the layers frozen are the authors'.
     """
-    if not ood:
-        raise UserError(
-            "this compares prompts like those of training with others; name a file of the others: --plan.ood OTHER.jsonl"
-        )
     if steps < 1 or not 0 <= frozen < 1:
         raise UserError(f"got steps={steps}, frozen={frozen}; it takes 1 step, and a share below 1 of the layers")
     work = Work(ood, frozen)
@@ -138,5 +139,6 @@ def rlhf_generalisation_diversity(ood: str = "", steps: int = 500, beta: float =
             Do("best-of-16", work.look("sft", BEST_OF)),
             Phase("ppo", method, steps, work.learned, rewards=work.proxy, reference="sft"),
             Do("ppo-measured", work.look("policy")),
-        )
+        ),
+        missing="" if ood else NO_OTHERS,
     )
