@@ -12,9 +12,7 @@ from posttrain.core.types import Group
 def train(loop: Loop) -> None:
     """prompts -> rollouts -> rewards -> advantages -> losses -> weights -> evals, until the budget is spent."""
     for step in loop.steps():  # begins where the last good checkpoint ended
-        groups, kept, report = loop.gather(
-            step, select
-        )  # prompts, rollouts, rewards: made here, elsewhere, or replayed
+        groups, kept, report = loop.gather(step, select)  # prompts, rollouts, rewards, filters; made here or elsewhere
         loop.tell("on_rollouts", step, groups)
         seen: dict[str, float] = {}
         for role, mine in by_role(kept, loop.shared).items():  # one unless several policies play

@@ -108,7 +108,7 @@ claim(
             "TreePO": partial(train, rollout=TREE, advantage=ANCESTORS, lr=0.6),
         },
         checks=(
-            Check("a quarter fewer tokens an answer", "tokens", "TreePO", 1.0, margin=0.25, lower=True),
+            Check("a quarter fewer tokens an answer", "tokens", "TreePO", 1.0, margin=0.25, lower=True, exact=True),
             Check("clearer gradient at equal tokens", "signal_at_equal_tokens", "TreePO", "GRPO", margin=0.03),
             Check("ancestors say more than the root", "signal", "TreePO", "tree, root only", margin=0.01),
             Check("learns as well from the same tokens", "right", "TreePO", "GRPO", margin=-0.02),

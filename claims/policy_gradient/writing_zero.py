@@ -24,7 +24,7 @@ from posttrain.systems.policy_gradient.writing_zero import Bootstrapped, brpo
 
 P, T, V, STEPS, LABELS, SHARP = 16, 8, 6, 60, 8000, 3.0
 END = V - 1
-CENTRED = brpo().but(select=(), advantage=dr_grpo)
+CENTRED = brpo(n=8).but(select=(), advantage=dr_grpo)
 
 
 class World:
@@ -67,7 +67,7 @@ class BestIsReference(Bootstrapped):
     """The mistake to avoid: the best of the group, by the truth, is what the others must beat."""
 
     def __init__(self, world: World) -> None:
-        super().__init__(world.judge)
+        super().__init__(world.judge, tie=0.0)
         self.world = world
 
     def drawn(self, group: Group) -> int:
@@ -96,8 +96,8 @@ def measured(seed: int, policy: TabularPolicy) -> dict[str, float]:
 
 
 def bootstrapped(seed: int, lr: float, best: bool = False) -> dict[str, float]:
-    scorer = BestIsReference(world(seed)) if best else Bootstrapped(world(seed).judge, "as given", seed)
-    return train(seed, brpo(), scorer, lr)
+    scorer = BestIsReference(world(seed)) if best else Bootstrapped(world(seed).judge, "as given", seed, tie=0.0)
+    return train(seed, brpo(n=8), scorer, lr)
 
 
 def all_pairs(seed: int, lr: float) -> dict[str, float]:

@@ -21,7 +21,7 @@ class Batch:
     old_logp_BT  the sampler's            ref_logp_BT  the reference's      adv_BT  credit      reward_BT  what was earned
     value_BT, old_value_BT, return_BT     critic: live, before the update, target; ..._BTK: of K rewards
     value_after_BT, old_value_after_BT    the critic's word on the state that an action leads to
-    entropy_BT, score_B                   of the policy's distribution; a reward model's score
+    entropy_BT, dist_BTV, score_B         of the policy's distribution, and all of it (log-probabilities); a reward model's score
     chosen_P, rejected_P                  rows of preference pairs;  ranked_LK  rows of ranked lists, best first, -1 after
     group_B, version_B, written_B, task_B, length_B, token_BT, state_BT, node_BS, reward:<component>_B
     Only what the learner's forward pass gives (logp_BT, entropy_BT, value_BT, score_B, a policy's own) carries gradient.

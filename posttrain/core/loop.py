@@ -70,7 +70,7 @@ class Loop:
         self.watch = Stopwatch()
         self.pause.begin()
         try:
-            for step in range(first, self.config.steps):
+            for step in range(first, self.config.steps) if not self.stopping else ():
                 yield step
                 self.done = step
                 if step == first:
@@ -94,8 +94,8 @@ class Loop:
         return groups, kept[:most] if self.method.rounds > 1 else kept, report
 
     def stop(self, why: str) -> None:
-        """End the run after the present step, with a checkpoint; a callback may ask for it."""
-        self.stopping = why
+        """End the run after the present step, with a checkpoint that remembers it; a callback may ask for it."""
+        self.stopping = str(why) or "a callback has asked for it"
 
     def tell(self, event: str, *args: Any) -> None:
         """Call this event on every callback and monitor that has it."""

@@ -46,6 +46,8 @@ class Objective:
     terms: tuple[Part, ...] = ()
     every: int = 1  # updates at every so many steps
     rows: str = "policy"
+    pace: float = 1.0  # its learning rate in that of the run
+    max_norm: float | None = None  # its gradients are clipped to this norm; None: as the run's
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -164,6 +166,7 @@ class Method:
                     "role": o.role,
                     "every": o.every,
                     "rows": o.rows,
+                    **({"pace": o.pace} if o.pace != 1.0 else {}),
                     "parts": [{"part": p.name, **p.defaults()} for p in o.parts],
                 }
                 for o in self.others

@@ -56,7 +56,9 @@ def zero_padding(batch: Batch) -> Batch:
         for n, x in batch.streams.items()
         if n.endswith("_BT") and n not in _AS_THEY_ARE and x.is_floating_point()
     }
-    clean |= {n: torch.where(own_BT.unsqueeze(-1), x, 0.0) for n, x in batch.streams.items() if n.endswith("_BTK")}
+    clean |= {
+        n: torch.where(own_BT.unsqueeze(-1), x, 0.0) for n, x in batch.streams.items() if n.endswith(("_BTK", "_BTV"))
+    }
     if "score_B" in batch:
         clean["score_B"] = torch.where(batch.valid_B, batch["score_B"], 0.0)
     return batch.but(**clean)

@@ -11,14 +11,14 @@ from typing import Any
 from posttrain.core.answers import conversation
 from posttrain.core.errors import UserError
 from posttrain.core.plan import Context
-from posttrain.core.protocols import Environment
 from posttrain.core.types import Prompt
 from posttrain.environments.base import size_of
+from posttrain.environments.mapped import with_prefill
 from posttrain.environments.task import pair_task, task
 from posttrain.environments.worked import Worked
 from posttrain.rewards.runtime.scorer import Prescored, texts_of
-from posttrain.rewards.scorers.pairwise import Judge, by_score, is_judge, one_by_one
-from posttrain.rewards.scorers.spec import build_scorer, function_of
+from posttrain.rewards.scorers.pairwise import Judge, by_score, one_by_one
+from posttrain.rewards.scorers.spec import build_scorer, function_of, names_judge
 from posttrain.runs import saved as saved  # so that a reward may name a run
 from posttrain.runs.build import asked_environment
 
@@ -29,10 +29,10 @@ WORDS = 5  # an answer of fewer is a result, not a way to it
 def asked_task(context: Context) -> Any:
     """The task of the settings, or the one that was given; read once."""
     context.read.add("task")
-    if "env" in context.given:
-        return context.given["env"]
     c = context.config
-    key = ("task", c.task, c.level, c.think, c.data, c.system, c.question, c.answer, c.stream)
+    if "env" in context.given:
+        return with_prefill(context.given["env"], c.prefill) if c.prefill else context.given["env"]
+    key = ("task", c.task, c.level, c.think, c.data, c.system, c.question, c.answer, c.stream, c.prefill)
     if key not in context.made:
         context.made[key] = asked_environment(c)
     return context.made[key]
@@ -56,12 +56,23 @@ def asked_rewards(context: Context) -> Any:
 
 def asked_judge(context: Context, k: float = 1.0) -> Judge:
     """--reward FILE.py:FUNCTION of (prompt, a, b) is the judge itself; any other reward r judges by sigmoid(k (r_a - r_b))."""
-    file, _, name = context.config.reward.rpartition(":")
-    if file.endswith(".py") and "+" not in context.config.reward and is_judge(function_of(file, name)):
+    if names_judge(context.config.reward):
         context.read.add("reward")
-        return one_by_one(function_of(file, name))
+        file, _, name = context.config.reward.rpartition(":")
+        return one_by_one(function_of(file, name, context.config.reward_timeout))
     scorer = asked_rewards(context)
     return by_score(lambda prompts, texts: texts_of(scorer, prompts, texts), k)
+
+
+def given_judge(context: Context, plan: str, k: float = 1.0) -> Judge:
+    """The same for a plan that learns from comparisons alone: a task's own grade is no judge, so one must be given."""
+    if not context.config.reward and "scorer" not in context.given:
+        raise UserError(
+            f"{plan} learns from comparisons, and nobody here compares: give a judge of two answers, --reward mine.py:prefer with "
+            "def prefer(prompt, a, b) -> the chance that a is better; or a reward that stands for one: --reward runs/NAME, "
+            "a folder of a reward model, mine.py:function, numeric"
+        )
+    return asked_judge(context, k)
 
 
 def asked_pairs(context: Context, spec: str) -> Any:
@@ -71,7 +82,7 @@ def asked_pairs(context: Context, spec: str) -> Any:
     return context.made["pairs", spec]
 
 
-def asked_demonstrations(context: Context, size: int = 0, spec: str = "", option: str = "warmup") -> Environment:
+def asked_demonstrations(context: Context, size: int = 0, spec: str = "", option: str = "warmup") -> Worked:
     """Questions with a written solution to imitate: of --task, or of a file that an option names (spec).
 
     size: how many of them; 0: all. A bare gold answer is no solution, and imitating it would teach to leave the reasoning out:

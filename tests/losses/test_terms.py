@@ -7,10 +7,12 @@ import math
 import pytest
 import torch
 
+from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.losses.regularisers.entropy import entropy
 from posttrain.losses.regularisers.estimators import KINDS, kl_estimate
 from posttrain.losses.regularisers.kl import kl
+from posttrain.systems.supervised_from_reward.superhf import forward_kl
 from tests.losses.table import batch_of, inside, slopes, value_and_gradient
 
 L2 = math.log(2)
@@ -96,3 +98,19 @@ def test_errors_say_what_to_give() -> None:
         kl(batch_of([[0.0]], ref_logp=[[0.0]]), kind="k4")
     with pytest.raises(UserError, match="entropy_BT"):
         entropy(batch_of([[0.0]]))
+
+
+@pytest.mark.derived("term/forward-kl")
+def test_forward_kl_by_hand() -> None:
+    """ref = (1/2, 1/2), pi = (1/4, 3/4): KL(ref || pi) = 1/2 log 2 + 1/2 log(2/3) = 1/2 log(4/3); by log pi(v): -ref(v)."""
+    dist_BTV = torch.tensor([[[0.25, 0.75], [0.5, 0.5]]], dtype=torch.float64).log().requires_grad_()
+    ref_BTV = torch.full((1, 2, 2), 0.5, dtype=torch.float64).log()
+    batch = Batch(mask_BT=torch.ones(1, 2), logp_BT=dist_BTV[..., 0], dist_BTV=dist_BTV, ref_dist_BTV=ref_BTV)
+    loss_BT = forward_kl(batch, coef=0.35)
+    assert loss_BT[0].tolist() == pytest.approx([0.35 * 0.5 * math.log(4 / 3), 0.0])
+    (grad_BTV,) = torch.autograd.grad(loss_BT[0, 0], dist_BTV)
+    assert grad_BTV[0, 0].tolist() == pytest.approx([-0.175, -0.175])
+    (other,) = forward_kl(batch.but(dist_BTV=ref_BTV, ref_dist_BTV=dist_BTV.detach()), coef=1.0)[:, 0].tolist()
+    assert other == pytest.approx(0.25 * math.log(0.5) + 0.75 * math.log(1.5)), "the other direction is another number"
+    above = forward_kl(batch.but(dist_BTV=ref_BTV + 1.0), coef=1.0)  # sums of rounding errors may be below 0: clamped
+    assert above.tolist() == [[0.0, 0.0]]

@@ -32,9 +32,9 @@ def scored(*texts: str, at: int, judge=longer) -> Group:
 
 
 def test_rewards_are_signs() -> None:
-    # beside "bb": "a" is shorter (-1), "ccc" longer (1), "dd" as long (0); the reference itself 0
+    # beside "bb": "a" is shorter (-1), "ccc" longer (1), "dd" as long, which does not beat it (-1); the reference itself 0
     got = scored("a", "bb", "ccc", "dd", at=1)
-    assert [r.reward for r in got.rollouts] == [-1.0, 0.0, 1.0, 0.0]
+    assert [r.reward for r in got.rollouts] == [-1.0, 0.0, 1.0, -1.0]
     assert [r.info["reference"] for r in got.rollouts] == [False, True, False, False]
 
 

@@ -60,3 +60,22 @@ def test_cut_answers_are_not_filtered() -> None:
         rollout=base.rollout, shaping=base.shaping, minibatches=base.minibatches, rounds=base.rounds, name="dapo"
     )
     assert same.describe() == base.describe()
+
+
+@pytest.mark.parametrize("steps", [6, 40, 1500])
+def test_a_run_falls_and_rises_whatever_its_steps(steps: int) -> None:
+    """Three cycles of a run: the limit goes down to half and up again in each."""
+    seen: list[int] = []
+
+    class Policy:
+        def sample(self, prompts: list, n: int, how: Sampling, seed: int, step: int) -> list:
+            seen.append(how.max_tokens)
+            return []
+
+    part = siri.within({"steps": steps})
+    for step in range(steps):
+        part(RolloutRequest({"policy": Policy()}, [], Sampling(max_tokens=100), 0, step))  # type: ignore[dict-item]
+    third = steps // 3
+    assert seen[0] == seen[third] == seen[2 * third] == 100 and all(x < 60 for x in seen[third // 2 :: third][:3])
+    with pytest.raises(UserError, match=r"steps of siri is the run's steps"):
+        siri(RolloutRequest({"policy": Policy()}, []))  # type: ignore[dict-item]

@@ -22,7 +22,7 @@ from posttrain.train import select
 from posttrain.weights.learner import Learner
 from tests.wiring.trace import Draw, Pass, Ran, Step, Trace, Update, fingerprint
 
-LIVE = ("logp_BT", "value_BT", "score_B", "entropy_BT")
+LIVE = ("logp_BT", "value_BT", "score_B", "entropy_BT", "dist_BTV")
 _STEPS, _NEXT, _UPDATE, _ACT = Loop.steps, LocalSource.next, Learner.update, LanguagePolicy.act
 _DO = plans.Walk.do
 
@@ -80,7 +80,7 @@ def objectives(trace: Trace) -> Callable[..., Any]:
         pull = {k: -g for k, g in zip(live, grads, strict=True) if g is not None}
         made = trace.updates[-1]
         at, T = batch["row_B"], made.batch["mask_BT"].shape[1]
-        rows = {k: x for k, x in batch.streams.items() if suffix(k) in ("B", "BT")}
+        rows = {k: x for k, x in batch.streams.items() if suffix(k) in ("B", "BT", "BTV")}
         made.passes.append(Pass(at, _placed(rows, at, T, made), float(loss.detach()), _placed(pull, at, T, made)))
         return loss, parts
 
@@ -91,9 +91,9 @@ def _placed(streams: dict[str, Tensor], at: Tensor, T: int, made: Update) -> dic
     """Streams of some rows where these stand in the whole batch; 0 elsewhere."""
     out = {}
     for name, x in streams.items():
-        size = (len(made.rows), T)[: x.dim()]
+        size = (len(made.rows), *((T, *x.shape[2:]) if x.dim() > 1 else ()))
         out[name] = torch.zeros(size, dtype=x.dtype)
-        out[name][(at, slice(x.shape[1])) if x.dim() == 2 else at] = x.detach().cpu()
+        out[name][(at, slice(x.shape[1])) if x.dim() > 1 else at] = x.detach().cpu()
     return out
 
 

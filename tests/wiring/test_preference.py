@@ -111,3 +111,30 @@ def best_rows(trace: Trace, n: int) -> None:
         best = [max(g.rollouts, key=lambda r: f.worth(None, r.text)).text for g in step.groups]
         assert [row.text for row in made.rows] == best
         assert len({r.reward for r in step.rollouts}) == 2, "the choice shows where rewards differ"
+
+
+def test_superhf_pays_for_leaving_the_start_in_every_token_of_the_vocabulary() -> None:
+    """The best of 16 is imitated, plus 0.35 KL(start || policy) over the vocabulary at each of its tokens, over all tokens."""
+    trace = traced("superhf", None, f.worth, prompts=4, lr=0.02)
+    best_rows(trace, 16)
+    first, second = trace.updates
+    assert first.reference == second.reference == first.before
+    assert (first.optimiser_steps, second.optimiser_steps) == (1, 1)
+    (only,) = second.passes
+    start, now = second.batch["ref_dist_BTV"], only.batch["dist_BTV"]
+    torch.testing.assert_close(
+        now.gather(-1, second.batch["token_BT"][..., None])[..., 0] * only.batch["mask_BT"], only.batch["logp_BT"]
+    )
+    own_BT = only.batch["mask_BT"]
+    divergence_BT = (start.exp() * (start - now)).sum(-1) * own_BT
+    assert float(divergence_BT[own_BT > 0].min()) > 0 and now.exp().sum(-1)[own_BT > 0].sub(1).abs().max() < 1e-5
+    want = ((0.35 * divergence_BT - only.batch["logp_BT"]) * own_BT).sum() / own_BT.sum()
+    assert only.loss == pytest.approx(float(want), rel=1e-4)
+    torch.testing.assert_close(only.pull["dist_BTV"], 0.35 * start.exp() * f.mean("tokens", only)[..., None])
+
+
+def test_a_start_that_was_left_no_way_pays_nothing() -> None:
+    (only,) = traced("superhf", None, f.worth, steps=1).updates[0].passes
+    torch.testing.assert_close(only.pull["logp_BT"], f.mean("tokens", only))
+    own_BT = only.batch["mask_BT"]
+    assert only.loss == pytest.approx(float(-(only.batch["logp_BT"] * own_BT).sum() / own_BT.sum()), rel=1e-5)

@@ -40,7 +40,9 @@ def anchored(ask: RolloutRequest, n: int = 8, level: str = "phrase"
     groups = sample(ask, n=n)
     for r in (r for g in groups for r in g.rollouts):
         if "states" not in r.info:
-            r.info["states"] = last_steps(r, token_ends(ask.policy.decode, r.actions), level)
+            r.info["states"] = last_steps(
+                r, token_ends(ask.policy.decode, r.actions, r.turns[-1].observation.lead), level
+            )
     return groups
 
 

@@ -13,7 +13,7 @@ from posttrain.core.registry import scorer, select
 from posttrain.core.types import Group
 from posttrain.losses.aggregate import token_mean
 from posttrain.methods.grpo import grpo
-from posttrain.methods.settings import asked_judge, asked_task
+from posttrain.methods.settings import asked_task, given_judge
 from posttrain.rewards.runtime.scorer import NAN, BaseScorer, Verdict
 from posttrain.rewards.scorers.pairwise import Judge, compare
 from posttrain.rollouts.sample import sample
@@ -27,15 +27,15 @@ from posttrain.select.valid import reward_of, valid_rollouts
 class Bootstrapped(BaseScorer):
     """Bootstrapped reference: one answer of each group, drawn at random, is the reference; the others earn 1 if they beat it, else -1.
 
-    R_i = sign(P(y_i > y_ref) - 1/2), 0 for a tie;  n - 1 comparisons a group instead of n (n - 1) / 2
+    R_i = 1 if P(y_i > y_ref) > 1/2, else -1 (a tie earns what `tie` says: -1);  n - 1 comparisons a group instead of n (n - 1) / 2
     The reference says so (`info["reference"]`) and earns 0; the filter `balanced` takes it out. It must be drawn: were it
     the best of them, nearly all would be blamed. An answer that could not be compared is masked. `calls` counts questions.
     """
 
     reported, by_name = ("beats_reference",), {"judge": "judge"}
 
-    def __init__(self, judge: Judge, orders: str = "drawn", seed: int = 0) -> None:
-        self.judge, self.orders, self.seed, self.calls = judge, orders, seed, 0
+    def __init__(self, judge: Judge, orders: str = "drawn", seed: int = 0, tie: float = -1.0) -> None:
+        self.judge, self.orders, self.seed, self.tie, self.calls = judge, orders, seed, tie, 0
 
     def verdicts(self, groups: list[Group]) -> list[Verdict]:
         rivals = [(r, g.rollouts[at]) for g in groups for at in [self.drawn(g)] for r in g.rollouts]
@@ -45,7 +45,8 @@ class Bootstrapped(BaseScorer):
         out = []
         for r, ref in rivals:
             p = 0.5 if r is ref else next(said)
-            won = NAN if p != p else math.copysign(1.0, p - 0.5) if p != 0.5 else 0.0
+            tie = 0.0 if r is ref else self.tie
+            won = NAN if p != p else math.copysign(1.0, p - 0.5) if p != 0.5 else tie
             r.info = r.info | {"reference": r is ref}
             out.append(Verdict(won, {"beats_reference": won}))
         return out
@@ -74,7 +75,7 @@ def balanced(groups: list[Group], limit: float = 0.6) -> list[Group]:
 # ---- the plan
 
 
-def brpo(n: int = 8, limit: float = 0.6) -> Method:
+def brpo(n: int = 16, limit: float = 0.6) -> Method:
     """PPO's clip on +-1 as they are: the reference is drawn from the same policy, so that they have the mean 0 already."""
     return grpo.but(
         name="writing-zero", title="Writing-Zero (BRPO)", paper="arXiv:2506.00103", doc=__doc__,
@@ -83,21 +84,21 @@ def brpo(n: int = 8, limit: float = 0.6) -> Method:
 
 
 @plan(paper="arXiv:2506.00103", title="Writing-Zero (BRPO)")
-def writing_zero(steps: int = 60, n: int = 8, limit: float = 0.6, k: float = 1.0, orders: str = "drawn") -> Plan:
+def writing_zero(steps: int = 60, n: int = 16, limit: float = 0.6, k: float = 1.0, orders: str = "drawn") -> Plan:
     """Writing-Zero (BRPO): bootstrapped relative policy optimisation, for tasks where answers can only be compared.
 
     A_i = R_i = 1 if y_i beats y_ref, else -1;  y_ref: one of the n, at random;  groups with |mean R| > limit go
 
     Departures: the paper's judge is a model that states principles, writes a critique and scores two texts, trained
     by RL; it is not built and must be given: `--reward FILE.py:FUNCTION` of (prompt, a, b), or any reward r, which
-    judges by sigmoid(k (r_a - r_b)); without one the task's own grade is that r. The paper has 16 answers per prompt,
-    here 8 (`--plan.n 16`). A tie earns 0 here, and groups that go are not replaced; the limit 0.6 is this package's.
+    judges by sigmoid(k (r_a - r_b)); without one it ends with a sentence. Groups that go are not replaced; the limit 0.6 is this
+    package's. 16 answers per prompt, a reference drawn among them, and -1 for what does not beat it, ties too, are the paper's.
     """
     if steps < 1 or n < 3:
         raise UserError(f"got steps={steps}, n={n}; it takes 1 step, and a reference with 2 others")
 
     def rewards(context: Context) -> Bootstrapped:
-        return Bootstrapped(asked_judge(context, k), orders, context.config.seed)
+        return Bootstrapped(given_judge(context, "writing-zero", k), orders, context.config.seed)
 
     phase = Phase("brpo", brpo(n, limit), steps, asked_task, rewards=rewards)
     return Plan((phase,))

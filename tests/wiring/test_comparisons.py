@@ -1,0 +1,149 @@
+"""Plans that learn from comparisons alone: whom each answer is compared with, by whom, and what it earns for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import posttrain as pt
+from tests.wiring.formulas import clipped, k3, mean, ratio
+from tests.wiring.spies import traced
+from tests.wiring.trace import Step, Trace, Update
+
+
+def size(text: str) -> int:
+    return sum(map(ord, text)) % 7
+
+
+def prefer(prompt: Any, a: str, b: str) -> float:
+    """The chance that a is better; 1/2 where the two are as good."""
+    return 0.5 + (size(a) > size(b)) * 0.4 - (size(a) < size(b)) * 0.4
+
+
+def judged(trace: Trace, step: int) -> set[tuple[str, str, str]]:
+    """Questions to the judge at a step, either order."""
+    return {(c.args[0].last, *sorted(c.args[1:])) for c in trace.calls if c.step == step and c.phase}
+
+
+def learned(trace: Trace) -> list[tuple[Step, Update]]:
+    return list(zip(trace.steps, trace.updates, strict=True))
+
+
+@pytest.mark.parametrize("name", ["nash-md", "spo-minimaximalist", "writing-zero"])
+def test_nobody_who_compares_is_a_sentence(name: str) -> None:
+    with pytest.raises(pt.UserError, match="nobody here compares: give a judge of two answers, --reward"):
+        traced(f"{name}(steps=1)")
+
+
+# ---- Nash-MD
+
+
+def test_nash_md_is_judged_against_the_mixture_of_itself_and_the_start() -> None:
+    trace = traced("nash-md(steps=2)", None, prefer, steps=None, lr=0.02)
+    for at, (step, made) in enumerate(learned(trace)):
+        other = [d for d in trace.samples if d.step == at and d.roles == ()]
+        assert len(other) == 1 and len(other[0].texts) == len(step.groups), "one answer of the mixture to each prompt"
+        asked = {
+            (g.prompt.last, *sorted((r.text, rival)))
+            for g, rival in zip(step.groups, other[0].texts, strict=True)
+            for r in g.rollouts
+        }
+        assert judged(trace, at) == {x for x in asked if x[1] != x[2]}
+        wins = [
+            prefer(None, r.text, rival)
+            for g, rival in zip(step.groups, other[0].texts, strict=True)
+            for r in g.rollouts
+        ]
+        assert [r.reward for r in step.rollouts] == pytest.approx(wins)
+        own, old, ref = made.batch["mask_BT"], made.batch["old_logp_BT"], made.batch["ref_logp_BT"]
+        credit = torch.tensor(wins) - 0.5 - 0.008 * ((old - ref) * own).sum(-1)
+        (only,) = made.passes
+        torch.testing.assert_close(only.pull["logp_BT"], credit[:, None] * own / len(made.rows), rtol=1e-3, atol=1e-6)
+    first, second = trace.updates
+    assert second.reference == first.before != second.before and all(
+        len(g.rollouts) == 8 for g in trace.steps[0].groups
+    )
+
+
+def test_the_mixture_is_of_logits_at_each_token() -> None:
+    """What it says has the log-probability of softmax((1 - beta) l + beta l_start), teacher-forced on both models."""
+    from posttrain.core.sampling import Sampling
+    from posttrain.core.types import Prompt
+    from posttrain.policies.load import load_model
+    from posttrain.systems.policy_gradient.nash_md import Opponent
+    from tests.models.tiny import randomise
+    from tests.wiring.spies import tiny_folder
+
+    one, two = load_model(tiny_folder()), load_model(tiny_folder())
+    randomise(two.model, seed=3)
+    mixed = Opponent(one, two, Sampling(max_tokens=5), beta=0.25).mixture()
+    (said,) = mixed.sample([Prompt.text("p", "1+2=?")], 3, Sampling(max_tokens=5))
+    with torch.no_grad():
+        logits = (
+            0.75 * one.forward(said, ("dist_BTV",))["dist_BTV"] + 0.25 * two.forward(said, ("dist_BTV",))["dist_BTV"]
+        )
+    for row, dist_TV in zip(said, logits.log_softmax(-1), strict=True):
+        want = dist_TV[torch.arange(len(row.actions)), row.actions]
+        torch.testing.assert_close(row.logp_T, want, rtol=1e-4, atol=1e-4)
+    assert [r.text for r in said] != [
+        r.text for r in one.sample([Prompt.text("p", "1+2=?")], 3, Sampling(max_tokens=5))[0]
+    ]
+
+
+# ---- SPO
+
+
+def test_spo_is_judged_against_its_own_other_answers() -> None:
+    trace = traced("spo-minimaximalist(steps=2)", None, prefer, steps=None, lr=0.02, num_generations=4)
+    for at, (step, made) in enumerate(learned(trace)):
+        assert not [d for d in trace.samples if d.step == at and d.roles == ()], "nobody else answers"
+        wins = []
+        for g in step.groups:
+            for r in g.rollouts:
+                rivals = [o.text for o in g.rollouts if o is not r]
+                wins.append(sum(prefer(None, r.text, o) for o in rivals) / len(rivals))
+        assert [r.reward for r in step.rollouts] == pytest.approx(wins)
+        (only,) = made.passes
+        earned, group_B = torch.tensor(wins), made.batch["group_B"]
+        credit = torch.cat([earned[group_B == g] - earned[group_B == g].mean() for g in group_B.unique()])
+        want = clipped(ratio(only), credit[:, None] * made.batch["mask_BT"]) + k3(0.01, only)
+        torch.testing.assert_close(only.pull["logp_BT"], want * mean("answers", only), rtol=1e-3, atol=1e-6)
+        assert made.reference == trace.updates[0].before
+
+
+# ---- Writing-Zero
+
+
+def test_writing_zero_is_judged_against_one_drawn_sibling_who_is_not_trained_on() -> None:
+    trace = traced("writing-zero(steps=2, limit=1.0)", None, prefer, steps=None, lr=0.02)
+    for at, (step, made) in enumerate(learned(trace)):
+        questions = set()
+        for g in step.groups:
+            (bar,) = [r for r in g.rollouts if r.info["reference"]]
+            rest = [r for r in g.rollouts if r is not bar]
+            assert len(rest) == 15 and bar.reward == 0.0
+            assert [r.reward for r in rest] == [1.0 if size(r.text) > size(bar.text) else -1.0 for r in rest], (
+                "a tie is lost"
+            )
+            questions |= {(g.prompt.last, *sorted((r.text, bar.text))) for r in rest if r.text != bar.text}
+        assert judged(trace, at) == questions
+        assert len(made.rows) == 15 * len(step.groups)
+        own, (only,) = made.batch["mask_BT"], made.passes
+        earned = torch.tensor([r.reward for r in step.rollouts if not r.info["reference"]])
+        torch.testing.assert_close(
+            only.pull["logp_BT"],
+            clipped(ratio(only), earned[:, None] * own) * mean("tokens", only),
+            rtol=1e-3,
+            atol=1e-6,
+        )
+        assert not made.reference
+
+
+def test_writing_zero_leaves_out_groups_that_nearly_all_won_or_lost() -> None:
+    trace = traced("writing-zero(steps=2)", None, prefer, steps=None, prompts=6)
+    for step in trace.steps:
+        even = [g for g in step.groups if abs(sum(r.reward for r in g.rollouts)) <= 0.6 * 15]
+        assert [g.prompt.id for g in step.kept] == [g.prompt.id for g in even]
+    assert sum(len(s.kept) for s in trace.steps) < 12, "some group must be left out for this to show"
