@@ -18,7 +18,7 @@ from posttrain.evals.overoptimisation import Point
 from posttrain.runs.run import Run
 from posttrain.systems.preference.rlhf_workflow import curves, rlhf_workflow, verdict
 
-TINY: dict[str, Any] = {"rounds": 1, "steps": 1, "pairs": 16}
+TINY: dict[str, Any] = {"rounds": 1, "steps": 1, "prompts": 16}
 
 
 def config(**changes: Any) -> Config:
@@ -114,7 +114,7 @@ def test_options_are_checked_and_kept() -> None:
     with pytest.raises(UserError, match="got rounds=0"):
         rlhf_workflow(rounds=0)
     plan = find("rlhf-workflow(beta=0.5, rounds=1)", "plan")()
-    assert plan.options["beta"] == 0.5 and plan.options["optimiser"] == "online-dpo"
+    assert plan.options["beta"] == 0.5 and plan.options["optimiser"] == "dpo"
 
 
 def test_curves_and_verdicts() -> None:

@@ -15,7 +15,7 @@ def length(prompt: Any, text: str) -> float:
 
 
 def test_rounds_collect_new_prompts_and_dpo_learns_best_against_worst_from_the_rounds_start() -> None:
-    trace = traced("rlhf-workflow(rounds=2, prompts=4, n=3, epochs=1)", rows=ROWS, reward=length)
+    trace = traced("rlhf-workflow(rounds=2, prompts=10, epochs=1)", rows=ROWS, reward=length)
     assert trace.parts == ["collect.1", "dpo.1", "collect.2", "dpo.2"]
     one, two = trace.of(phase="dpo.1"), trace.of(phase="dpo.2")
     assert one[0].reference == one[0].before and two[0].reference == two[0].before == one[-1].after != one[0].before

@@ -46,6 +46,7 @@ OPTIMISERS: dict[str, Callable[[float], Method | None]] = {
 BEST_OF = (1, 2, 4, 8, 16, 32)
 PASSES = 3  # over the pairs, for the reward model
 HELD_OUT = 0.2  # of the pairs
+N, NOISE = 8, 0.1  # answers to a prompt of a round; share of flipped labels
 
 
 def _improve(work: Workflow, name: str, method: Method | None, role: str, rounds: int, steps: int) -> list[Any]:
@@ -239,7 +240,7 @@ def collected(context: Context) -> Listed:
     return from_rows("pairs", context.run.read_artifact(f"pairs{round_of(context)}"), 0.0)
 
 
-def _iterated(rounds: int, prompts: int, n: int, epochs: float, beta: float) -> Plan:
+def _iterated(rounds: int, prompts: int, epochs: float, beta: float) -> Plan:
     """Rounds of collecting and DPO, each from where the last one ended, which is also its reference."""
 
     def ready(context: Context) -> None:
@@ -251,21 +252,20 @@ def _iterated(rounds: int, prompts: int, n: int, epochs: float, beta: float) -> 
         asked_task(context)
 
     learn = Phase("dpo", dpo.but(loss=dpo_loss.but(beta=beta)), epochs_of(collected, epochs), collected, rewards=_given)
-    parts = (Do("collect", lambda context: collect(context, prompts, n)), learn)
+    parts = (Do("collect", lambda context: collect(context, prompts, N)), learn)
     return Plan((Cycle(parts, times=rounds),), ready=ready, uses=("task", "reward"))
 
 
 @plan(paper="arXiv:2405.07863", title="RLHF workflow", uses=())
 def rlhf_workflow(
-    optimiser: str = "dpo", rounds: int = 3, prompts: int = 2000, n: int = 8, epochs: float = 2, beta: float = 0.1,
-    steps: int = 20, pairs: int = 800, noise: float = 0.1, data: str = "",
+    optimiser: str = "dpo", rounds: int = 3, prompts: int = 2000, epochs: float = 2, beta: float = 0.1, steps: int = 20, data: str = ""
 ) -> Plan:  # fmt: skip
     """RLHF workflow: in each round answers to new prompts of --task are collected and scored by --reward, and DPO learns from them.
 
-    pair = best and worst of n answers, equal ones dropped;  reference = the policy as the round began
+    pair = best and worst of 8 answers, equal ones dropped;  reference = the policy as the round began
     prompts: of each round. epochs: passes of DPO over a round's pairs. beta: of DPO.
-    With another optimiser (online-dpo, ppo, grpo, raft, best-of-n, or all) it is a study of overoptimisation instead: SFT, `pairs`
-    labelled by a hidden taste (a share `noise` of them flipped), a reward model, then rounds of so many `steps` against it, beside the
+    With another optimiser (online-dpo, ppo, grpo, raft, best-of-n, or all) it is a study of overoptimisation instead: SFT, pairs
+    of answers to `prompts` labelled by a hidden taste (a tenth of them flipped), a reward model, then rounds of so many `steps` against it, beside the
     true reward. It makes small talk, or takes real pairs (data: hh_rlhf), and reads neither --task nor --reward.
 
     Departures: the paper begins with its own SFT model, to be given as --model, and takes 20,000 prompts a round; 2,000 here, and a file
@@ -274,15 +274,14 @@ def rlhf_workflow(
     """
     if optimiser not in (*OPTIMISERS, "dpo", "all"):
         raise unknown("optimiser", optimiser, ("dpo", *OPTIMISERS, "all"))
-    if rounds < 1 or steps < 1 or pairs < 10 or prompts < 1 or n < 2 or epochs <= 0:
+    if rounds < 1 or steps < 1 or prompts < 10 or epochs <= 0:
         raise UserError(
-            f"got rounds={rounds}, prompts={prompts}, n={n}, epochs={epochs}, steps={steps}, pairs={pairs}; it takes 1 round, 1 "
-            "prompt, 2 answers, 1 step and 10 pairs at least"
+            f"got rounds={rounds}, prompts={prompts}, epochs={epochs}, steps={steps}; it takes 1 round, 10 prompts and 1 step at least"
         )
     if optimiser == "dpo":
-        return _iterated(rounds, prompts, n, epochs, beta)
+        return _iterated(rounds, prompts, epochs, beta)
     chosen = list(OPTIMISERS) if optimiser == "all" else [optimiser]
-    work = Workflow(data, noise, pairs)
+    work = Workflow(data, NOISE, prompts)
     parts: list[Any] = [
         Phase("sft", sft, 2 * steps, work.env, rewards=_given),
         Copy("policy", "sft"),
