@@ -22,6 +22,7 @@ from posttrain.environments.contents import contents
 from posttrain.evals.accuracy import Score
 from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.scorers.spec import build_scorer, names_judge
+from posttrain.rollouts.sample import sample
 from posttrain.runs.build import HeldOut, Pieces, asked_environment, build_loop, load_policy, measure
 from posttrain.runs.config_file import plan_call, write_file
 from posttrain.runs.run import Run
@@ -176,7 +177,10 @@ def look(plan: Plan, context: Context) -> Callable[[Policy], Score] | None:
         return None
     config, last = context.config, phases[-1]
     asks = plan.uses or ()
-    if "task" not in asks or last.measured or last.method.rollout.card.data == "pairs":
+    how = last.method
+    if "task" in asks and how.rollout.card.data == "pairs":  # pairs that it makes itself: its answers are measured
+        how = how.but(rollout=sample)
+    if "task" not in asks or last.measured:
         env = last.env(context)
     else:
         env = context.given["env"] if "env" in context.given else asked_environment(config)
@@ -184,11 +188,11 @@ def look(plan: Plan, context: Context) -> Callable[[Policy], Score] | None:
         scorer = context.given["scorer"]
     elif "reward" in asks and config.reward and not names_judge(config.reward):
         scorer = build_scorer(config.reward, env, config.reward_timeout, config.device)
-    elif env.graded or env.opens or last.method.rollout.card.data == "pairs":
+    elif env.graded or env.opens or how.rollout.card.data == "pairs":
         scorer = Prescored()
     else:
         return None
-    return lambda policy: measure(policy, config, last.method, env, scorer)
+    return lambda policy: measure(policy, config, how, env, scorer)
 
 
 def _phase_loop(part: Phase, policy: Policy, context: Context, callbacks: tuple[Any, ...]) -> Loop:

@@ -18,7 +18,7 @@ from posttrain.evals.overoptimisation import Point
 from posttrain.runs.run import Run
 from posttrain.systems.preference.rlhf_workflow import curves, rlhf_workflow, verdict
 
-TINY: dict[str, Any] = {"rounds": 1, "steps": 1, "pairs": 16}
+TINY: dict[str, Any] = {"rounds": 1, "steps": 1, "prompts": 16}
 
 
 def config(**changes: Any) -> Config:
@@ -74,7 +74,7 @@ class Cut(Exception):
 
 def test_a_restart_ends_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut off in the middle: reward model, reference, artifacts and notes come back; files are equal byte for byte."""
-    settings, plan = config(save_every=1), rlhf_workflow(**TINY | {"steps": 2})
+    settings, plan = config(save_every=1), rlhf_workflow("online-dpo", **TINY | {"steps": 2})
     whole = run_plan(plan, settings, tmp_path / "whole")
     finish = Run.finish
 
@@ -102,7 +102,7 @@ def test_real_pairs_have_no_gold(tmp_path: Path) -> None:
         with gzip.open(folder / file, "wt") as out:
             out.writelines(json.dumps({"chosen": f"{a} Yes, of course", "rejected": f"{a} No"}) + "\n" for a in asked)
     settings = config(data=str(tmp_path / "data"), sampling=Sampling(max_tokens=8))
-    summary = run_plan(rlhf_workflow(data="hh_rlhf", **TINY), settings, tmp_path)
+    summary = run_plan(rlhf_workflow("online-dpo", data="hh_rlhf", **TINY), settings, tmp_path)
     found = summary["measured"]["online-dpo-measured.1"]
     assert "gold" not in found and {"proxy", "kl", "win_rate"} <= found.keys() and "verdict" not in summary
     assert summary["pairs"] == 12
@@ -114,7 +114,7 @@ def test_options_are_checked_and_kept() -> None:
     with pytest.raises(UserError, match="got rounds=0"):
         rlhf_workflow(rounds=0)
     plan = find("rlhf-workflow(beta=0.5, rounds=1)", "plan")()
-    assert plan.options["beta"] == 0.5 and plan.options["optimiser"] == "online-dpo"
+    assert plan.options["beta"] == 0.5 and plan.options["optimiser"] == "dpo"
 
 
 def test_curves_and_verdicts() -> None:

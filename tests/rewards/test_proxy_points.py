@@ -48,11 +48,13 @@ def test_least_never_turns_against_a_component() -> None:
     assert part(points={"a": 0.0}, lr=2.0).weight("a") == 0.0
 
 
-def test_the_whole_reward_is_a_component_and_the_default() -> None:
+def test_the_whole_reward_is_a_component() -> None:
     # mean reward 3, point .5: mu = .1 (.5 - 3) = -.25
-    it = part()
+    it = part(points={"reward": 0.5})
     it(batch())
     assert it.mu == pytest.approx({"reward": -0.25})
+    with pytest.raises(UserError, match="no point is given"):
+        part()(batch())
 
 
 def test_fixed_point_is_the_proxy_point() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from statistics import fmean as mean
 from typing import Any
 
 from posttrain.core import rng
 from posttrain.core.errors import UserError, unknown
 from posttrain.core.method import Method
 from posttrain.core.plan import Context, Copy, Cycle, Do, Phase, Plan, plan
-from posttrain.core.types import Prompt
+from posttrain.core.types import Group, Prompt
 from posttrain.decoding.best_of_n import best_of_n_kl, expected_best
 from posttrain.environments.language.courtesy import Courtesy, utility
 from posttrain.environments.language.labels import label_pairs
@@ -21,9 +22,12 @@ from posttrain.evals.policy_report import Judge
 from posttrain.evals.reward_model import expected_calibration_error, margins, pair_accuracy
 from posttrain.losses.preference.dpo import dpo as dpo_loss
 from posttrain.losses.regularisers.kl import kl
+from posttrain.methods.dpo import dpo
+from posttrain.methods.from_pairs import epochs_of, has_reward
 from posttrain.methods.grpo import grpo
 from posttrain.methods.ppo import ppo
 from posttrain.methods.reward_model import reward_model
+from posttrain.methods.settings import asked_rewards, asked_task
 from posttrain.methods.sft import sft
 from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.scorers.reward_model import RewardModel
@@ -42,6 +46,7 @@ OPTIMISERS: dict[str, Callable[[float], Method | None]] = {
 BEST_OF = (1, 2, 4, 8, 16, 32)
 PASSES = 3  # over the pairs, for the reward model
 HELD_OUT = 0.2  # of the pairs
+N, NOISE = 8, 0.1  # answers to a prompt of a round; share of flipped labels
 
 
 def _improve(work: Workflow, name: str, method: Method | None, role: str, rounds: int, steps: int) -> list[Any]:
@@ -148,9 +153,9 @@ class Workflow:
             proxy = judge.model.scores(rollouts).tolist()
             rows.append((proxy, judge.worth(rollouts, proxy)))
         for n in BEST_OF:
-            found = {"proxy": _mean([expected_best(p, p, n) for p, _ in rows]), "kl": best_of_n_kl(n)}
+            found = {"proxy": mean([expected_best(p, p, n) for p, _ in rows]), "kl": best_of_n_kl(n)}
             if not self.data:
-                found["gold"] = _mean([expected_best(p, g, n) for p, g in rows])
+                found["gold"] = mean([expected_best(p, g, n) for p, g in rows])
             context.notes["measured"][f"best-of-n-measured.{n}"] = found
 
     def conclude(self, context: Context) -> None:
@@ -202,36 +207,81 @@ def _row(p: Prompt) -> dict[str, Any]:
     return {"id": p.id, "prompt": list(p.content), "chosen": p.info["chosen"], "rejected": p.info["rejected"]}
 
 
-def _mean(xs: list[float]) -> float:
-    return sum(xs) / max(len(xs), 1)
+# ---- the plan
+
+
+def round_of(context: Context) -> int:
+    return int(context.phase.rpartition(".")[2])
+
+
+def collect(context: Context, count: int, n: int) -> None:
+    """n answers of the policy to new prompts, scored: the best and the worst of each are a pair, equal ones are dropped."""
+    c, env, i = context.config, asked_task(context), round_of(context)
+    prompts = [env.prompt(k) for k in range((i - 1) * count, i * count)]
+    made = context.role("policy").sample(prompts, n, c.sampling, rng.key(c.seed, "round", i) & 0x7FFFFFFF)
+    groups = [Group(p, some) for p, some in zip(prompts, made, strict=True)]
+    asked_rewards(context).score(groups)
+    rows = []
+    for g in groups:
+        told = sorted((r for r in g.rollouts if not r.failed and r.reward is not None), key=lambda r: float(r.total))
+        if len(told) > 1 and told[-1].total > told[0].total:
+            row = {"id": f"{g.prompt.id}-{i}", "prompt": list(g.prompt.content)}
+            rows.append(row | {"chosen": told[-1].text, "rejected": told[0].text})
+    if not rows:
+        raise UserError(
+            f"round {i}: all {n} answers to each of {count} prompts earned the same, so there is no pair to learn"
+        )
+    context.run.write_artifact(f"pairs{i}", rows)
+    context.notes.setdefault("pairs", {})[f"round {i}"] = len(rows)
+
+
+def collected(context: Context) -> Listed:
+    """The pairs of the present round."""
+    return from_rows("pairs", context.run.read_artifact(f"pairs{round_of(context)}"), 0.0)
+
+
+def _iterated(rounds: int, prompts: int, epochs: float, beta: float) -> Plan:
+    """Rounds of collecting and DPO, each from where the last one ended, which is also its reference."""
+
+    def ready(context: Context) -> None:
+        if not has_reward(context):
+            raise UserError(
+                "rlhf-workflow scores answers with a reward model: --reward FOLDER (a classifier with one label) or runs/NAME; "
+                "--reward task scores by the task's own grade"
+            )
+        asked_task(context)
+
+    learn = Phase("dpo", dpo.but(loss=dpo_loss.but(beta=beta)), epochs_of(collected, epochs), collected, rewards=_given)
+    parts = (Do("collect", lambda context: collect(context, prompts, N)), learn)
+    return Plan((Cycle(parts, times=rounds),), ready=ready, uses=("task", "reward"))
 
 
 @plan(paper="arXiv:2405.07863", title="RLHF workflow", uses=())
 def rlhf_workflow(
-    optimiser: str = "online-dpo", rounds: int = 3, steps: int = 20, pairs: int = 800, noise: float = 0.1,
-    beta: float = 0.2, data: str = "",
+    optimiser: str = "dpo", rounds: int = 3, prompts: int = 2000, epochs: float = 2, beta: float = 0.1, steps: int = 20, data: str = ""
 ) -> Plan:  # fmt: skip
-    """RLHF workflow: SFT, pairs labelled by a hidden taste, a reward model, then rounds of an optimiser against it.
+    """RLHF workflow: in each round answers to new prompts of --task are collected and scored by --reward, and DPO learns from them.
 
-    optimiser: online-dpo (best and worst of 8, the paper's), ppo, grpo, raft, best-of-n, or all to compare the five.
-    steps: of each round. noise: share of flipped labels. beta: the price of leaving the SFT policy, in nats.
-    data: a set of real preference pairs (hh_rlhf); nobody knows their true reward, so only the proxy is reported.
+    pair = best and worst of 8 answers, equal ones dropped;  reference = the policy as the round began
+    prompts: of each round. epochs: passes of DPO over a round's pairs. beta: of DPO.
+    With another optimiser (online-dpo, ppo, grpo, raft, best-of-n, or all) it is a study of overoptimisation instead: SFT, pairs
+    of answers to `prompts` labelled by a hidden taste (a tenth of them flipped), a reward model, then rounds of so many `steps` against it, beside the
+    true reward. It makes small talk, or takes real pairs (data: hh_rlhf), and reads neither --task nor --reward.
 
-    Departures: the paper takes three rounds of 20,000 new prompts with 8 answers each, scores them with an open
-    reward model and runs 2 epochs of DPO on each round's pairs. Here, unless `data` names a set of pairs (hh_rlhf),
-    small talk with a hidden taste is made, and `--task` and `--reward` are ignored: SFT and the reward model (800
-    pairs) are trained in the plan, and a file cannot be named. A round is 20 online steps with a fresh optimiser and
-    a look at the result, not a collection that is then learned. The reference stays the SFT policy; in the authors'
-    present code it is each round's start. beta is 0.2, theirs 0.1.
+    Departures: the paper begins with its own SFT model, to be given as --model, and takes 20,000 prompts a round; 2,000 here, and a file
+    with fewer is gone through again. Its length penalty is left to --reward. 3 rounds, 8 answers, best and worst, 2 epochs, beta 0.1 and
+    the round's start as reference are the authors' present code; the paper's text kept the SFT model as reference.
     """
-    if optimiser not in (*OPTIMISERS, "all"):
-        raise unknown("optimiser", optimiser, (*OPTIMISERS, "all"))
-    if rounds < 1 or steps < 1 or pairs < 10:
+    if optimiser not in (*OPTIMISERS, "dpo", "all"):
+        raise unknown("optimiser", optimiser, ("dpo", *OPTIMISERS, "all"))
+    if rounds < 1 or steps < 1 or prompts < 10 or epochs <= 0:
         raise UserError(
-            f"got rounds={rounds}, steps={steps}, pairs={pairs}; it takes 1 round, 1 step and 10 pairs at least"
+            f"got rounds={rounds}, prompts={prompts}, epochs={epochs}, steps={steps}; it takes 1 round, 10 prompts and 1 step at least"
         )
+    if optimiser == "dpo":
+        return _iterated(rounds, prompts, epochs, beta)
     chosen = list(OPTIMISERS) if optimiser == "all" else [optimiser]
-    work = Workflow(data, noise, pairs)
+    work = Workflow(data, NOISE, prompts)
     parts: list[Any] = [
         Phase("sft", sft, 2 * steps, work.env, rewards=_given),
         Copy("policy", "sft"),

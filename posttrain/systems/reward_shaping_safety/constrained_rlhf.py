@@ -3,8 +3,7 @@
 Departures: the paper has a critic for each component and mixes their credit, weighs the KL by what the multipliers
 leave, and finds the proxy points by a search on the true metric; here one critic values the mix, the KL keeps its
 price of 0.02, and points must be given: `--shaping "proxy_points(points={'a': 0.4, 'b': 0.7}) + kl_in_reward"` with
-components of those names in `--reward`. By default the one point is 0.5 of the whole reward, which holds accuracy at
-a half. The rate 0.1 of the multipliers is this package's.
+components of those names in `--reward`; without points it is refused. The rate 0.1 of the multipliers is this package's.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class proxy_points:
     def __init__(self, points: dict[str, float] | None = None, kind: str = "equal", lr: float = 0.1) -> None:
         if kind not in ("equal", "least"):
             raise UserError(f"a proxy point is 'equal' or 'least', not {kind!r}")
-        self.points, self.kind, self.lr = points or {"reward": 0.5}, kind, lr
+        self.points, self.kind, self.lr = points or {}, kind, lr
         self.mu = dict.fromkeys(self.points, 0.0)
 
     def weight(self, name: str) -> float:
@@ -44,6 +43,11 @@ class proxy_points:
         return math.tanh(x) if self.kind == "equal" else 1 / (1 + math.exp(-x))
 
     def __call__(self, batch: Batch) -> Tensor:
+        if not self.points:
+            raise UserError(
+                "constrained-rlhf holds each component of --reward at its proxy point, and no point is given; write "
+                "--shaping \"proxy_points(points={'a': 0.4, 'b': 0.7}) + kl_in_reward\" with the components' names"
+            )
         valid_B = batch.valid_B
         mixed_B = torch.zeros_like(batch.mask_BT[:, 0])
         for name, point in self.points.items():

@@ -1,0 +1,38 @@
+"""What sets the RLHF workflow apart, on the registered plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import posttrain as pt
+from tests.wiring.spies import ROWS, traced
+
+
+def length(prompt: Any, text: str) -> float:
+    return float(len(text))
+
+
+def test_rounds_collect_new_prompts_and_dpo_learns_best_against_worst_from_the_rounds_start() -> None:
+    trace = traced("rlhf-workflow(rounds=2, prompts=10, epochs=1)", rows=ROWS, reward=length)
+    assert trace.parts == ["collect.1", "dpo.1", "collect.2", "dpo.2"]
+    one, two = trace.of(phase="dpo.1"), trace.of(phase="dpo.2")
+    assert one[0].reference == one[0].before and two[0].reference == two[0].before == one[-1].after != one[0].before
+    draws = {k: [d for d in trace.samples if d.phase == f"collect.{k}"] for k in (1, 2)}
+    asked = {k: {p for d in some for p in d.prompts} for k, some in draws.items()}
+    assert asked[1] and not asked[1] & asked[2], "each round has new prompts"
+    assert {d.weights for d in draws[2]} == {one[-1].after}, "the second round's answers are of the policy by then"
+    said = {c.args[1] for c in trace.calls if c.phase == "collect.1"}
+    for step in (s for s in trace.steps if s.phase == "dpo.1"):
+        for g in step.groups:
+            chosen, rejected = (r.text for r in g.rollouts)
+            assert len(chosen) > len(rejected) and {chosen, rejected} <= said
+    assert all(update.optimiser_steps == 1 for update in (*one, *two))
+
+
+def test_a_scorer_is_asked_for() -> None:
+    with pytest.raises(pt.UserError, match="rlhf-workflow scores answers with a reward model: --reward FOLDER"):
+        traced("rlhf-workflow", rows=ROWS)
+    with pytest.raises(pt.UserError, match="does not use --task"):
+        traced("rlhf-workflow(optimiser='ppo')", rows=ROWS)
