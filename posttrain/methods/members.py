@@ -16,6 +16,7 @@ from posttrain.core.protocols import Environment, Policy, Scorer
 from posttrain.core.types import Group, Prompt
 from posttrain.decoding.best_of_n import best_of_n_kl, expected_best
 from posttrain.environments.base import size_of
+from posttrain.environments.mapped import with_system_message
 from posttrain.environments.task import default_task, pair_task
 from posttrain.evals.kl import kl_of
 from posttrain.evals.reward_model import margins, pair_accuracy
@@ -24,6 +25,7 @@ from posttrain.methods.settings import asked_task
 from posttrain.rewards.runtime.scorer import Prescored, aside
 from posttrain.rewards.scorers.reward_model import RewardModel
 from posttrain.rewards.scorers.spec import build_scorer
+from posttrain.runs.build import columns
 
 EVAL_SEED = 40_000  # of answers that are looked at, apart from every training seed
 
@@ -31,7 +33,11 @@ EVAL_SEED = 40_000  # of answers that are looked at, apart from every training s
 def asked_pairs(context: Context, pairs: str = "") -> Environment:
     """The preference pairs: the file that an option names, else those of --task (or the school pairs that ship)."""
     c = context.config
-    return pair_task(pairs or default_task(c.task, "pairs"), data=c.data or None)
+    context.read.add("task")
+    if pairs:
+        return pair_task(pairs, data=c.data or None)
+    env = pair_task(default_task(c.task, "pairs"), data=c.data or None, **columns(c))
+    return with_system_message(env, c.system) if c.system else env
 
 
 def asked_prompts(context: Context, pairs: str = "") -> Environment:
@@ -45,6 +51,7 @@ def asked_gold(context: Context, pairs: str = "") -> Scorer | None:
     c, env = context.config, asked_prompts(context, pairs)
     if not c.reward and not (pairs and env.graded):
         return None
+    context.read.add("reward")
     made: Scorer = build_scorer(c.reward, env, c.reward_timeout, c.device)
     return made
 

@@ -23,7 +23,9 @@ TASK = (
     "answer",
     "stream",
 )  # what `asked_task` reads
-READS = {"task": TASK, "reward": ("reward",), "steps": ("steps",), "pairs": ("chosen", "rejected")}
+READS = {"task": TASK, "reward": ("reward",), "steps": ("steps",), "pairs": ("chosen", "rejected")} | {
+    "answers": ("num_generations",)  # of best of n, which no phase samples
+}
 LEARNING = ("lr", "warmup", "schedule", "min_lr", "max_norm", "prompts")  # what the learner of any phase reads
 CRITIC = ("critic", "critic_lr", "critic_warmup", "critic_max_norm")
 OWN = (

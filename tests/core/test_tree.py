@@ -48,6 +48,8 @@ BASES = {"grpo", "ppo", "dpo", "sft", "rloo", "reinforce", "reward_model"}
 
 # used by one system so far, and still no idea of its paper alone
 GENERAL = {
+    "rewards/scorers/judge": "a judge that anybody may name",
+    "rewards/scorers/fine_grained": "rewards of segments that anybody may name",
     "advantages/dense": "any credit that was given token by token",
     "select/best_worst": "makes pairs of any group, for any preference loss",
     "rollouts/memory": "a study of its own: reading a long text in parts",

@@ -53,5 +53,5 @@ def test_what_is_missing_is_said() -> None:
         traced("dr-irl(rounds=1,steps=1,categories='odd')", rows=DATA)
     with pytest.raises(UserError, match="has no demonstration"):
         traced("dr-irl(rounds=1,steps=1)", rows=[{"question": r["question"]} for r in ROWS])
-    with pytest.raises(UserError, match="take --reward away"):
+    with pytest.raises(UserError, match="does not use --reward"):
         traced(NAME, rows=DATA, reward=lambda prompt, text: 1.0)

@@ -44,5 +44,5 @@ def test_heads_give_the_scores_they_were_fitted_to() -> None:
 
 
 def test_a_reward_beside_the_learned_one_is_refused() -> None:
-    with pytest.raises(UserError, match="take --reward away"):
+    with pytest.raises(UserError, match="does not use --reward"):
         traced("reward-robust-rlhf(steps=1,epochs=1)", rows=PAIRS, reward=lambda prompt, text: 1.0, prompts=8)

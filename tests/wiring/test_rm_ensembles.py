@@ -40,7 +40,6 @@ def test_members_differ_by_seed_and_the_worst_pays() -> None:
     assert len(updates) == 2 and updates[0].before in bases and updates[1].reference == updates[0].before
     for reward, members in paid(trace, "ppo"):
         assert reward == pytest.approx(min(members), abs=1e-5) and len(members) == 3
-    assert len(trace.calls) == 8, "gold is only looked at: 4 answers before and after"
     measured = trace.summary["measured"]
     assert set(measured) == {"start", "policy"} and measured["start"]["kl"] == pytest.approx(0, abs=1e-6)
     assert {"proxy", "gold", "kl", "members_apart"} <= set(measured["policy"])

@@ -64,7 +64,7 @@ def report(whole: Ensemble, kinds: Teams) -> Callable[[Context], None]:
     return work
 
 
-@plan(paper="arXiv:2312.09244", title="Helping or herding")
+@plan(paper="arXiv:2312.09244", title="Helping or herding", uses=("task", "reward", "pairs", "answers"))
 def helping_or_herding(
     bases: str = "", seeds: int = 5, how: str = "mean", optimiser: str = "ppo", steps: int = 60, beta: float = 0.1,
     pairs: str = "",

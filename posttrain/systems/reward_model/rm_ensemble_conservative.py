@@ -30,7 +30,7 @@ def bradley_terry_l2(batch: Batch, coef: float = 0.001) -> Tensor:
     return -logsigmoid(chosen_P - rejected_P) + coef * (chosen_P**2 + rejected_P**2) / 2
 
 
-@plan(paper="arXiv:2310.02743", title="RM ensembles (WCO/UWO)")
+@plan(paper="arXiv:2310.02743", title="RM ensembles (WCO/UWO)", uses=("task", "reward", "pairs", "answers"))
 def rm_ensemble_conservative(
     members: int = 5, how: str = "uwo", optimiser: str = "ppo", steps: int = 60, beta: float = 0.1,
     coef: float = -1.0, pairs: str = "",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from posttrain.core.errors import UserError
-from posttrain.core.plan import Context, Do, Phase, Plan, plan
+from posttrain.core.plan import Context, Phase, Plan, plan
 from posttrain.losses.regularisers.kl import kl
 from posttrain.methods.grpo import grpo
 from posttrain.methods.settings import asked_rewards, asked_task
@@ -29,9 +29,9 @@ def authormist(steps: int = 60, beta: float = 0.001) -> Plan:
         raise UserError(f"got steps={steps}, beta={beta}; it takes 1 step, and a KL price of 0 or more")
 
     def settings(context: Context) -> None:
-        if not context.config.reward:
+        if not context.config.reward and "scorer" not in context.given:
             told = "--reward \"http-scorer(url='http://localhost:8000/score')\" or --reward mine.py:score"
             raise UserError(f"this learns from a scorer outside of the task; name it: {told}")
 
     method = scored_grpo.but(terms=(kl.but(coef=beta, kind="k3"),))
-    return Plan((Do("settings", settings), Phase("grpo", method, steps, asked_task, rewards=asked_rewards)))
+    return Plan((Phase("grpo", method, steps, asked_task, rewards=asked_rewards),), ready=settings)

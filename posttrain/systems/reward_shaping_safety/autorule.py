@@ -101,6 +101,11 @@ def validate() -> list[str]:
 
 # ---- by a served model
 
+NOBODY = (
+    "AutoRule has a language model explain pairs and check rules; say where it is served: "
+    "--plan.served http://127.0.0.1:8000/v1"
+)
+
 PAIRS = 256  # pairs that are explained
 EXPLAIN = (
     "Two answers to a conversation are shown; people preferred <chosen> to <rejected>. Reason step by step about why, in terms "
@@ -158,7 +163,7 @@ class VerifiedRules(TextBase):
     def values(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
         said = [judge.points(prompts, texts) for judge in self.judges]
         return [
-            sum(float(x >= 0.5) for x in told) / len(told) if all(isinstance(x, float) for x in told) else float("nan")  # type: ignore[operator]
+            sum(float(x >= 0.5) for x in told) / len(told) if all(isinstance(x, float) for x in told) else float("nan")
             for told in zip(*said, strict=True)
         ]
 
@@ -171,7 +176,7 @@ ruled_grpo = grpo.but(
 )  # fmt: skip
 
 
-@plan(paper="arXiv:2506.15651", title="AutoRule")
+@plan(paper="arXiv:2506.15651", title="AutoRule", uses=("task", "reward", "pairs"))
 def autorule(served: str = "", rules: str = "", pairs: str = "", learned: float = 0.3, steps: int = 60) -> Plan:
     """AutoRule: a served model explains preference pairs, states rules, merges them; GRPO on the share of rules kept.
 
@@ -185,11 +190,6 @@ def autorule(served: str = "", rules: str = "", pairs: str = "", learned: float 
     The paper's reward model is part of it: give one with `--reward runs/NAME`. The weight 0.3 and the KL price 0.01 are this
     package's.
     """
-    if not served:
-        raise UserError(
-            "AutoRule has a language model explain pairs and check rules; say where it is served: "
-            "--plan.served http://127.0.0.1:8000/v1"
-        )
     if steps < 1:
         raise UserError(f"got steps={steps}; it takes 1 step at least")
 
@@ -208,9 +208,10 @@ def autorule(served: str = "", rules: str = "", pairs: str = "", learned: float 
         c, found = context.config, [row["rule"] for row in context.run.read_artifact("rules")]
         summed: list[tuple[str, Any, float]] = [("rules", VerifiedRules(found, served), 1.0)]
         if c.reward:
+            context.read.add("reward")
             other = build_scorer(c.reward, asked_prompts(context, pairs), c.reward_timeout, c.device)
             summed.append(("learned", other, learned))
         return RewardSum(summed, c.reward_timeout)
 
     learn = Phase("grpo", ruled_grpo, steps, lambda c: asked_prompts(c, pairs), rewards=rewards)
-    return Plan((Do("rules", read), learn))
+    return Plan((Do("rules", read), learn), missing="" if served else NOBODY)

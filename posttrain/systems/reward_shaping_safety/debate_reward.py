@@ -164,6 +164,11 @@ def transcript(prompt: Prompt, said: Sequence[str]) -> Prompt:
 
 # ---- the plan
 
+NO_JUDGE = (
+    "a debate needs somebody who decides it; name a judge: --plan.judge \"judge(url='http://127.0.0.1:8000/v1')\" "
+    "or --plan.judge mine.py:prefer"
+)
+
 
 def mixed(lam: float) -> Part:
     """R = (1 - lam) r_task + lam r_debate: the blend with the debate as component `aux`."""
@@ -191,11 +196,6 @@ def debate_reward(judge: str = "", lam: float = 0.5, turns: int = 6, steps: int 
     and debaters that are not trained. The exact game over features is here for Python (`Debate`, `minimax`). Six arguments and
     the mix 0.5 are among the paper's; the judge sees both answers, not the evidence alone.
     """
-    if not judge:
-        raise UserError(
-            "a debate needs somebody who decides it; name a judge: --plan.judge \"judge(url='http://127.0.0.1:8000/v1')\" "
-            "or --plan.judge mine.py:prefer"
-        )
     if not 0 <= lam <= 1 or turns < 1 or steps < 1:
         raise UserError(f"got lam={lam}, turns={turns}, steps={steps}; lam is a share, the others are 1 at least")
 
@@ -205,4 +205,4 @@ def debate_reward(judge: str = "", lam: float = 0.5, turns: int = 6, steps: int 
         return DebateInWords(asked_rewards(context), context.role("start"), decides, c.sampling, turns, c.seed)
 
     learn = Phase("ppo", debated_ppo(lam), steps, asked_task, rewards=rewards, reference="start")
-    return Plan((Copy("policy", "start"), learn))
+    return Plan((Copy("policy", "start"), learn), missing="" if judge else NO_JUDGE)

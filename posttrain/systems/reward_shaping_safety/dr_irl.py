@@ -178,8 +178,6 @@ class Work:
     def compare(self, context: Context) -> None:
         """One answer of the policy as it is now beside each demonstration."""
         c, env = context.config, asked_task(context)
-        if c.reward:
-            raise UserError("dr-irl learns its reward from the demonstrations of --task; take --reward away")
         prompts = [env.prompt(i) for i in range(min(size_of(env, "train") or MOST, MOST))]
         for p in prompts:
             self.of(p)
@@ -217,7 +215,7 @@ class Work:
         return BesideDemonstration(models, self.of, context.role("start"))
 
 
-@plan(paper="arXiv:2503.18991", title="DR-IRL")
+@plan(paper="arXiv:2503.18991", title="DR-IRL", uses=("task",))
 def dr_irl(rounds: int = 3, steps: int = 20, categories: str = "", column: str = "category", tau: float = 1.0) -> Plan:
     """DR-IRL: rounds of inverse RL (a reward model under which demonstrations beat the policy's answers) and of GRPO-S on it.
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from posttrain.core.errors import UserError
 from posttrain.core.method import Method
-from posttrain.core.plan import Context, Do, Phase, Plan, plan
+from posttrain.core.plan import Context, Phase, Plan, plan
 from posttrain.methods.ppo import ppo
 from posttrain.methods.settings import asked_task
 from posttrain.rewards.scorers.fine_grained import FineGrained, models_of
@@ -19,7 +18,13 @@ def dense_ppo(beta: float = 0.3) -> Method:
     )  # fmt: skip
 
 
-@plan(paper="arXiv:2306.01693", title="Fine-grained RLHF")
+NO_MODELS = (
+    "fine-grained rewards come from models of segments; name them: "
+    '--plan.rewards "0.3*phrase:mine.py:relevant + 0.5*sentence:mine.py:true + 0.3*answer:task"'
+)
+
+
+@plan(paper="arXiv:2306.01693", title="Fine-grained RLHF", uses=("task",))
 def fine_grained_rlhf(rewards: str = "", steps: int = 60, beta: float = 0.3) -> Plan:
     """Fine-grained RLHF: several reward models, each with its own size of segment, rewarded on the token that ends it.
 
@@ -33,18 +38,9 @@ def fine_grained_rlhf(rewards: str = "", steps: int = 60, beta: float = 0.3) -> 
     smaller critic, its first SFT and its 4 answers at temperature 0.7 (here 8 at 1) are not here. The KL price 0.3 is the
     paper's.
     """
-    if not rewards:
-        told = '--plan.rewards "0.3*phrase:mine.py:relevant + 0.5*sentence:mine.py:true + 0.3*answer:task"'
-        raise UserError(f"fine-grained rewards come from models of segments; name them: {told}")
-
-    def settings(context: Context) -> None:
-        if context.config.reward:
-            raise UserError(
-                "fine-grained-rlhf is paid by segments; write the reward into --plan.rewards, and take --reward away"
-            )
 
     def scorer(context: Context) -> FineGrained:
         return FineGrained(models_of(rewards, asked_task(context)), context.role("policy").decode)
 
     phase = Phase("ppo", dense_ppo(beta), steps, asked_task, rewards=scorer)
-    return Plan((Do("settings", settings), phase))
+    return Plan((phase,), missing="" if rewards else NO_MODELS)

@@ -13,7 +13,7 @@ from posttrain.core.batch import Batch
 from posttrain.core.credit import members, on_last
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
-from posttrain.core.plan import Context, Copy, Do, Phase, Plan, plan
+from posttrain.core.plan import Context, Copy, Phase, Plan, plan
 from posttrain.core.protocols import Policy
 from posttrain.core.registry import scorer, shaping
 from posttrain.core.types import Group, Rollout
@@ -157,7 +157,7 @@ def robust_ppo(lam: float = 0.6, beta: float = 0.02, prefix: str = "") -> Method
     )  # fmt: skip
 
 
-@plan(paper="arXiv:2409.15360", title="Reward-robust RLHF")
+@plan(paper="arXiv:2409.15360", title="Reward-robust RLHF", uses=("task", "pairs"))
 def reward_robust_rlhf(
     lam: float = 0.6, heads: int = 5, steps: int = 60, beta: float = 0.02, epochs: float = 3.0, pairs: str = ""
 ) -> Plan:
@@ -177,10 +177,6 @@ def reward_robust_rlhf(
     if heads < 1 or steps < 1:
         raise UserError(f"got heads={heads}, steps={steps}; it takes 1 head and 1 step at least")
 
-    def settings(context: Context) -> None:
-        if context.config.reward:
-            raise UserError("reward-robust-rlhf learns its reward from pairs; take --reward away")
-
     def rewards(context: Context) -> BayesianHeads:
         judge, env = context.role("reward-model"), asked_pairs(context, pairs)
         told = [(p, p.info[k]) for p in env.train for k in ("chosen", "rejected")]  # type: ignore[attr-defined]
@@ -189,4 +185,4 @@ def reward_robust_rlhf(
     judge = member("reward-model", pairs, epochs, lambda c: c.role("start"))
     method, env = robust_ppo(lam, beta, "head"), lambda c: asked_prompts(c, pairs)
     learn = Phase("ppo", method, steps, env, rewards=rewards, reference="start")
-    return Plan((Do("settings", settings), Copy("policy", "start"), judge, learn))
+    return Plan((Copy("policy", "start"), judge, learn))

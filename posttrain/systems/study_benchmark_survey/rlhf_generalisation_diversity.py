@@ -113,7 +113,7 @@ NO_OTHERS = (
 )
 
 
-@plan(paper="arXiv:2310.06452", title="RLHF generalisation and diversity")
+@plan(paper="arXiv:2310.06452", title="RLHF generalisation and diversity", uses=("task", "reward", "pairs"))
 def rlhf_generalisation_diversity(ood: str = "", steps: int = 500, beta: float = 5.0, frozen: float = 0.8) -> Plan:
     """RLHF generalisation and diversity: SFT, a reward model, PPO and best of 16, measured near and far from training.
 
