@@ -56,6 +56,7 @@ def example(seed: int = 0) -> Batch:
         thought_BT=torch.tensor([[0, 1, 1, 2, 3, 3]] * B),
         **{n: normal(1.0).unsqueeze(-1) for n in STREAMS if n.endswith("_BTK")},
         **{name: torch.stack([normal(1.0) for _ in range(3)], -1).log_softmax(-1) for name in WHOLE},
+        old_entropy_BT=-old_logp_BT,
     )  # fmt: skip
 
 
