@@ -50,6 +50,11 @@ min_form = min_form_rl(outcome="outcome").but(terms=())
 outcome = plain.but(advantage=rloo, aggregate=token_mean)  # the same without rewards on steps
 PRM_PROMPTS, PRM_STEPS, PRM_RATE = 256, 64, 1e-4  # with 24 steps at 1e-5 it had learned nothing: its head starts at 0
 SCALE = Path(__file__).parent.parent / "posttrain" / "claims" / "scale"
+# as the systems were when their arms ran: unfinished answers left out and not paid for, nothing refilled
+OLD: dict[str, Any] = {"select": ("overlong", "zero_variance"), "shaping": (), "minibatches": 4, "rounds": 1}
+TREE = treepo.but(
+    rollout="tree(n=8, fork=(16, 2), root=(2, 2), repeats=0)", advantage='treepo(whiten="answers")', **OLD
+)
 # each system beside GRPO with as many updates and as much reuse of answers, and beside itself without its idea
 BESIDE = {
     "lite-ppo": ("grpo, 4 minibatches", "grpo"), "topr": ("grpo, 4 epochs", "grpo"), "grpo-lambda": ("grpo",),
@@ -63,10 +68,9 @@ ARMS: dict[str, Method] = {
     "lite-ppo": lite_ppo, "grpo, 4 minibatches": plain.but(minibatches=4),
     "topr": topr, "grpo, 4 epochs": plain.but(epochs=4, minibatches=2),
     "grpo-lambda": grpo_lambda.but(terms=()),
-    "prorl": prorl.but(reference=prorl.reference.but(every=20)),
-    "treepo": treepo,
-    "treepo, unfinished answers count": treepo.but(select=(zero_variance,)),
-    "dapo, unfinished answers count": dapo.but(select=(zero_variance,)),
+    "prorl": prorl.but(reference="reset(every=20)", **OLD),
+    "treepo": TREE, "treepo, unfinished answers count": TREE.but(select=(zero_variance,)),
+    "dapo, unfinished answers count": dapo.but(rollout=plain.rollout, **OLD).but(select=(zero_variance,)),
     "pure": min_form, "pure after 15 steps of grpo": min_form,
     "rloo, tokens alike": outcome, "rloo, tokens alike, after 15 steps of grpo": outcome,
 }  # fmt: skip

@@ -18,12 +18,11 @@ from posttrain.core.pause import Pause, Paused
 from posttrain.core.protocols import Environment
 from posttrain.core.registry import Part, find, fold, parse, parts
 from posttrain.environments.contents import contents
-from posttrain.environments.mapped import with_system_message
 from posttrain.environments.task import default_task, of_rows
 from posttrain.evals.accuracy import Score
 from posttrain.rewards.runtime.score import RewardSum, best_effort, say_once
 from posttrain.runs.best import best_of
-from posttrain.runs.build import Pieces, build_loop, environment, measure, scorer_of
+from posttrain.runs.build import Pieces, build_loop, environment, measure, said_first, scorer_of
 from posttrain.runs.config_file import method_changes, write_file
 from posttrain.runs.fit import fit
 from posttrain.runs.observers import observers, trace_of
@@ -59,13 +58,13 @@ def run_config(
     name = config.name or made_name(method.name, config.task.replace(" + ", "+"))
     config = dataclasses.replace(config, name=check_name(name), model=start.source or config.model)
     env = of_given(config, given["env"]) if "env" in given else environment(config, method)
+    suits(method, env)
     scorer = given["scorer"] if "scorer" in given else scorer_of(config, method, env)
     inputs = start.identity(config, runs, model="policy" not in given)
     policy = given["policy"] if "policy" in given else start.policy(config, runs)
     if method.scores:
         policy = policy.as_reward_model()
     refuse(config, method, policy)
-    suits(method, env)
     env = fit(env, policy, method, config.sampling)
     extra = {k: given[k] for k in ("source", "others") if k in given}
     settings = to_dict(config) | {"parts": method.describe()} | objects(given) | inputs | files(config, given)
@@ -99,8 +98,8 @@ def objects(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_given(config: Config, env: Environment) -> Environment:
-    """An environment that was given, with the system message of the settings."""
-    return with_system_message(env, config.system) if config.system else env
+    """An environment that was given, with the system message and the prefill of the settings."""
+    return said_first(env, config)
 
 
 def files(config: Config, given: dict[str, Any]) -> dict[str, Any]:
@@ -156,7 +155,7 @@ def run(
         plain["reward"] = ""
     if isinstance(method, str):
         plain["method"] = method
-    config = from_dict(Config, plain)
+    config = from_dict(Config, plain if chosen is None else chosen.own(plain))
     named = {f.name for f in dataclasses.fields(Config) if settings.get(f.name) is not None}
     try:
         with observers(track, profile) as more:

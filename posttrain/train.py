@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from posttrain.core.assemble import answers, assemble, by_role, credits, keep_credit, placed
 from posttrain.core.batch import Batch
 from posttrain.core.loop import Loop
@@ -14,7 +12,7 @@ from posttrain.core.types import Group
 def train(loop: Loop) -> None:
     """prompts -> rollouts -> rewards -> advantages -> losses -> weights -> evals, until the budget is spent."""
     for step in loop.steps():  # begins where the last good checkpoint ended
-        groups, kept, report = gather(loop, step)  # prompts, rollouts, rewards: made here, elsewhere, or replayed
+        groups, kept, report = loop.gather(step, select)  # prompts, rollouts, rewards, filters; made here or elsewhere
         loop.tell("on_rollouts", step, groups)
         seen: dict[str, float] = {}
         for role, mine in by_role(kept, loop.shared).items():  # one unless several policies play
@@ -24,19 +22,6 @@ def train(loop: Loop) -> None:
         loop.source.publish(step + 1)  # the weights changed; curricula see the groups
         seen |= loop.evaluate(step)
         loop.record(step, groups, kept, report, seen)  # metrics, rollouts, checkpoint
-
-
-def gather(loop: Loop, step: int) -> tuple[list[Group], list[Group], Any]:
-    """The rollouts of a step and those to train on; new prompts where filters leave fewer than a batch (dynamic sampling)."""
-    groups, report = loop.source.next(step)
-    kept = select(loop, groups)
-    for _ in range(1, loop.method.rounds):
-        if len(kept) >= loop.config.prompts:
-            break
-        more, scored = loop.source.next(step)  # the same step again: other prompts
-        kept = kept + select(loop, more)
-        groups, report = groups + more, report + scored
-    return groups, kept[: loop.config.prompts] if loop.method.rounds > 1 else kept, report
 
 
 def select(loop: Loop, groups: list[Group]) -> list[Group]:

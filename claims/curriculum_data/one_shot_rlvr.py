@@ -90,7 +90,7 @@ claim(
         ),
         seeds=tuple(range(5)),
         level="pocket",
-        departures='There is no plan for it; `--curriculum "uniform(pool=1, repeat=16)"` trains on the first row of a file. The paper '
+        departures="The experiment does not run the plan. The paper "
         "trains Qwen2.5-Math-1.5B on one question repeated 128 times for 2,000 epochs, chosen by the variance of its accuracy "
         "over a run on the whole set, with KL 0.001 and an entropy bonus; here 20 steps of 4 copies, chosen by p (1 - p) at the "
         "start, with neither. Its controls (a random example, a reward for the form alone) are not run.",

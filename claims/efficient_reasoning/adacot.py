@@ -85,14 +85,14 @@ claim(
         "answers, with and without the mask, then on all for 25; and three prices without the first stage. Exact figures.",
         arms={
             "no mask": partial(train, advantage=gae),
-            "mask": partial(train, advantage=masked),
+            "mask": partial(train, advantage=masked.but(at=0)),
             "over 0": partial(train, advantage=None, over=0.0),
             "over 0.15": partial(train, advantage=None),
             "over 0.35": partial(train, advantage=None, over=0.35),
         },
         checks=(
             Check("without the mask easy is thought about too", "skewed_easy", "no mask", 0.9),
-            Check("with it the boundary stays", "moved", "mask", 0.05, lower=True),
+            Check("with it the boundary stays", "moved", "mask", 0.05, lower=True, exact=True),
             Check("while hard questions are learned", "skewed_accuracy", "mask", 0.7),
             Check("after all kinds: as accurate", "accuracy", "mask", "no mask", margin=-0.02),
             Check("price 0.15: fewer thoughts than 0", "thinks", "over 0.15", "over 0", margin=0.1, lower=True),

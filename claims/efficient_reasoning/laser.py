@@ -8,13 +8,13 @@ from functools import partial
 from claims.machinery.claim import Check, Claim, claim
 from claims.worlds.thinking import Thinking, ramp
 from posttrain.core.method import Method
-from posttrain.systems.efficient_reasoning.laser import adaptive, laser, laser_d, laser_de
+from posttrain.systems.efficient_reasoning.laser import adaptive, laser
 from posttrain.systems.efficient_reasoning.laser import length_bonus as bonus
 
 T, STEPS, KINDS, COPIES = 24, 40, 3, 3  # the window; steps of 8 answers to 3 questions of each of 3 kinds a level
 LEVELS = ("easy", "medium", "hard")
 TARGET = 8
-plain = laser.but(shaping=())
+plain = laser.but(shaping=(), loss="ppo", terms=(), minibatches=1)  # the bonus alone, on GRPO without a KL
 
 
 def world(seed: int) -> Thinking:
@@ -51,9 +51,9 @@ claim(
         arms={
             "right or wrong": partial(train, method=plain),
             "window of 8": partial(train, method=plain, longest=TARGET),
-            "LASER": partial(train, method=laser.but(shaping=bonus.but(target=TARGET)), lr=0.15),
-            "LASER-D": partial(train, method=laser_d.but(shaping=adaptive.but(longest=T))),
-            "LASER-DE": partial(train, method=laser_de.but(shaping=adaptive.but(longest=T, explore=True, n=T))),
+            "LASER": partial(train, method=plain.but(shaping=bonus.but(target=TARGET)), lr=0.15),
+            "LASER-D": partial(train, method=plain.but(shaping=adaptive.but(longest=T))),
+            "LASER-DE": partial(train, method=plain.but(shaping=adaptive.but(longest=T, explore=True, n=T))),
         },
         checks=(
             Check("LASER is shorter", "length", "LASER", "right or wrong", margin=0.5, lower=True),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from posttrain.core.errors import UserError, unknown
 from posttrain.core.registry import _relative, fold
@@ -28,7 +29,8 @@ LEVELS = {
 class Check:
     """`metric` is higher in one arm than in another (or than a number) by more than `margin`; lower with lower=True.
 
-    A margin below 0 asks for "not worse by more than that".
+    A margin below 0 asks for "not worse by more than that". exact: the figure has no luck in it (an equilibrium, a count fixed by
+    construction), so every seed must lie above the margin, and no interval is drawn; at the level `table` only.
     """
 
     name: str
@@ -37,6 +39,31 @@ class Check:
     worse: str | float
     margin: float = 0.0
     lower: bool = False
+    exact: bool = False
+
+    def asked(self) -> tuple[Any, ...]:
+        """What is compared and with which margin, without words: numbers as records round them."""
+        worse = self.worse if isinstance(self.worse, str) else float(f"{self.worse:.4g}")
+        return self.metric, self.better, worse, float(f"{self.margin:.6g}"), self.lower
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What arms must have spent alike, seed by seed: a key of BUDGETS. within: by how much of the larger they may differ (answers
+    differ in length, so tokens never agree to the last one). arms: those that share it; empty: all."""
+
+    what: str
+    within: float = 0.0
+    arms: tuple[str, ...] = ()
+
+
+BUDGETS = {
+    "prompts": "different training prompts that were seen",
+    "samples": "answers sampled in training",
+    "tokens": "tokens of those answers",
+    "written": "rows of demonstrations, pairs or logs that were learned from, repeats counted",
+    "updates": "updates of the policy's weights",
+}
 
 
 @dataclass(frozen=True)
@@ -56,6 +83,7 @@ class Claim:
     departures: str = ""  # of a paper that is tested here and not built: what it does and this does not
     budget_seconds: float = 120.0
     level: str = "table"  # what is trained: a key of LEVELS
+    shares: tuple[Shared, ...] = ()  # what makes the comparison fair; a record fails where it does not hold
 
     def __post_init__(self) -> None:
         for check in self.checks:
@@ -68,6 +96,14 @@ class Claim:
             raise UserError(f"the claim {self.id!r} has {len(self.seeds)} seeds; 3 is the least that shows any spread")
         if self.level not in LEVELS:
             raise unknown("level of evidence", self.level, LEVELS)
+        if self.level != "table" and any(check.exact for check in self.checks):
+            raise UserError(f"the claim {self.id!r} calls a figure of a sampled model exact; only tables have such")
+        for shared in self.shares:
+            if shared.what not in BUDGETS:
+                raise unknown("budget", shared.what, BUDGETS)
+            for arm in shared.arms:
+                if arm not in self.arms:
+                    raise unknown("arm", arm, self.arms)
 
 
 @dataclass(frozen=True)
@@ -99,8 +135,15 @@ def discover_claims() -> None:
             importlib.import_module(module.name)
 
 
+def registered(id: str) -> bool:
+    """Whether the file of that claim has been imported."""
+    return fold(id) in _CLAIMS
+
+
 def find_claim(id: str) -> Claim:
     """The claim of that id; unknown ones fail with the nearest match."""
+    if registered(id):
+        return _CLAIMS[fold(id)].claim
     discover_claims()
     if fold(id) not in _CLAIMS:
         raise unknown("claim", id, _CLAIMS)

@@ -2,22 +2,22 @@
 
 A record says which code it was made with. After code was moved or renamed the whole experiment need not be repeated to know that
 nothing else happened: one seed through all arms, equal to the last recorded digit, is written down as `confirmed`, with the code it
-was run with and the seed, beside what the attempt itself says. A number that differs confirms nothing: run the experiment again.
+was run with and the seed, in a line of its own after the attempt's. A number that differs confirms nothing: the claim needs new seeds.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from datetime import date
 from typing import Any
 
 from claims.machinery.claim import Claim, claims, file_of, find_claim
-from claims.machinery.evidence import attempts, attempts_file
+from claims.machinery.evidence import attempts, is_waiting
 from claims.machinery.experiment import run_arms
 from claims.machinery.fingerprint import fingerprint, ground
-from claims.machinery.record import _short
+from claims.machinery.record import append
+from claims.machinery.verdict import short
 from posttrain.runs.in_memory import one_thread
 
 
@@ -25,8 +25,8 @@ def first_seed(id: str) -> dict[str, dict[str, list[float]]]:
     """Every metric of every arm on the claim's first seed, as records round them."""
     claim = find_claim(id)
     with one_thread():
-        values = run_arms(claim.arms, claim.seeds[:1])
-    return {arm: {m: [_short(x) for x in xs] for m, xs in metrics.items()} for arm, metrics in values.items()}
+        made = run_arms(claim.arms, claim.seeds[:1])
+    return {o.arm: {m: [short(x)] for m, x in o.metrics.items()} for o in made}
 
 
 def differing(made: dict[str, Any], found: dict[str, dict[str, list[float]]]) -> list[str]:
@@ -39,7 +39,7 @@ def differing(made: dict[str, Any], found: dict[str, dict[str, list[float]]]) ->
 def confirm(ids: Sequence[str] = (), jobs: int = 1) -> Iterator[tuple[str, list[str]]]:
     """(claim, what differs) as each is done; where nothing does, its last attempt is marked as confirmed for the code as it is."""
     chosen: dict[str, Claim] = {c.id: c for c in ([find_claim(id) for id in ids] if ids else claims())}
-    marks = {id: (fingerprint(file_of(c)), ground(file_of(c))) for id, c in chosen.items() if attempts(c)}
+    marks = {id: (fingerprint(file_of(c)), ground(file_of(c))) for id, c in chosen.items() if not is_waiting(c)}
     with ProcessPoolExecutor(jobs) as pool:
         running = {pool.submit(first_seed, id): id for id in marks}
         for done in as_completed(running):
@@ -51,8 +51,6 @@ def confirm(ids: Sequence[str] = (), jobs: int = 1) -> Iterator[tuple[str, list[
 
 
 def mark(c: Claim, code: str, under: str) -> None:
-    """The last attempt with the code that repeated its first seed."""
-    made = attempts(c)
-    said = {"seed": c.seeds[0], "fingerprint": code, "ground": under, "date": date.today().isoformat()}
-    made[-1] = made[-1] | {"confirmed": said}
-    attempts_file(c).write_text("".join(json.dumps(a, ensure_ascii=False) + "\n" for a in made))
+    """One more line: the last attempt again, with the code that repeated its first seed."""
+    said = {"confirms": attempts(c)[-1]["attempt"], "date": date.today().isoformat(), "seeds": [c.seeds[0]]}
+    append(c, said | {"fingerprint": code, "ground": under})

@@ -1,5 +1,8 @@
-"""What the recorded attempts at a claim say. A file of attempts stands beside the claim's own: `dpo.py`, `dpo.jsonl`,
-one attempt per line, oldest first."""
+"""What the recorded attempts at a claim say. A file of attempts stands beside the claim's own: `dpo.py`, `dpo.jsonl`, oldest first.
+
+Lines are only ever added. One with `attempt` is an attempt: margins, seeds, every value of every arm. One with `confirms` says that
+an attempt was repeated with later code, on its first seed or on all, and gave the same digits.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,10 @@ from typing import Any
 
 from claims.machinery.claim import Claim, claims, file_of
 from claims.machinery.fingerprint import ROOT, fingerprint
+from claims.machinery.verdict import reread
 
 _TOLD = ("attempt", "date", "verdict", "level", "seeds", "checks")  # of an attempt, in the index
+Attempt = dict[str, Any]
 
 
 def attempts_file(c: Claim, folder: Path | None = None) -> Path:
@@ -19,10 +24,32 @@ def attempts_file(c: Claim, folder: Path | None = None) -> Path:
     return path if folder is None else folder / path.name
 
 
-def attempts(c: Claim, folder: Path | None = None) -> list[dict[str, Any]]:
-    """Every recorded attempt, oldest first."""
+def curves_file(c: Claim, attempt: int, folder: Path | None = None) -> Path:
+    """The curves of an attempt's runs: <family>/curves/<id>-<attempt>.json."""
+    path = attempts_file(c, folder)
+    return path.parent / "curves" / f"{path.stem}-{attempt}.json"
+
+
+def lines(c: Claim, folder: Path | None = None) -> list[Attempt]:
+    """Everything that was written, oldest first."""
     path = attempts_file(c, folder)
     return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+def attempts(c: Claim, folder: Path | None = None) -> list[Attempt]:
+    """Every recorded attempt as it was written, oldest first, each with the last line that confirms it."""
+    out: dict[int, Attempt] = {}
+    for line in lines(c, folder):
+        if "attempt" in line:
+            out[line["attempt"]] = line
+        else:
+            out[line["confirms"]] = out[line["confirms"]] | {"confirmed": line}
+    return list(out.values())
+
+
+def judged_attempts(c: Claim, folder: Path | None = None) -> list[Attempt]:
+    """Every attempt with its verdict by the rule of the code; what was said when it was made is beside it."""
+    return [reread(c, made) for made in attempts(c, folder)]
 
 
 def is_stale(c: Claim, folder: Path | None = None) -> bool:
@@ -34,12 +61,21 @@ def is_stale(c: Claim, folder: Path | None = None) -> bool:
     return fingerprint(file_of(c)) not in ran
 
 
+def is_waiting(c: Claim, folder: Path | None = None) -> bool:
+    """Whether the claim as it stands has not been run: no attempt has its seeds."""
+    return not any(made["seeds"] == list(c.seeds) for made in attempts(c, folder))
+
+
 def told(c: Claim) -> dict[str, Any]:
     """What the index carries of a claim: words, verdicts and intervals of every attempt, no values of arms."""
-    made = [{k: a[k] for k in _TOLD} | {"seeds": len(a["seeds"])} for a in attempts(c)]
+    more = ("recorded_verdict",)
+    made = [
+        {k: a[k] for k in _TOLD} | {"seeds": len(a["seeds"])} | {k: a[k] for k in more if k in a}
+        for a in judged_attempts(c)
+    ]
     return {
         "id": c.id, "title": c.title, "paper": c.paper, "family": c.family, "level": c.level, "file": file_of(c),
-        "says": c.says, "experiment": c.experiment, "stale": is_stale(c), "attempts": made,
+        "says": c.says, "experiment": c.experiment, "stale": is_stale(c), "waiting": is_waiting(c), "attempts": made,
         "departures": c.departures,
     }  # fmt: skip
 

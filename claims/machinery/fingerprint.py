@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import re
 from functools import cache
 from pathlib import Path
 
@@ -51,8 +52,21 @@ _WORDS = (
 
 Place = tuple[str, str]  # a file and the name of a definition in it; "" for the whole file
 
-_EXPERIMENT = "claims/machinery/experiment.py"  # what decides a verdict is part of every claim
-_VERDICT = [(_EXPERIMENT, "find_out"), (_EXPERIMENT, "run_arms")]
+_ARMS = "claims/machinery/arms.py"  # how an arm trains and measures; verdicts are computed on reading, so they are no part of it
+_ANYWHERE = ("methods", "systems", "environments")
+_NAMING = {
+    "method",
+    "reward",
+    "rollout",
+    "prompts",
+    "select",
+    "shaping",
+    "advantage",
+    "loss",
+    "terms",
+    "aggregate",
+    "reference",
+}
 
 
 def fingerprint(file: str) -> str:
@@ -75,13 +89,35 @@ def _hash(places: list[Place]) -> str:
 def reached(file: str, whole: bool = False) -> list[Place]:
     """Every definition that is part of the idea or its experiment, and where asked of the ground, in a fixed order."""
     found: set[Place] = set()
-    todo: list[Place] = [(file, ""), *_VERDICT]
+    todo: list[Place] = [(file, ""), *by_name(file)]
     while todo:
         place = todo.pop()
         if place not in found and (place[0] == file or _counts(place[0]) or (whole and _is_ground(place[0]))):
             found.add(place)
             todo += _named(*place)
     return sorted(found)
+
+
+def by_name(file: str) -> list[Place]:
+    """The files of what a claim names in text, as the public API takes it: methods, plans and tasks wherever they are named
+    (method="reft(steps=40)", "word_problems"), other parts where a keyword says that it is one (loss="cispo(high=4)")."""
+    anywhere, parts = _words(_tree(file), set()), _words(_tree(file), _NAMING)
+    out = []
+    for folder in _FOLDERS:
+        wanted = anywhere if folder in _ANYWHERE else parts
+        out += [p for p in (ROOT / "posttrain" / folder).rglob("*.py") if p.stem in wanted]
+    return [(str(p.relative_to(ROOT)), "") for p in sorted(out)]
+
+
+def _words(node: ast.AST, only: set[str]) -> set[str]:
+    """The words of all texts below a node, as names of files; those that are told to people are left out. only: keywords."""
+    if only and isinstance(node, ast.keyword) and node.arg in only:
+        return _words(node.value, set())
+    if isinstance(node, ast.Constant):
+        text = node.value if isinstance(node.value, str) and not only else ""
+        return {word.replace("-", "_").lower() for word in re.findall(r"[A-Za-z][\w-]*", text)}
+    inner = [n for n in ast.iter_child_nodes(node) if not _is_told(n)]
+    return {word for n in inner for word in _words(n, only)}
 
 
 def _is_ground(path: str) -> bool:
@@ -92,7 +128,7 @@ def _is_ground(path: str) -> bool:
 def _counts(path: str) -> bool:
     inside = path.removeprefix("posttrain/")
     if path.startswith("claims/"):
-        return not path.startswith("claims/machinery/") or path == _EXPERIMENT
+        return not path.startswith("claims/machinery/") or path == _ARMS
     return not _is_ground(path) and inside not in _REPORTS and inside.partition("/")[0] in _FOLDERS
 
 

@@ -102,7 +102,9 @@ claim(
             "CoPG": partial(train, method=FITTED),
             "no baseline": partial(train, method=GRADIENT.but(advantage=outcome)),
             "mean score as baseline": partial(train, method=GRADIENT.but(advantage=dr_grpo)),
-            "IPO": partial(train, method=FITTED.but(loss=ipo_loss.but(beta=BETA), select=best_worst)),
+            "IPO": partial(
+                train, method=FITTED.but(loss=ipo_loss.but(beta=BETA, length_normalised=False), select=best_worst)
+            ),
             "DPO": partial(train, method=FITTED.but(loss=dpo_loss.but(beta=BETA), select=best_worst), lr=0.1),
         },
         checks=(

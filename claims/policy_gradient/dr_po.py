@@ -14,7 +14,7 @@ from posttrain.core import rng
 from posttrain.core.config import Config
 from posttrain.core.types import Rollout
 from posttrain.runs.in_memory import FunctionScorer, Listed, fit, row
-from posttrain.systems.policy_gradient.dr_po import dataset_reset, dr_po
+from posttrain.systems.policy_gradient.dr_po import dataset_reset, reset_ppo
 
 P, T, V, STEPS, N, DEMOS, NOISE = 2, 10, 4, 40, 8, 8, 0.3
 
@@ -62,7 +62,7 @@ def train(seed: int, beta: float, lr: float = 0.3) -> dict[str, float]:
         return (right_B >= 8).float()
 
     config = Config(seed=seed, steps=STEPS, prompts=8, lr=lr, warmup=0, max_norm=100.0)
-    method = dr_po.but(
+    method = reset_ppo().but(
         rollout=dataset_reset.but(n=N, beta=beta), advantage=rloo, shaping=(), terms=(), epochs=1, minibatches=1
     )
     fit(policy, method, env, config, FunctionScorer(opened))

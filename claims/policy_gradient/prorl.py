@@ -9,10 +9,12 @@ from claims.worlds.sums import learn, sums
 from posttrain.core.method import Method
 from posttrain.losses.regularisers.kl import kl
 from posttrain.rollouts.sample import sample
+from posttrain.select.zero_variance import zero_variance
+from posttrain.systems.policy_gradient.dapo import overlong
 from posttrain.systems.policy_gradient.prorl import prorl
 from posttrain.weights.reference import fixed, reset
 
-EIGHT = prorl.but(rollout=sample.but(n=8))
+EIGHT = prorl.but(rollout=sample.but(n=8), select=(overlong, zero_variance), rounds=1)
 NEAR = EIGHT.but(terms=kl.but(coef=1.0))
 
 

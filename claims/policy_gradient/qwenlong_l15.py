@@ -98,9 +98,9 @@ claim(
         "60 steps of 96 answers, two passes. Exact accuracy of all words and of the small task's (judged); share of steps with "
         "the entropy between 0.3 and 0.5 nats.",
         arms={
-            "AEPO": partial(train, advantage=aepo.but(low=LOW, high=HIGH)),  # type: ignore[attr-defined]
+            "AEPO": partial(train, advantage=aepo.but(low=LOW, high=HIGH, exact=False)),  # type: ignore[attr-defined]
             "no gate": partial(train, advantage=task_std),
-            "praise only": partial(train, advantage=aepo.but(low=0.0, high=0.0)),  # type: ignore[attr-defined]
+            "praise only": partial(train, advantage=aepo.but(low=0.0, high=0.0, exact=False)),  # type: ignore[attr-defined]
             "batch std": partial(train, advantage=batch_std),
         },
         checks=(

@@ -16,6 +16,8 @@ from claims.worlds.tabular import TabularPolicy
 from posttrain.core import rng
 from posttrain.core.config import Config
 from posttrain.core.types import Prompt, Rollout
+from posttrain.losses.aggregate import sequence_mean
+from posttrain.losses.regularisers.kl import kl
 from posttrain.methods.reward_model import reward_model
 from posttrain.rewards.scorers.reward_model import RewardModel
 from posttrain.runs.in_memory import fit, numbered
@@ -66,7 +68,13 @@ def train(seed: int, thought: int, answer: int, lr: float = 0.1) -> dict[str, fl
     w = world(seed)
     policy = TabularPolicy(P, thought + answer, V, features_PF=w.features_PF).randomise(0.1, "rlmt start", seed)
     config = Config(seed=seed, steps=STEPS, prompts=P, lr=lr, warmup=0, max_norm=100.0)
-    fit(policy, thinking(n=6), numbered(P), config, AnswerOnly(w.judged, lambda text: text[thought:]))
+    fit(
+        policy,
+        thinking(n=6).but(aggregate=sequence_mean, terms=kl.but(coef=0.001, kind="k3")),
+        numbered(P),
+        config,
+        AnswerOnly(w.judged, lambda text: text[thought:]),
+    )
     return {"worth": w.worth(policy, answer), "last": w.worth(policy, 1)}
 
 

@@ -21,7 +21,8 @@ from posttrain.losses.policy.reinforce import reinforce
 from posttrain.rewards.shaping.blend import blend
 from posttrain.rollouts.sample import sample
 from posttrain.runs.in_memory import fit
-from posttrain.systems.policy_gradient.rlprompt import Prompted, piecewise, writing
+from posttrain.systems.policy_gradient.rlprompt import Prompted, piecewise, soft_q, writing
+from posttrain.weights.reference import fixed
 
 N, STEPS, ASKED, DRAWS, BATCHES = 8, 60, 4, 1000, 100  # prompts an input, steps, inputs a step; draws to measure by
 
@@ -92,7 +93,7 @@ def anything(seed: int) -> dict[str, float]:
     return {"during": world(seed).right(letters_NT)["right"]}
 
 
-RAW = writing(N).but(shaping=blend.but(phi=(0.0, 0.3, 0.0)))  # type: ignore[attr-defined]
+RAW = writing(N).but(loss=soft_q, reference=fixed, shaping=blend.but(phi=(0.0, 0.3, 0.0)))  # type: ignore[attr-defined]
 claim(
     Claim(
         id="rlprompt",
@@ -106,7 +107,7 @@ claim(
         "Q-values that does not see the input. How often the net is right after what is written, over the 60 steps (during), then on "
         "the 8 unsure inputs, and after the likeliest prompt at the end (best); signal to noise of a step's first gradient.",
         arms={
-            "RLPrompt": partial(train, method=writing(N, 40.0), lr=0.6),
+            "RLPrompt": partial(train, method=writing(N, 40.0).but(loss=soft_q, reference=fixed), lr=0.6),
             "without z-score": partial(train, method=RAW, lr=1.0),
             "REINFORCE": partial(train, method=RAW.but(shaping=(), loss=reinforce, aggregate=sequence_sum), lr=0.2),
             "random search": search,

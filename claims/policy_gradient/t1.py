@@ -10,11 +10,11 @@ from posttrain.core.method import Method
 from posttrain.losses.regularisers.entropy import entropy
 from posttrain.losses.regularisers.kl import kl
 from posttrain.rollouts.sample import sample
-from posttrain.systems.policy_gradient.t1 import t1
+from posttrain.systems.policy_gradient.t1 import many_answers
 from posttrain.weights.reference import ema, fixed
 
 NEAR = kl.but(coef=0.3)
-MANY = t1.but(
+MANY = many_answers().but(
     rollout=sample.but(n=32), terms=(NEAR, entropy.but(coef=0.1)), reference=ema.but(decay=0.95)  # type: ignore[attr-defined]
 )  # fmt: skip
 

@@ -59,8 +59,8 @@ class World:
 class AsScore(Critiqued):
     """The same critique as one number for the answer."""
 
-    def one(self, r: Rollout) -> Verdict:
-        said = super().one(r)
+    def one(self, r: Rollout, critique: str | None = None) -> Verdict:
+        said = super().one(r, critique)
         assert said.reward_T is not None
         return Verdict(float(said.reward_T.sum()), said.parts)
 

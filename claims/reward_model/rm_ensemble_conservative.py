@@ -171,8 +171,7 @@ claim(
             Check("PPO: worst case ends higher", "ppo_gold", "worst case", "single"),
             Check("PPO: uncertainty weighted ends higher", "ppo_gold", "uncertainty weighted", "single"),
         ),
-        departures="There is no plan for it, and `--reward` can only add reward models up (`runs/A + runs/B`): the worst case and "
-        "the mean less the variance are functions for Python (rewards/scorers/ensemble.py). The paper takes five models by seed, best of n to "
+        departures="The experiment combines the scores of letter models itself and does not run the plan. The paper takes five models by seed, best of n to "
         "12,500 and 3,000 steps of PPO with a KL up to 0.1; here letters, best of n to 512 and 40 steps without a KL.",
         seeds=tuple(range(6)),
         tried="Shaped on seeds 100-105 so that one model is over-optimised at all: the base now and then loops on a meaningless "

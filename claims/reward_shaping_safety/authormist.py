@@ -18,7 +18,7 @@ from posttrain.core.types import Prompt
 from posttrain.rewards.runtime.score import RewardSum
 from posttrain.rewards.scorers.http_scorer import http_scorer
 from posttrain.runs.in_memory import fit, numbered
-from posttrain.systems.reward_shaping_safety.authormist import authormist
+from posttrain.systems.reward_shaping_safety.authormist import scored_grpo
 
 P, T, V, STEPS, FAULTS = 4, 3, 6, 30, 0.3
 
@@ -37,7 +37,7 @@ def train(seed: int, reward: Callable[..., Any]) -> float:
     """30 steps of GRPO with 32 answers; the score of the policy's answers, exactly."""
     policy = TabularPolicy(P, T, V, memory=False).randomise(0.5, "http start", seed)
     config = Config(seed=seed, steps=STEPS, prompts=P, lr=0.1, warmup=0, max_norm=100.0)
-    fit(policy, authormist, numbered(P), config, RewardSum([("service", reward, 1.0)], timeout=60))
+    fit(policy, scored_grpo, numbered(P), config, RewardSum([("service", reward, 1.0)], timeout=60))
     return exact(policy)
 
 

@@ -20,11 +20,11 @@ from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 from posttrain.runs.in_memory import fit, repeated
 from posttrain.systems.reward_shaping_safety.autorule import (
     Checker,
-    autorule,
     checked,
     extract_rules,
     listed,
     rule_fraction,
+    ruled_grpo,
 )
 
 T, V, TRUE, PAIRS, RULES, NOISE = 6, 8, 4, 300, 6, 0.2
@@ -91,7 +91,7 @@ def train(seed: int, rules: float, model: float) -> dict[str, float]:
     weighed = (("rules", rule_fraction.but(rules=w.checks), rules), ("model", w.score, model))
     scorer = RewardSum([x for x in weighed if x[2]], workers=1)
     config = Config(seed=seed, steps=LATE, prompts=COPIES, lr=0.1, warmup=0, max_norm=100.0)
-    method = autorule.but(shaping=kl_in_reward.but(coef=0.005))
+    method = ruled_grpo.but(shaping=kl_in_reward.but(coef=0.005))
     fit(policy, method.but(rollout=method.rollout.but(n=16)), repeated(1, COPIES), config, scorer, after)
     return {"worth": worths[STEPS], "worth_late": worths[LATE], "precision": fmean(s in w.true for s in w.rules)}
 

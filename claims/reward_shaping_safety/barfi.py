@@ -17,7 +17,7 @@ from posttrain.rewards.shaping.blend import blend
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 from posttrain.rollouts.sample import sample
 from posttrain.runs.in_memory import fit, numbered
-from posttrain.systems.reward_shaping_safety.barfi import barfi, outer_loop
+from posttrain.systems.reward_shaping_safety.barfi import blended_rloo, outer_loop
 
 P, V, STEPS, ROUNDS, BETA = 4, 8, 25, 8, 0.3
 
@@ -49,7 +49,7 @@ class World:
         """25 steps of RLOO with 64 answers on the blend, KL in the reward."""
         policy = self.start.clone()
         mix = blend.but(phi=(0.0, *phi_2.tolist()))  # type: ignore[attr-defined]
-        method = barfi.but(rollout=sample.but(n=16), shaping=(mix, kl_in_reward.but(coef=BETA)))
+        method = blended_rloo.but(rollout=sample.but(n=16), shaping=(mix, kl_in_reward.but(coef=BETA)))
         config = Config(seed=self.seed, steps=STEPS, prompts=P, lr=0.2, warmup=0, max_norm=100.0)
         fit(policy, method, numbered(P), config, self)
         return policy

@@ -17,7 +17,7 @@ from posttrain.rewards.runtime.scorer import ScoreReport
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 from posttrain.rollouts.sample import sample
 from posttrain.runs.in_memory import fit, numbered
-from posttrain.systems.reward_shaping_safety.debate_reward import Debate, debate_reward, greedy, minimax, mixed
+from posttrain.systems.reward_shaping_safety.debate_reward import Debate, debated_ppo, greedy, minimax, mixed
 
 P, A, F, LENGTH, STEPS = 12, 4, 8, 4, 30  # states, actions, features, pieces of evidence
 
@@ -78,7 +78,7 @@ def train(seed: int, lam: float, whole: bool = False) -> dict[str, float]:
     """30 steps of PPO, 8 actions in each of 12 states; exact figures of the policy."""
     w = world(seed)
     policy = TabularPolicy(P, 1, A, memory=False)
-    method = debate_reward.but(rollout=sample.but(n=8), shaping=(mixed(lam), kl_in_reward.but(coef=0.01)))
+    method = debated_ppo().but(rollout=sample.but(n=8), shaping=(mixed(lam), kl_in_reward.but(coef=0.01)))
     config = Config(seed=seed, steps=STEPS, prompts=P, lr=0.2, warmup=0, max_norm=100.0)
     fit(policy, method, numbered(P), config, Table(w.task_PA, w.whole_PA if whole else w.debate_PA))
     p_PA = policy.table.detach()[:, 0, 0].softmax(-1)

@@ -17,7 +17,7 @@ from posttrain.methods.reward_model import reward_model
 from posttrain.rewards.runtime.scorer import ScoreReport
 from posttrain.rewards.scorers.reward_model import RewardModel
 from posttrain.runs.in_memory import Listed, fit, row
-from posttrain.systems.reward_shaping_safety.dr_irl import dr_irl, irl_pairs
+from posttrain.systems.reward_shaping_safety.dr_irl import grpo_s, irl_pairs
 
 COPIES, T, V, STEPS = (24, 16, 10, 6, 4, 2, 2), 4, 6, 40  # seven classes of long-tailed frequency
 P = len(COPIES)
@@ -64,7 +64,7 @@ def train(seed: int, scaled: bool, lr: float = 0.1) -> dict[str, float]:
     """40 steps of 8 prompts with 8 answers each."""
     w = world(seed)
     policy, curve = w.start.clone(), []
-    method = dr_irl if scaled else grpo
+    method = grpo_s if scaled else grpo
     config = Config(seed=seed, steps=STEPS, prompts=8, lr=lr, warmup=0, max_norm=100.0)
     env = Listed(w.prompts)
     fit(policy, method.but(terms=()), env, config, w, after=lambda step: curve.append(w.safe(policy)))

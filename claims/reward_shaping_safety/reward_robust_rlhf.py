@@ -21,8 +21,8 @@ from posttrain.systems.reward_shaping_safety.reward_robust_rlhf import (
     GaussianHeads,
     fit_heads,
     most_confident,
-    reward_robust_rlhf,
     robust_mix,
+    robust_ppo,
 )
 
 P, T, V, RARE, HEADS, DATA, NOISE, STEPS = 24, 5, 12, 5, 5, 960, 1.0, 60
@@ -84,7 +84,7 @@ def train(seed: int, lam: float, nominal: str = "sure", beta: float = 0.1) -> di
     w = world(seed)
     policy, golds = w.start.clone(), []
     shapes = (robust_mix.but(lam=lam), kl_in_reward.but(coef=beta))
-    method = reward_robust_rlhf.but(rollout=sample.but(n=8), minibatches=1, shaping=shapes)
+    method = robust_ppo().but(rollout=sample.but(n=8), minibatches=1, shaping=shapes)
     config = Config(seed=seed, steps=STEPS, prompts=P, lr=0.1, warmup=0, max_norm=100.0)
     fit(policy, method, numbered(P), config, Heads(w, nominal), after=lambda step: golds.append(w.expected(policy)))
     return {"gold": golds[-1], "best_gold": max(golds), "lost": max(golds) - golds[-1]}

@@ -148,7 +148,7 @@ claim(
             Check("best of 16 stays diverse", "per_input_kept", "best of 16", 0.85),
             Check("more than PPO at any price", "per_input_kept", "best of 16", "PPO, KL 0.3", margin=0.1),
         ),
-        departures="There is no plan for it. The paper fine-tunes LLaMA 7B on summaries and instructions, judges by GPT-4, and "
+        departures="The experiment does not run the plan. The paper fine-tunes LLaMA 7B on summaries and instructions, judges by GPT-4, and "
         "measures diversity by n-grams, sentence embeddings and entailment; here a table over prompts of three traits, its true "
         "worth, and n-grams alone. The paper's PPO freezes most layers and takes 4 epochs per batch.",
         seeds=tuple(range(10, 18)),

@@ -207,7 +207,7 @@ def rollout_of(spec: str | None) -> Any:
 
 def task_of(args: argparse.Namespace, config: Any) -> Any:
     """The task asked for; options that were not given are the run's, if it is the run's task."""
-    from posttrain.environments.mapped import with_system_message
+    from posttrain.environments.mapped import with_prefill, with_system_message
     from posttrain.environments.task import task
 
     own = args.task is None or args.task == config.task
@@ -219,7 +219,8 @@ def task_of(args: argparse.Namespace, config: Any) -> Any:
     said |= {"stream": (config.stream if own else False) or None, "data": args.data or config.data or None}
     env = task(args.task or config.task, level=level, think=think, **said)
     system = args.system if args.system is not None else config.system
-    return with_system_message(env, system) if system else env
+    env = with_system_message(env, system) if system else env
+    return with_prefill(env, config.prefill) if config.prefill else env
 
 
 def strict(x: Any) -> Any:

@@ -93,7 +93,10 @@ def part_options(parser: Parser) -> None:
     group.add_argument("--epochs", type=whole, metavar="N", help="passes over the answers of each step")
     group.add_argument("--minibatches", type=whole, metavar="N", help="updates per pass")
     group.add_argument(
-        "--rounds", type=whole, metavar="N", help="of new prompts at a step, at most, while --select leaves too few groups"
+        "--rounds",
+        type=whole,
+        metavar="N",
+        help="of new prompts at a step, at most, while --select leaves too few groups",
     )
 
 
@@ -181,6 +184,7 @@ def run_method(args: argparse.Namespace, config: Config, watch: Any, start: Any)
     changes = part_changes(args)
     method = find_method(args.target).but(**changes)
     refuse_of_method(method, given(args))
+    config = from_dict(Config, method.own(given(args)))
     named = config.task if "task" in given(args) else ""
     config = dataclasses.replace(config, task=default_task(config.task, method.rollout.card.data))
     if named and named != config.task:

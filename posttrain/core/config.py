@@ -35,9 +35,12 @@ class Config:
     level: int | None = None
     """difficulty of a school task, 1 (easy) to 6; None: the task's own default"""
     think: bool | None = None
-    """ask for a written chain of thought before the answer; None: where the task itself does (never for a file of yours)"""
+    """ask for a written chain of thought before the answer; None: where the task itself does (never for a file of yours). A chat
+    template that has the choice (Qwen3's enable_thinking) is told so too"""
     system: str = ""
     """a system message for every prompt, in place of its own"""
+    prefill: str = ""
+    """text that every answer begins with, in place of the rows' own (column prefill): the policy reads it and goes on from there"""
     question: str = ""
     """column of a data file that holds the question; if empty, found by its name (question, prompt, problem ...)"""
     answer: str = ""

@@ -40,9 +40,11 @@ def split_steps(text: str, level: str = "sentence") -> list[Span]:
     return spans
 
 
-def token_ends(decode: Callable[[Tensor], str], actions: Tensor) -> list[int]:
-    """Where each token ends in the text; prefixes are decoded, since a token alone may be half a character."""
-    return [len(decode(actions[: t + 1])) for t in range(len(actions))]
+def token_ends(decode: Callable[[Tensor], str], actions: Tensor, lead: str = "") -> list[int]:
+    """Where each token ends in the text; prefixes are decoded, since a token alone may be half a character.
+
+    lead: what the text begins with before the first action (`Observation.lead`)."""
+    return [len(lead) + len(decode(actions[: t + 1])) for t in range(len(actions))]
 
 
 def spans_to_tokens(spans: Sequence[Span], worths: Sequence[float], ends: Sequence[int], mask_T: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ class Loop:
         self.watch = Stopwatch()
         self.pause.begin()
         try:
-            for step in range(first, self.config.steps):
+            for step in range(first, self.config.steps) if not self.stopping else ():
                 yield step
                 self.done = step
                 if step == first:
@@ -80,9 +80,22 @@ class Loop:
         finally:
             self.pause.end()
 
+    def gather(self, step: int, select: Callable[[Loop, list[Group]], list[Group]]) -> tuple[Any, Any, Any]:
+        """The groups of a step, those to train on, the report of their scoring. Where the selection leaves fewer than a batch,
+        new prompts are asked, as often as the method says (dynamic sampling), and what is more than a batch is left out."""
+        groups, report = self.source.next(step)
+        kept, most = select(self, groups), self.config.prompts
+        for _ in range(1, self.method.rounds):
+            if len(kept) >= most:
+                break
+            more, scored = self.source.next(step)  # the same step again: other prompts
+            kept = kept + select(self, more)
+            groups, report = groups + more, report + scored
+        return groups, kept[:most] if self.method.rounds > 1 else kept, report
+
     def stop(self, why: str) -> None:
-        """End the run after the present step, with a checkpoint; a callback may ask for it."""
-        self.stopping = why
+        """End the run after the present step, with a checkpoint that remembers it; a callback may ask for it."""
+        self.stopping = str(why) or "a callback has asked for it"
 
     def tell(self, event: str, *args: Any) -> None:
         """Call this event on every callback and monitor that has it."""
@@ -110,8 +123,15 @@ class Loop:
         found = self.evaluator(self.policy)
         self.watch.lap("evaluation")
         self.evaluated = step
+        score = next(iter(found.values()))
+        if any([learner.after_eval(score) for learner in self.learners.values()]):
+            told = (
+                f"the score has stalled at {score:.3g}: the policy is the new reference, and its optimiser starts anew"
+            )
+            self.run.event(self.phase, step, "reference", told)
+            found = found | {"renewed": 1.0}
         if self.config.keep_best:
-            self.run.keep_best(self, step, next(iter(found.values())))
+            self.run.keep_best(self, step, score)
         self.tell("on_eval", step, found)
         return found
 

@@ -46,6 +46,8 @@ class Objective:
     terms: tuple[Part, ...] = ()
     every: int = 1  # updates at every so many steps
     rows: str = "policy"
+    pace: float = 1.0  # its learning rate in that of the run
+    max_norm: float | None = None  # its gradients are clipped to this norm; None: as the run's
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -82,6 +84,7 @@ class Method:
     minibatches: int = 1  # updates per pass
     critic: CriticSettings = field(default_factory=CriticSettings)  # how its critic learns, where it has one
     rounds: int = 1  # of prompts at a step, at most: more than 1 refills what the selection dropped (dynamic sampling)
+    settings: tuple[tuple[str, Any], ...] = ()  # of a run, where nobody gives them: ("sampling.temperature", 1.2)
     title: str = ""
     paper: str = ""
     doc: str = ""
@@ -101,6 +104,17 @@ class Method:
                 hint = f"did you mean {close!r}?" if close else f"it has: {', '.join(known)}"
                 raise UserError(f"a method has no stage {name!r}; {hint}")
         return replace(self, **{k: _parts(k, v) for k, v in changes.items()})
+
+    def own(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings that somebody gave, nested as Config is, and the method's own where they gave none."""
+        out = dict(given)
+        for key, value in self.settings:
+            outer, _, inner = key.partition(".")
+            if not inner:
+                out.setdefault(outer, value)
+            elif isinstance(out.get(outer, {}), Mapping):
+                out[outer] = {inner: value, **out.get(outer, {})}
+        return out
 
     def within(self, settings: Mapping[str, Any]) -> Method:
         """The same method in a run of these settings (`core.config.followed`): parameters that follow one get its value."""
@@ -152,6 +166,7 @@ class Method:
                     "role": o.role,
                     "every": o.every,
                     "rows": o.rows,
+                    **({"pace": o.pace} if o.pace != 1.0 else {}),
                     "parts": [{"part": p.name, **p.defaults()} for p in o.parts],
                 }
                 for o in self.others

@@ -62,6 +62,10 @@ class Phase:
     changes: dict[str, Any] = field(default_factory=dict)
     reference: str = ""  # role of the reference policy; if empty, the trained role as the phase begins
     after: Callable[[Context], None] | None = None  # report or write artifacts once the phase has ended
+    measured: bool = (
+        False  # the policy is measured on held-out questions as this phase asks them (a prefill), not as the task does
+    )
+    critic: Callable[[Context], Any] | None = None  # what its critic begins as; if None, as the method says
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,15 @@ class Copy:
 
     role: str
     to: str
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Make:
+    """A role from others, in place of what it was: two policies merged into one. It is made again after a restart."""
+
+    role: str
+    make: Callable[[Context], Any]
     name: str = ""
 
 
@@ -114,17 +127,19 @@ class Plan:
     paper: str = ""
     doc: str = ""
     options: dict[str, Any] = field(default_factory=dict)  # what it was built with: part of a run's settings
+    ready: Callable[[Context], None] | None = None  # raises where something is missing, before anything is loaded
+    missing: str = ""  # what must be given before it can run, and how; it is shown and read without
     uses: tuple[str, ...] | None = None  # which of --task, --reward and --steps it reads; None: as `@plan` says
 
     def phases(self) -> list[Phase]:
         """Every phase, those of cycles once."""
         return [part for part in _flat(self.parts) if isinstance(part, Phase)]
 
-    def walk(self, context: Context) -> Iterator[Phase | Do | Copy]:
+    def walk(self, context: Context) -> Iterator[Phase | Do | Copy | Make]:
         """The phases in the order they run, each with a name of its own; gates are asked on the way."""
         seen: set[str] = set()
         for part in _walk(self.parts, context, ""):
-            if part.name in seen and not isinstance(part, Copy):
+            if part.name in seen and not isinstance(part, (Copy, Make)):
                 raise UserError(f"two phases of the plan {self.name!r} are named {part.name!r}; names say what is done")
             seen.add(part.name)
             yield part
@@ -142,9 +157,9 @@ def _flat(parts: tuple[Any, ...]) -> Iterator[Any]:
             yield part
 
 
-def _walk(parts: tuple[Any, ...], context: Context, tag: str) -> Iterator[Phase | Do | Copy]:
+def _walk(parts: tuple[Any, ...], context: Context, tag: str) -> Iterator[Phase | Do | Copy | Make]:
     for at, part in enumerate(parts):
-        if isinstance(part, (Phase, Do, Copy)):
+        if isinstance(part, (Phase, Do, Copy, Make)):
             yield replace(part, name=f"{part.name}{tag}")
         elif isinstance(part, Cycle):
             for i in range(part.times):
@@ -155,7 +170,7 @@ def _walk(parts: tuple[Any, ...], context: Context, tag: str) -> Iterator[Phase 
             if not context.decide(f"{part.name}{tag}", part.test):
                 raise Stopped(part.otherwise or f"the gate {part.name!r} did not pass")
         else:
-            raise UserError(f"a plan is made of Phase, Do, Copy, Cycle and Gate, not {type(part).__name__}")
+            raise UserError(f"a plan is made of Phase, Do, Copy, Make, Cycle and Gate, not {type(part).__name__}")
 
 
 def plan(

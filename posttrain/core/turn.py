@@ -20,6 +20,7 @@ class Observation:
 
     tokens: Tensor  # (S,) ids; empty where the policy reads none (control)
     streams: Mapping[str, Tensor] = field(default_factory=dict)  # pixels, sound, joint angles, noise
+    lead: str = ""  # how the policy's own answer begins where that was written for it: a thought that the template opens, a prefill
 
     @cached_property
     def key(self) -> bytes:
@@ -47,7 +48,7 @@ class Turn:
     logp_T: Tensor  # log-probability of each action under the weights that sampled it
     mask_T: Tensor  # bool: True where the policy itself chose the action
     version_T: Tensor  # the weights that sampled each action, as the number of updates published by then
-    text: str = ""
+    text: str = ""  # of the whole answer: `observation.lead` and what the actions say
     reward: float | None = None  # earned at this turn
     streams_T: dict[str, Tensor] = field(
         default_factory=dict
@@ -113,7 +114,7 @@ def join(turns: Sequence[Turn]) -> Turn:
         ]
         parts_T[name] = torch.cat([x for pair in padded for x in pair])
     actions, logp_T, mask_T, version_T = (torch.cat(v) for v in pieces.values())
-    seen_all = Observation(first.observation.tokens, streams)
+    seen_all = Observation(first.observation.tokens, streams, first.observation.lead)
     return Turn(
         seen_all, actions, logp_T, mask_T, version_T, text=turns[-1].text, streams_T=parts_T, stopped=turns[-1].stopped
     )

@@ -37,6 +37,7 @@ _SHOWN = (
     "input",
     "choices",
     "system",
+    "prefill",
     "answer",
     "demonstration",
 )  # fields that a prompt and its grade are made of

@@ -24,6 +24,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "rejected": ("rejected", "dispreferred", "response_rejected"),
     "choices": ("choices", "options"),
     "system": ("system", "system_prompt"),
+    "prefill": ("prefill",),
     "demonstration": ("demonstration",),  # imitated in place of the answer
 }  # fmt: skip
 _ROLES = {

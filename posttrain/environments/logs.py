@@ -142,7 +142,10 @@ def listed(row: Raw, column: str | None, kind: type) -> list[Any] | None:
         return None
     if not isinstance(value, (list, tuple)) or not all(isinstance(x, (int, float)) for x in value):
         raise ValueError(f"{column!r} is a list of numbers, one a token, got {value!r:.60}")
-    return [kind(x) for x in value]
+    try:
+        return [kind(x) for x in value]
+    except (OverflowError, ValueError):  # an int of 400 digits as a float; nan or inf as an int
+        raise ValueError(f"{column!r} holds a number that is none here: {value!r:.60}") from None
 
 
 def earned(row: Raw, column: str | None) -> float | None:

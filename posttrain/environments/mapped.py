@@ -38,6 +38,12 @@ def with_system_message(env: Environment, text: str) -> Environment:
     return each(env, lambda p, split: replace(p, content=with_system(p.content, text)))
 
 
+def with_prefill(env: Environment, text: str) -> Environment:
+    """Every answer begins with this text, in place of its row's own; as it stands: `\\n` from a command line is a new line."""
+    said = text.replace("\\n", "\n")
+    return each(env, lambda p, split: replace(p, info={**p.info, "prefill": said}))
+
+
 class Mapped(Environment):
     """An environment of any kind whose prompts are changed; all else is its own."""
 

@@ -69,7 +69,10 @@ def question_builder(columns: dict[str, str], seen: list[str], called: str, layo
         kept = {k: v for k, v in row.items() if k not in used} | ({"choices": texts} if texts else {})
         if "demonstration" in columns and not _is_empty(row.get(columns["demonstration"])):
             info = {"demonstration": _text(row[columns["demonstration"]], columns["demonstration"])}
-        return Prompt("", content, answer, kept | info)
+        begins = cell(row, columns, "prefill")
+        if begins is not None and not isinstance(begins, str):
+            raise ValueError(f"{columns['prefill']!r} is {begins!r:.60}; it is the text that the answer begins with")
+        return Prompt("", content, answer, kept | info | ({"prefill": begins} if begins else {}))
 
     return build
 

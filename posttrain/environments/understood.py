@@ -10,6 +10,7 @@ from typing import Any
 USES = {
     "question": "the question", "messages": "the conversation", "input": "written under the question",
     "choices": "the choices, with letters", "system": "the system message", "answer": "the answer",
+    "prefill": "what the answer begins with",
     "demonstration": "imitated in place of the answer",
     "chosen": "the preferred answer", "rejected": "the other answer", "response": "the answer that was given",
     "tokens": "its token ids", "logp": "its log-probabilities", "reward": "what it earned", "mask": "its mask",

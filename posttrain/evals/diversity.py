@@ -33,14 +33,18 @@ def diversity(answers: Sequence[Words], orders: Sequence[int] = (1, 2, 3), vocab
     return sum(found) / len(found) if found else float("nan")
 
 
-def per_input(answers_PG: Sequence[Sequence[Words]], vocabulary: int = 1000) -> float:
+def per_input(
+    answers_PG: Sequence[Sequence[Words]], vocabulary: int = 1000, orders: Sequence[int] = (1, 2, 3)
+) -> float:
     """Diversity among the answers to one prompt, averaged over prompts."""
-    found = [x for x in (diversity(answers, vocabulary=vocabulary) for answers in answers_PG) if x == x]
+    found = [x for x in (diversity(answers, orders, vocabulary) for answers in answers_PG) if x == x]
     return sum(found) / len(found) if found else float("nan")
 
 
-def across_input(answers_PG: Sequence[Sequence[Words]], vocabulary: int = 1000) -> float:
+def across_input(
+    answers_PG: Sequence[Sequence[Words]], vocabulary: int = 1000, orders: Sequence[int] = (1, 2, 3)
+) -> float:
     """Diversity from prompt to prompt: of the first answers, the second answers, and so on, averaged."""
     columns = list(zip(*answers_PG, strict=True))
-    found = [x for x in (diversity(answers, vocabulary=vocabulary) for answers in columns) if x == x]
+    found = [x for x in (diversity(answers, orders, vocabulary) for answers in columns) if x == x]
     return sum(found) / len(found) if found else float("nan")

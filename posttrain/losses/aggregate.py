@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from posttrain.core.batch import Batch
+from posttrain.core.part import settled
 from posttrain.core.protocols import Parallel
 from posttrain.core.registry import aggregate
 
@@ -76,13 +77,13 @@ def sequence_sum(loss_BT: Tensor, batch: Batch, totals: Totals) -> Tensor:
     return masked(loss_BT, batch).sum() / max(totals.sequences, 1.0)
 
 
-@aggregate(paper="arXiv:2503.20783")
-def constant(loss_BT: Tensor, batch: Batch, totals: Totals, length: int = 64) -> Tensor:
+@aggregate(paper="arXiv:2503.20783", follows=(("length", "max_tokens"),))
+def constant(loss_BT: Tensor, batch: Batch, totals: Totals, length: int | None = None) -> Tensor:
     """Constant (Dr. GRPO): divide by answers times a fixed length, so that length itself earns nothing.
 
-    L = 1/(B L) sum_bt loss;  L is meant to be the longest answer allowed
+    L = 1/(B L) sum_bt loss;  L is the longest answer allowed: the run's max_tokens if not given
     """
-    return masked(loss_BT, batch).sum() / (max(totals.sequences, 1.0) * length)
+    return masked(loss_BT, batch).sum() / (max(totals.sequences, 1.0) * settled(length, "length", "constant"))
 
 
 @aggregate()

@@ -1,11 +1,13 @@
 """PPO for RLHF: a critic says what each state is worth, credit is its surprise (GAE), the KL is part of the reward.
 
-Departures: the paper samples one answer per prompt and takes one pass in 8 minibatches; here 8 answers and 2 passes
-in 2. It starts the critic from the reward model and gives it a learning rate of its own; here the critic is a copy of
-the whole policy with a head at 0, at the policy's rate, trained in full even with `--lora`. Its mix of pre-training
-text (PPO-ptx) is not here. The reward model must be given (`--reward runs/NAME`, or a Hugging Face folder of a
-classifier with one label); without one the task's own grade pays. KL price 0.02, clip 0.2 and no discount are the
-paper's.
+The critic is a copy of the policy with a head at 0; with `--lora` it has adapters of its own on the same frozen weights. It
+begins as the reward model with `--critic runs/NAME`, or is a head on the policy itself with `--critic shared`; `--critic-lr`,
+`--critic-max-norm` and `--critic-warmup` (steps in which it learns alone) are its own.
+
+Departures: the paper samples one answer per prompt and takes one pass in 8 minibatches; here 8 answers and 2 passes in 2. It
+starts the critic from the reward model: give it as `--critic runs/NAME` too. Its mix of pre-training text (PPO-ptx) is not
+here. The reward model must be given (`--reward runs/NAME`, or a Hugging Face folder of a classifier with one label); without
+one the task's own grade pays. KL price 0.02, clip 0.2, no discount and a critic at about the policy's rate are the paper's.
 """
 
 from posttrain.advantages.gae import gae

@@ -11,9 +11,9 @@ from typing import Any
 from posttrain.core.answers import conversation
 from posttrain.core.errors import UserError
 from posttrain.core.plan import Context
-from posttrain.core.protocols import Environment
 from posttrain.core.types import Prompt
 from posttrain.environments.base import size_of
+from posttrain.environments.mapped import with_prefill
 from posttrain.environments.task import pair_task, task
 from posttrain.environments.worked import Worked
 from posttrain.rewards.runtime.scorer import Prescored, texts_of
@@ -29,10 +29,10 @@ WORDS = 5  # an answer of fewer is a result, not a way to it
 def asked_task(context: Context) -> Any:
     """The task of the settings, or the one that was given; read once."""
     context.read.add("task")
-    if "env" in context.given:
-        return context.given["env"]
     c = context.config
-    key = ("task", c.task, c.level, c.think, c.data, c.system, c.question, c.answer, c.stream)
+    if "env" in context.given:
+        return with_prefill(context.given["env"], c.prefill) if c.prefill else context.given["env"]
+    key = ("task", c.task, c.level, c.think, c.data, c.system, c.question, c.answer, c.stream, c.prefill)
     if key not in context.made:
         context.made[key] = asked_environment(c)
     return context.made[key]
@@ -59,7 +59,7 @@ def asked_judge(context: Context, k: float = 1.0) -> Judge:
     if names_judge(context.config.reward):
         context.read.add("reward")
         file, _, name = context.config.reward.rpartition(":")
-        return one_by_one(function_of(file, name))
+        return one_by_one(function_of(file, name, context.config.reward_timeout))
     scorer = asked_rewards(context)
     return by_score(lambda prompts, texts: texts_of(scorer, prompts, texts), k)
 
@@ -82,7 +82,7 @@ def asked_pairs(context: Context, spec: str) -> Any:
     return context.made["pairs", spec]
 
 
-def asked_demonstrations(context: Context, size: int = 0, spec: str = "", option: str = "warmup") -> Environment:
+def asked_demonstrations(context: Context, size: int = 0, spec: str = "", option: str = "warmup") -> Worked:
     """Questions with a written solution to imitate: of --task, or of a file that an option names (spec).
 
     size: how many of them; 0: all. A bare gold answer is no solution, and imitating it would teach to leave the reasoning out:

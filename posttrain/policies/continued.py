@@ -20,7 +20,7 @@ def among(
 
 def grown(begun: Turn, s: Sample, actions: Tensor, text: str, version: int) -> Turn:
     """The turn with what was sampled after what it had."""
-    new = Turn.of(begun.observation, s.tokens, s.logp_T, text, version)
+    new = Turn.of(begun.observation, s.tokens, s.logp_T, begun.observation.lead + text, version)
     if len(begun):
         new.logp_T = torch.cat([begun.logp_T, s.logp_T])
         new.mask_T = torch.cat([begun.mask_T, new.mask_T])

@@ -14,8 +14,8 @@ import torch
 
 from posttrain.core.errors import UserError
 from posttrain.core.turn import Observation, Turn
-from posttrain.core.types import Message
-from posttrain.policies.template import applied, rendered
+from posttrain.core.types import Message, Prompt
+from posttrain.policies.template import applied, begun, opened, rendered
 
 Piece = tuple[list[int], list[int], str]  # ids that are read, ids that are learned, the text of those
 
@@ -135,7 +135,20 @@ def only_text(messages: Sequence[Message]) -> list[Message]:
     return out
 
 
-def between(tokenizer: Any, messages: Sequence[Message]) -> str:
+def as_read(tokenizer: Any, prompt: Prompt, thinking: bool | None = None) -> tuple[str, str]:
+    """A prompt as the policy reads it, up to where it goes on by itself, and the end of that which is the answer's already: a
+    thought that the template opens, the prompt's prefill."""
+    content = only_text(prompt.content)
+    if not getattr(tokenizer, "chat_template", None):
+        text, lead = "\n".join(str(m["content"]) for m in content), ""
+    else:
+        text = rendered(tokenizer, content, thinking=thinking)
+        lead = opened(tokenizer, text, thinking)
+    whole = begun(prompt, lead)
+    return text[: len(text) - len(lead)] + whole, whole
+
+
+def between(tokenizer: Any, messages: Sequence[Message], thinking: bool | None = None) -> str:
     """What a chat template writes from the end of an answer to the beginning of the next one, with messages in between.
 
     The difference of two renderings of a made-up conversation, from its last end-of-answer token on; a template that rewrites
@@ -145,8 +158,8 @@ def between(tokenizer: Any, messages: Sequence[Message]) -> str:
     if not getattr(tokenizer, "chat_template", None):
         return "".join(f"\n{m['content']}\n" for m in messages)
     said = [{"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"}]
-    before = rendered(tokenizer, said, answering=False)
-    after = rendered(tokenizer, [*said, *messages])
+    before = rendered(tokenizer, said, answering=False, thinking=thinking)
+    after = rendered(tokenizer, [*said, *messages], thinking=thinking)
     at = before.rfind(tokenizer.eos_token)
     if at < 0 or not after.startswith(before):
         raise UserError(

@@ -17,6 +17,7 @@ from posttrain.core.critic import VALUES
 from posttrain.core.errors import UserError, unknown
 from posttrain.core.protocols import Finished
 from posttrain.core.sampling import Sampling
+from posttrain.core.thinking import without_lead
 from posttrain.core.turn import Observation, Turn, join
 from posttrain.core.types import Message, Origin, Prompt, Rollout
 from posttrain.inference.attention import heads_fit
@@ -29,8 +30,8 @@ from posttrain.models.layout import Rows, hidden_states, stacked
 from posttrain.models.likelihood import CHUNK, likelihood
 from posttrain.models.sampling import Sample, generate
 from posttrain.policies.continued import among, grown
-from posttrain.policies.conversation import between, only_text, turns_of
-from posttrain.policies.template import rendered
+from posttrain.policies.conversation import as_read, between, only_text, turns_of
+from posttrain.policies.template import opened
 from posttrain.policies.window import check_ids, check_rows, no_room, positions, room_for, vocabulary
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -51,6 +52,7 @@ class LanguagePolicy(Actor, nn.Module):
         self.critic: Critic | None = None
         self.score: ScalarHead | None = None
         self.temperature = 1.0  # of the distribution that is sampled and trained: one place, so they cannot differ
+        self.thinking: bool | None = None  # what a chat template with `enable_thinking` is told; None: its own way
         self.layout = "shared"  # shared, packed or padded: changes speed, never the result
 
     @property
@@ -64,11 +66,12 @@ class LanguagePolicy(Actor, nn.Module):
     # ---- text <-> tokens
 
     def rendered(self, prompt: Prompt) -> str:
-        """The prompt as text: its chat template, ending where the answer begins."""
-        content = only_text(prompt.content)
-        if getattr(self.tokenizer, "chat_template", None):
-            return rendered(self.tokenizer, content)
-        return "\n".join(str(m["content"]) for m in content)
+        """The prompt as text: its chat template and its prefill, ending where the policy goes on."""
+        return as_read(self.tokenizer, prompt, self.thinking)[0]
+
+    def lead(self, prompt: Prompt) -> str:
+        """How the answer begins where that is written for it: a thought that the chat template opens, the prompt's prefill."""
+        return as_read(self.tokenizer, prompt, self.thinking)[1]
 
     def encode(self, prompt: Prompt) -> Tensor:
         """The prompt as the policy sees it."""
@@ -102,11 +105,13 @@ class LanguagePolicy(Actor, nn.Module):
         return sorted(i for i in every if i is not None)
 
     def written(self, prompt: Prompt, text: str) -> Rollout:
-        """An answer that somebody else wrote, as a rollout: the end token is an action too."""
-        ids = self._ids(text, f"an answer to prompt {prompt.id!r}") + [self.tokenizer.eos_token_id]
+        """An answer that somebody else wrote, as a rollout: the end token is an action too, what is written for the policy is not."""
+        seen = self.observe(prompt)
+        rest = without_lead(seen.lead, text)
+        ids = self._ids(rest, f"an answer to prompt {prompt.id!r}") + [self.tokenizer.eos_token_id]
         actions, own_T = torch.tensor(ids, dtype=torch.long), torch.ones(len(ids), dtype=torch.bool)
         none_T = torch.zeros(len(ids))
-        return Rollout.single(prompt, self.observe(prompt), actions, none_T, own_T, text, origin=Origin.WRITTEN)
+        return Rollout.single(prompt, seen, actions, none_T, own_T, seen.lead + rest, origin=Origin.WRITTEN)
 
     def imitated(self, prompt: Prompt, messages: Sequence[Message]) -> Rollout:
         """A conversation that somebody else wrote: every turn of the assistant is an action, all else is only read."""
@@ -126,23 +131,25 @@ class LanguagePolicy(Actor, nn.Module):
         finished: Finished | None = None,
     ) -> list[list[Rollout]]:  # fmt: skip
         """n answers of one turn to each prompt; `finished` is called with each as it ends."""
-        heard = (lambda g, i, tokens: finished(prompts[g], i, lambda: self.decode(tokens))) if finished else None
-        self._finished = heard
+        if finished is not None:
+            leads, tell = [self.lead(p) for p in prompts], finished
+            self._finished = lambda g, i, tokens: tell(prompts[g], i, lambda: leads[g] + self.decode(tokens))
         try:
             return super().sample(prompts, n, how, seed, step)
         finally:
             self._finished = None
 
     def observe(self, prompt: Prompt) -> Observation:
-        """The prompt as the policy perceives it."""
-        return Observation(self.encode(prompt))
+        """The prompt as the policy perceives it, up to where it goes on by itself."""
+        return Observation(self.encode(prompt), lead=self.lead(prompt))
 
     def extend(self, turns: Sequence[Turn], messages: Sequence[Message]) -> Observation:
         """The ids that messages add after a turn: what the template writes after an answer, then the messages, up to where the
         next answer begins. A turn that was cut off gets its end first."""
-        ids = self.tokenizer(between(self.tokenizer, messages), add_special_tokens=False)["input_ids"]
+        ids = self._ids(text := between(self.tokenizer, messages, self.thinking), "a message")
+        lead = opened(self.tokenizer, text, self.thinking)
         cut_off = not len(turns[-1]) or int(turns[-1].actions[-1]) not in self.stop_ids
-        return Observation(torch.tensor([self.tokenizer.eos_token_id] * cut_off + ids, dtype=torch.long))
+        return Observation(torch.tensor([self.tokenizer.eos_token_id] * cut_off + ids, dtype=torch.long), lead=lead)
 
     def act(
         self, pending: Sequence[Sequence[Turn]], keys: Sequence[Sequence[int]], how: Sampling, version: int = 0,
@@ -289,5 +296,5 @@ class LanguagePolicy(Actor, nn.Module):
         """An independent copy (tokenizer shared, critic left behind)."""
         other = type(self)(copy.deepcopy(self.model), self.tokenizer, self.name, self.stops)
         other.score = copy.deepcopy(self.score)
-        other.temperature, other.layout = self.temperature, self.layout
+        other.temperature, other.layout, other.thinking = self.temperature, self.layout, self.thinking
         return other

@@ -134,7 +134,7 @@ def stop_ids(folder: Path) -> list[int]:
     file = file if file.exists() else folder / "config.json"
     given = read_json(file).get("eos_token_id")
     ids = given if isinstance(given, list) else [] if given is None else [given]
-    if not all(type(i) is int and i >= 0 for i in ids):
+    if not all(type(i) is int and 0 <= i < 2**31 for i in ids):
         raise UserError(f"eos_token_id in {file} is {given!r}; expected a token id, or a list of them")
     return ids
 

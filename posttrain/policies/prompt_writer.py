@@ -69,6 +69,9 @@ class PromptWriter(LanguagePolicy):
     def encode(self, prompt: Prompt) -> Tensor:
         return super().encode(Prompt.text("writer", ASK))
 
+    def lead(self, prompt: Prompt) -> str:
+        return super().lead(Prompt.text("writer", ASK))
+
     def forward(self, rows: Sequence[Turn | Rollout], needs: Iterable[str] = ("logp_BT",)) -> dict[str, Tensor]:
         needs = set(needs)
         out = super().forward(rows, needs - {"value_BT"}) if needs - {"value_BT"} else {}

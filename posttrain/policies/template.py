@@ -8,16 +8,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from posttrain.core.errors import UserError
-from posttrain.core.types import Message
+from posttrain.core.thinking import OPEN
+from posttrain.core.types import Message, Prompt
 from posttrain.models.folder import one_line
 
 _SECONDS = 10.0  # for one short question
 _CHARACTERS = 1_000_000  # that a template may make of it
 
 
-def rendered(tokenizer: Any, messages: Sequence[Message], answering: bool = True) -> str:
-    """Messages as the template writes them; whatever goes wrong in it is one sentence."""
-    text = applied(tokenizer, messages, tokenize=False, add_generation_prompt=answering)
+def rendered(tokenizer: Any, messages: Sequence[Message], answering: bool = True, thinking: bool | None = None) -> str:
+    """Messages as the template writes them; whatever goes wrong in it is one sentence. thinking: what a template that has the
+    choice (`enable_thinking`) is told; None leaves it its own way."""
+    asked = {} if thinking is None else {"enable_thinking": thinking}
+    text = applied(tokenizer, messages, tokenize=False, add_generation_prompt=answering, **asked)
     if not isinstance(text, str):
         raise UserError(f"the model's chat template gave a {type(text).__name__}, expected text")
     return text
@@ -34,6 +37,39 @@ def applied(tokenizer: Any, messages: Sequence[Message], **how: Any) -> Any:
         raise UserError(
             f"the model's chat template cannot write this conversation ({roles}): {type(error).__name__}: {one_line(error)}"
         ) from None
+
+
+def opened(tokenizer: Any, text: str, thinking: bool | None = None) -> str:
+    """The end of a rendered prompt that already belongs to the answer: a thought that the template opens for the assistant, and
+    closes if it is told not to think; empty for most templates."""
+    if not getattr(tokenizer, "chat_template", None):
+        return ""
+    tail = answer_begins(tokenizer, thinking)
+    at = tail.find(OPEN)
+    return tail[at:] if at >= 0 and text.endswith(tail) else ""
+
+
+def answer_begins(tokenizer: Any, thinking: bool | None = None) -> str:
+    """What the template writes after the last message so that the assistant answers; worked out once for a template."""
+    made: dict[Any, str] = tokenizer.__dict__.setdefault("_posttrain_answer_begins", {})
+    key = (str(tokenizer.chat_template), thinking)
+    if key not in made:
+        said = [{"role": "user", "content": "question"}]
+        before, after = (rendered(tokenizer, said, answering, thinking) for answering in (False, True))
+        made[key] = after[len(before) :] if after.startswith(before) else ""
+    return made[key]
+
+
+def begun(prompt: Prompt, lead: str) -> str:
+    """How an answer begins with the prompt's prefill after what the template opened; a tag is not opened twice."""
+    prefill = prompt.info.get("prefill") or ""
+    if not isinstance(prefill, str):
+        raise UserError(
+            f"the prefill of prompt {prompt.id!r} is {prefill!r:.60}; it is the text that the answer begins with"
+        )
+    if lead.rstrip().endswith(OPEN) and prefill.startswith(OPEN):
+        return lead.rstrip() + prefill.removeprefix(OPEN)
+    return lead + prefill
 
 
 def try_template(tokenizer: Any, folder: str) -> None:

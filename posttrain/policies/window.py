@@ -83,6 +83,7 @@ def _bytes(prompt: Prompt, text: str | None) -> int:
     contents = [m.get("content") for m in prompt.content]
     parts = [p.get("text", "") for c in contents if isinstance(c, (list, tuple)) for p in c if isinstance(p, dict)]
     texts = [c for c in contents if isinstance(c, str)] + parts + ([text] if text else [])
+    texts += [str(prompt.info["prefill"])] if prompt.info.get("prefill") else []
     extra = [str(v) for m in prompt.content for k, v in m.items() if k not in ("role", "content")]
     return sum(len(t.encode()) + 1 for t in (*texts, *extra))
 

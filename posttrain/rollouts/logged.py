@@ -71,5 +71,6 @@ def _actions(policy: Policy, prompt: Prompt, answer: dict[str, Any]) -> Rollout:
     mask_T = torch.tensor(answer.get("mask") or [True] * len(actions), dtype=torch.bool)
     if len(mask_T) != len(actions):
         raise UserError(f"an answer of prompt {prompt.id!r} has {len(actions)} token ids and a mask of {len(mask_T)}")
-    text, zeros_T = answer.get("text") or policy.decode(actions), torch.zeros(len(actions))
-    return Rollout.single(prompt, policy.observe(prompt), actions, zeros_T, mask_T, text, origin=Origin.LOGGED)
+    seen, zeros_T = policy.observe(prompt), torch.zeros(len(actions))
+    text = answer.get("text") or seen.lead + policy.decode(actions)
+    return Rollout.single(prompt, seen, actions, zeros_T, mask_T, text, origin=Origin.LOGGED)

@@ -20,7 +20,8 @@ def cut(policy: Policy, rollout: Rollout, at: int) -> Rollout:
     """The first `at` actions of an answer, to be continued."""
     row = rollout.row
     short = {k: getattr(row, k)[:at] for k in ("actions", "logp_T", "mask_T", "version_T")}
-    turn = Turn(row.observation, **short, text=policy.decode(short["actions"]), stopped=False)
+    text = row.observation.lead + policy.decode(short["actions"])
+    turn = Turn(row.observation, **short, text=text, stopped=False)
     return replace(rollout, turns=[turn], end=End.TRUNCATED, stop="length", reward=None, rewards={}, info={})
 
 

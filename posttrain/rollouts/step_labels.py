@@ -21,16 +21,39 @@ from posttrain.select.valid import reward_of
 
 @rollout(title="Labelled steps (Math-Shepherd)", paper="arXiv:2312.08935", data="steps")
 def step_labels(ask: RolloutRequest) -> list[Group]:
-    """Labelled steps (Math-Shepherd): answers up to the end of a step, as `label_steps` left them with the prompt
-    (`info["steps"]`, each `{"tokens": [...], "worth": ...}`); the worth is the reward."""
+    """Labelled steps (Math-Shepherd): answers up to the end of a step; what the step is worth is the reward.
+
+    Rows have `completions` (the steps of an answer) and `labels` (what each is worth, 0 to 1); or `steps`, as `label_steps`
+    leaves them: each `{"tokens": [...], "worth": ...}`, an answer so far.
+    """
     groups = []
     for p in ask.prompts:
-        told = p.info.get("steps")
-        if not isinstance(told, (list, tuple)) or not told:
-            raise UserError(f"prompt {p.id!r} has no labelled steps; `posttrain run 'pure(prm_steps=20)'` makes them")
+        if not (told := labelled(p)):
+            raise UserError(f"prompt {p.id!r} has no labelled steps: completions with labels, or steps")
         context = ask.policy.observe(p)
-        groups.append(Group(p, [_prefix(p, context, s["tokens"], float(s["worth"]), i) for i, s in enumerate(told)]))
+        tokens = [s["tokens"] if "tokens" in s else _ids(ask.policy, p, s["text"]) for s in told]
+        made = [_prefix(p, context, t, float(s["worth"]), i) for i, (t, s) in enumerate(zip(tokens, told, strict=True))]
+        groups.append(Group(p, made))
     return groups
+
+
+def labelled(p: Prompt) -> list[dict[str, Any]]:
+    """The labelled steps of a row, each an answer so far with what it is worth; none where it has none."""
+    steps, texts, labels = (p.info.get(k) for k in ("steps", "completions", "labels"))
+    if isinstance(steps, (list, tuple)):
+        return [s for s in steps if isinstance(s, dict) and "worth" in s]
+    if not isinstance(texts, (list, tuple)) or not isinstance(labels, (list, tuple)):
+        return []
+    if len(texts) != len(labels):
+        raise UserError(f"prompt {p.id!r} has {len(texts)} completions and {len(labels)} labels; each step has one")
+    so_far = ["\n".join(map(str, texts[: k + 1])) for k in range(len(texts))]
+    return [{"text": text, "worth": float(x)} for text, x in zip(so_far, labels, strict=True)]
+
+
+def _ids(policy: Policy, prompt: Prompt, text: str) -> list[int]:
+    """The tokens of an answer so far: as it is written, without its end."""
+    ids: list[int] = policy.written(prompt, text).actions[:-1].tolist()
+    return ids
 
 
 def _prefix(prompt: Prompt, context: Observation, tokens: list[int], worth: float, index: int) -> Rollout:
@@ -43,7 +66,7 @@ def _prefix(prompt: Prompt, context: Observation, tokens: list[int], worth: floa
 
 def step_ends(policy: Policy, r: Rollout, level: str) -> list[int]:
     """How many actions an answer has at the end of each of its steps; the last is all of them."""
-    ends = token_ends(policy.decode, r.actions)
+    ends = token_ends(policy.decode, r.actions, r.turns[-1].observation.lead)
     places = [next((t + 1 for t, e in enumerate(ends) if e >= end), len(r)) for _, end in split_steps(r.text, level)]
     return sorted({*places[:-1], len(r)}) if len(r) else []
 

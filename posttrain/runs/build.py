@@ -12,7 +12,7 @@ from posttrain.core.loop import Loop
 from posttrain.core.method import Method
 from posttrain.core.pause import Pause
 from posttrain.core.protocols import Environment, Policy, Scorer
-from posttrain.environments.mapped import with_system_message
+from posttrain.environments.mapped import with_prefill, with_system_message
 from posttrain.evals.accuracy import Score, answers, graded, mean_reward, score_of
 from posttrain.evals.accuracy import held_out as held_out_prompts
 from posttrain.evals.ranking import ranking
@@ -62,7 +62,13 @@ def environment(config: Config, method: Method) -> Environment:
         if kind == "logs"
         else pair_task(config.task, data=config.data or None, **options)
     )
-    return with_system_message(env, config.system) if config.system else env
+    return said_first(env, config)
+
+
+def said_first(env: Environment, config: Config) -> Environment:
+    """The environment with the system message and the prefill of the settings."""
+    env = with_system_message(env, config.system) if config.system else env
+    return with_prefill(env, config.prefill) if config.prefill else env
 
 
 def asked_environment(config: Config) -> Environment:
@@ -71,7 +77,7 @@ def asked_environment(config: Config) -> Environment:
 
     options = columns(config) | {"stream": config.stream or None}
     env = task(config.task, level=config.level, think=config.think, data=config.data or None, **options)
-    return with_system_message(env, config.system) if config.system else env
+    return said_first(env, config)
 
 
 def columns(config: Config) -> dict[str, str]:
@@ -149,7 +155,7 @@ def load_policy(config: Config) -> Any:
     else:
         policy = merged(which, config)
     policy.temperature = config.sampling.temperature or 1.0
-    policy.layout = config.layout
+    policy.layout, policy.thinking = config.layout, config.think
     return adapted(policy, config)
 
 
@@ -173,7 +179,7 @@ def build_loop(config: Config, method: Method, policy: Policy, pieces: Pieces) -
     policies = {"policy": policy, **pieces.others}
     env, scorer, curriculum = pieces.env, pieces.scorer, method.prompts.live()
     how, probe = (config.sampling, config.prompts, config.seed), RateProbe()
-    source = pieces.source(policies, env, method.rollout, scorer, curriculum, how)
+    source = pieces.source(playing(policies, method), env, method.rollout, scorer, curriculum, how)
     return Loop(
         config=config,
         method=method,
@@ -193,6 +199,12 @@ def build_loop(config: Config, method: Method, policy: Policy, pieces: Pieces) -
     )
 
 
+def playing(policies: Mapping[str, Policy], method: Method) -> dict[str, Policy]:
+    """The policies that answer; one that learns from another's answers (a reward model that is trained online) does not."""
+    watching = {o.role for o in method.others if o.rows != o.role}
+    return {role: p for role, p in policies.items() if role not in watching}
+
+
 def build_learners(config: Config, method: Method, policies: Mapping[str, Policy]) -> dict[str, Learner]:
     """One learner per objective, by role; a role without a policy of its own is a part of the first."""
     decay = 0 if config.schedule == "constant" else config.steps
@@ -201,11 +213,18 @@ def build_learners(config: Config, method: Method, policies: Mapping[str, Policy
     for i, goal in enumerate(method.objectives):
         policy = policies.get(goal.role) or policies["policy"]
         lr = config.lr if config.lr is not None else suggested_lr(policy)
-        settings = (config.seed, lr, config.warmup, config.max_norm, config.micro_tokens, decay)
+        settings = (
+            config.seed,
+            lr * goal.pace,
+            config.warmup,
+            goal.max_norm or config.max_norm,
+            config.micro_tokens,
+            decay,
+        )
         if config.min_lr > lr:
             raise UserError(f"min_lr is {config.min_lr:g}, more than the learning rate {lr:g} that it is the least of")
         out[goal.role] = Learner(
             policy, method, *settings, objective=goal if i else None, schedule=shape, min_lr=config.min_lr,
-            critic=critic_for(config, method, policy),
+            critic=None if i else critic_for(config, method, policy),
         )  # fmt: skip
     return out

@@ -35,12 +35,7 @@ def critic_for(config: Config, method: Method, policy: Any) -> CriticSettings:
 def from_reward_model(name: str, policy: Any, config: Config) -> Critic:
     """A critic whose network and head are those of a reward model; where the policy has adapters, so has it."""
     scored = read_reward_model(name, config)
-    same = vocabulary(scored.model) == vocabulary(policy.model) and _ids(scored) == _ids(policy)
-    if not same:
-        raise UserError(
-            f"--critic {name}: its tokens are not those of the policy, so it cannot read the policy's answers; "
-            f"train a reward model from the same model, or leave --critic away"
-        )
+    same_tokens(scored, policy, f"--critic {name}")
     scored.requires_grad_(True)
     if adapted := adapters_of(policy.model):
         rank = next(iter(adapted.values())).lora_a.shape[0]  # type: ignore[union-attr]
@@ -49,15 +44,24 @@ def from_reward_model(name: str, policy: Any, config: Config) -> Critic:
     return Critic(scored.model, head).to(policy.device)
 
 
-def read_reward_model(name: str, config: Config) -> Any:
+def same_tokens(scored: Any, policy: Any, what: str) -> None:
+    """A model that reads the policy's answers as they were sampled must have its tokens."""
+    if vocabulary(scored.model) != vocabulary(policy.model) or _ids(scored) != _ids(policy):
+        raise UserError(
+            f"{what}: its tokens are not those of the policy, so it cannot read the policy's answers; give a reward model "
+            "that was trained from the same model"
+        )
+
+
+def read_reward_model(name: str, config: Config, what: str = "--critic") -> Any:
     """A policy with a score head: of a run, or of a Hugging Face folder for sequence classification."""
     folder = Path(name)
     if not folder.is_dir():
-        raise UserError(f'critic is {name!r}; use "shared", or a reward model: runs/NAME, or a folder')
+        raise UserError(f"{what} {name}: there is no such folder; a reward model is a run (runs/NAME) or a folder")
     if (folder / "run.sqlite").exists():
         return load_reward_model(folder, config.device)
     if not (folder / "config.json").exists():
-        raise UserError(f"--critic {name}: neither a run nor a model folder; there is no config.json in it")
+        raise UserError(f"{what} {name}: neither a run nor a model folder; there is no config.json in it")
     return scored_folder(folder, config)
 
 

@@ -16,7 +16,7 @@ from posttrain.core.errors import UserError
 from posttrain.core.identity import identity
 from posttrain.core.loop import Loop
 from posttrain.core.pause import Pause, Paused
-from posttrain.core.plan import Context, Copy, Do, Phase, Plan, Stopped
+from posttrain.core.plan import Context, Copy, Do, Make, Phase, Plan, Stopped
 from posttrain.core.protocols import Policy
 from posttrain.environments.contents import contents
 from posttrain.evals.accuracy import Score
@@ -48,16 +48,21 @@ def run_plan(
     """Every phase in order; a phase that had ended before a restart is not done again, its weights are read back. The policy is
     measured on held-out problems before the first phase and after the last, as by a method."""
     start, asked = start or Start(), asked or Asked()
+    if plan.missing:
+        raise UserError(plan.missing)
     start.of_a_plan(plan.name)
     gave = named(asked.objects) | set(asked.settings or ())
     if asked.settings is not None:
         refuse_of_plan(plan, gave)
     config = dataclasses.replace(config, name=check_name(config.name or made_name(plan.name)))
+    context = Context(None, config, {}, given=asked.objects)
+    if plan.ready:
+        plan.ready(context)
     with Run(Path(runs) / config.name, _identity(plan, config, runs, start, asked.objects), fresh=fresh) as store:
         threads = settle(store.folder, config.threads)
         write_file(store, dataclasses.replace(config, threads=threads), plan_call(plan), start, None, asked.objects)
         policy = asked.objects["policy"] if "policy" in asked.objects else load_policy(start.resolved(config, runs))
-        context = Context(store, config, {"policy": policy}, store.read_notes(), given=asked.objects)
+        context.run, context.roles, context.notes = store, {"policy": policy}, store.read_notes()
         walk = Walk(plan, context, callbacks, start.pause)
         ended = walk.whole()
         if forgotten := unread(plan, context, gave):
@@ -97,11 +102,14 @@ class Walk:
             return str(stop)
         return ""
 
-    def do(self, part: Phase | Do | Copy) -> None:
+    def do(self, part: Phase | Do | Copy | Make) -> None:
         """One part of a plan, unless it was finished before a restart."""
         context = self.context
         if isinstance(part, Copy):  # also after a restart: by then the role has the weights it had here
             context.roles[part.to] = context.role(part.role).clone()
+            return
+        if isinstance(part, Make):
+            context.roles[part.role] = part.make(context)
             return
         store, name = context.run, part.name
         context.phase = name
@@ -168,7 +176,7 @@ def look(plan: Plan, context: Context) -> Callable[[Policy], Score] | None:
         return None
     config, last = context.config, phases[-1]
     asks = plan.uses or ()
-    if "task" not in asks or last.method.rollout.card.data == "pairs":
+    if "task" not in asks or last.measured or last.method.rollout.card.data == "pairs":
         env = last.env(context)
     else:
         env = context.given["env"] if "env" in context.given else asked_environment(config)
@@ -194,7 +202,10 @@ def _phase_loop(part: Phase, policy: Policy, context: Context, callbacks: tuple[
     method = part.method
     if config.num_generations is not None and "n" in method.rollout.defaults():
         method = method.but(rollout=method.rollout.but(n=config.num_generations))
-    pieces = Pieces(env, rewards, context.run, name, callbacks=callbacks, evaluated=False)
+    if part.critic:
+        policy.critic = part.critic(context)  # type: ignore[attr-defined]
+    others = {o.role: context.role(o.role) for o in method.others if o.role in context.roles}
+    pieces = Pieces(env, rewards, context.run, name, others, callbacks=callbacks, evaluated=False)
     loop = build_loop(config, method, policy, pieces)
     loop.role = part.role
     if part.reference and loop.learner.reference is not None:

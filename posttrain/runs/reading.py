@@ -71,14 +71,23 @@ def read_run(folder: Path, root: Path) -> Summary:
     score = next((k.removesuffix("_after") for k in summary if k.endswith("_after") and "ungraded" not in k), "")
     return Summary(
         str(folder.relative_to(root)) if folder != root else folder.name, str(folder),
-        plan or str(config.get("parts", {}).get("name") or config.get("method", "")), str(config.get("task", "")),
-        str(config.get("model", "")), int(config.get("seed", 0)), is_now, str(state.get("why", "")),
-        str(state.get("phase", "")), int(state.get("step", done)), 0 if plan else int(config.get("steps", 0)),
+        plan or str(named(config.get("parts")) or config.get("method", "")), str(config.get("task", "")),
+        str(config.get("model", "")), whole(config.get("seed")), is_now, str(state.get("why", "")),
+        str(state.get("phase", "")), int(state.get("step", done)), 0 if plan else whole(config.get("steps")),
         score or str(state.get("score", "")), summary.get(f"{score}_before", state.get("before")),
         summary.get(f"{score}_after") if ended else None,
         float(state.get("started") or (folder / "config.json").stat().st_mtime),
-        float(state.get("seconds") or summary.get("seconds") or 0.0),
+        float(state.get("seconds") or whole(summary.get("seconds"))),
     )  # fmt: skip
+
+
+def named(parts: Any) -> Any:
+    """The name of a method that was given in Python; a damaged file may hold anything."""
+    return parts.get("name") if isinstance(parts, dict) else None
+
+
+def whole(x: Any) -> Any:
+    return x if isinstance(x, int | float) else 0
 
 
 def progress(database: Path) -> tuple[dict[str, bool], int]:

@@ -12,13 +12,14 @@ from posttrain.core.method import Method
 from posttrain.core.protocols import Environment, Policy
 from posttrain.core.types import Prompt
 from posttrain.environments.data import DataEnvironment
+from posttrain.rollouts.step_labels import labelled
 
 # what `assemble` puts into every batch, or into those whose rollouts say so
 ASSEMBLED = {
     "mask_BT", "logp_BT", "old_logp_BT", "reward_BT", "group_B", "version_B", "token_BT", "length_B", "written_B",
     "answer_B", "node_BS", "state_BT", "task_B", "turn_BT",
 }  # fmt: skip
-MADE = {"adv_BT", *OLD}  # by the advantage, by the learner
+MADE = {"adv_BT", "old_entropy_BT", *OLD, "thought_BT"}  # by the advantage, by the learner
 LANGUAGE = {"logp_BT", "entropy_BT", "dist_BTV", *VALUES, "score_B"}  # what a language model's forward pass gives
 PAIRED = ("chosen_P", "rejected_P")
 
@@ -30,6 +31,7 @@ def refuse(config: Config, method: Method, policy: Policy | None = None) -> None
     groups(config, method)
     unused(config, method.reads, method.name)
     method.critic.asked(config)
+    measured(config, method)
 
 
 def suits(method: Method, env: Environment) -> None:
@@ -45,11 +47,25 @@ def suits(method: Method, env: Environment) -> None:
             f"{method.name} learns from written answers, and the first prompt of {env.name} has none; give rows with an answer, or "
             "conversations that end with the assistant"
         )
+    if method.rollout.card.data == "steps" and not any(labelled(p) for p in (*_some(env), first)):
+        raise UserError(
+            f"{method.name} learns from answers whose steps are labelled, and the prompts of {env.name} have none; give rows with "
+            "completions (the steps) and labels (1 right, 0 wrong), or let \"pure(prm='train')\" make them"
+        )
 
 
 def _some(env: Environment) -> Iterable[Prompt]:
     """The training prompts of rows: those without an answer are left out later where others have one."""
     return env.splits.get("train", ()) if isinstance(env, DataEnvironment) else ()
+
+
+def measured(config: Config, method: Method) -> None:
+    """A reference that is renewed by held-out scores needs some."""
+    if getattr(method.reference.fn, "needs_eval", False) and not config.eval_every and config.steps:
+        raise UserError(
+            f"{method.name} renews its reference and its optimiser when held-out scores stall, and this run measures none on the "
+            "way; add --eval-every 10, or keep the start as the reference with --reference fixed"
+        )
 
 
 def pairs(method: Method) -> None:

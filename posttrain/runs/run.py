@@ -27,7 +27,7 @@ from posttrain.runs.learner_tables import learner_tables, load_learners
 from posttrain.runs.lock import hold, release
 from posttrain.runs.settings import agreed, foreign, read_config, same_threads
 from posttrain.runs.settings import check_name as check_name
-from posttrain.runs.state import State, reopen, wipe
+from posttrain.runs.state import State, reopen, still_stopped, stopped, wipe
 from posttrain.runs.store import Store, begin_phase
 from posttrain.runs.tables import HostCopy, size_of
 
@@ -147,6 +147,7 @@ class Run:
             for name, part in loop.stateful().items():
                 part.load_state_dict(ck.state["parts"][name])
             prune(self.checkpoints, ck.phase, ck.step, loop.config.keep_checkpoints)  # a kill may have come before it
+            loop.stopping = still_stopped(ck.state, loop.config.steps, self.label)
         self.store.forget(loop.phase, first)
         begin_phase(self.store, loop)
         return first
@@ -168,7 +169,7 @@ class Run:
         self.writer.wait()
         parts = {name: part.state_dict() for name, part in loop.stateful().items()}
         learners = {role: learner.state() for role, learner in loop.learners.items()}
-        state = {"learners": learners, "parts": parts, "config": self.fingerprint}
+        state = {"learners": learners, "parts": parts, "config": self.fingerprint} | stopped(loop)
         tables, rounded = learner_tables(loop.learners)
         state, tables = detach(state, tables)  # new lists and dicts: what the parts hold goes on changing
         beside = not now and size_of(tables) < _SHARE * (free_memory() or 0)

@@ -95,6 +95,7 @@ class Start:
             return load_policy(self.resolved(config, runs))
         policy, _ = load_trained(which, load_policy, config.device, config.dtype)
         policy.temperature, policy.layout = config.sampling.temperature or 1.0, config.layout
+        policy.thinking = config.think
         return policy
 
     def which(self, runs: str | Path) -> Trained | None:

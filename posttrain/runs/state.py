@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import sqlite3
@@ -66,6 +67,21 @@ def read_state(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return {k: v for k, v in found.items() if isinstance(v, _KINDS.get(k, object))} if isinstance(found, dict) else {}
+
+
+def stopped(loop: Any) -> dict[str, Any]:
+    """What a checkpoint says of a run that a callback has ended after it: why, and of how many steps."""
+    return {"stopped": {"why": loop.stopping, "steps": loop.config.steps}} if loop.stopping else {}
+
+
+def still_stopped(state: dict[str, Any], steps: int, label: Path) -> str:
+    """Why a run that a callback has ended stays ended; empty where it was not, or more steps are asked for now."""
+    found = state.get("stopped") or {}
+    if not found or steps > found["steps"]:
+        return ""
+    told = "%s was ended early (%s), and stays so; more --steps go on with it, --fresh starts over"
+    logging.getLogger("posttrain").warning(told, label, found["why"])
+    return str(found["why"])
 
 
 def reopen(folder: Path) -> None:

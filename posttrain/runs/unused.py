@@ -7,16 +7,29 @@ from collections.abc import Collection
 from typing import Any
 
 from posttrain.core.config import Config
+from posttrain.core.critic import has_critic
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
 from posttrain.core.plan import Context, Plan
 
-TASK = ("task", "level", "think", "data", "system", "question", "answer", "stream")  # what `asked_task` reads
+TASK = (
+    "task",
+    "level",
+    "think",
+    "data",
+    "system",
+    "prefill",
+    "question",
+    "answer",
+    "stream",
+)  # what `asked_task` reads
 READS = {"task": TASK, "reward": ("reward",), "steps": ("steps",), "pairs": ("chosen", "rejected")}
 LEARNING = ("lr", "warmup", "schedule", "min_lr", "max_norm", "prompts")  # what the learner of any phase reads
+CRITIC = ("critic", "critic_lr", "critic_warmup", "critic_max_norm")
 OWN = (
     {name for group in READS.values() for name in group}
     | set(LEARNING)
+    | set(CRITIC)
     | {"num_generations", "eval_every", "keep_best", "method"}
 )
 WRITTEN = ("demonstrations", "pairs", "steps")  # kinds of data that come with their answers
@@ -37,6 +50,8 @@ def used(plan: Plan) -> set[str]:
     out |= {key for key in LEARNING if any(key not in phase.changes for phase in phases)}
     if any("n" in phase.method.rollout.defaults() for phase in phases):
         out.add("num_generations")
+    if any(has_critic(phase.method.reads) for phase in phases):
+        out |= set(CRITIC)
     if any(phase.role == "policy" for phase in phases):
         out |= {"eval_every", "keep_best"}
     return out

@@ -79,8 +79,13 @@ def method_page(m: Method, card: Card) -> str:
         for part in m.parts()[stage]:
             out += section(part, f"{stage}: {part.name}, {_STAGE_WORDS[stage]}")
             shown.append(part.fn)
-    rounds = f", rounds={m.rounds} (of new prompts at a step, at most, while groups are dropped)" if m.rounds > 1 else ""
-    extra = [f"epochs={m.epochs} (passes over a step's answers), minibatches={m.minibatches} (updates per pass){rounds}", ""]
+    rounds = (
+        f", rounds={m.rounds} (of new prompts at a step, at most, while groups are dropped)" if m.rounds > 1 else ""
+    )
+    extra = [
+        f"epochs={m.epochs} (passes over a step's answers), minibatches={m.minibatches} (updates per pass){rounds}",
+        "",
+    ]
     every = [p for group in m.parts().values() for p in group]
     return "\n".join([*out, "## Updates", *extra, *called_by(every, shown)]).rstrip() + "\n"
 
@@ -143,12 +148,13 @@ def claim_page(id: str) -> str | None:
 def tried(claim: index.Row) -> list[str]:
     """Every attempt at a claim, oldest first, each check with its interval."""
     out = [
-        "| attempt | level | verdict | difference, 95% interval over seeds, and margin of each check |",
+        "| attempt | level | verdict | difference, interval over seeds (Student t, 99.5%), and margin of each check |",
         "|---|---|---|---|",
     ]
     for a in claim["attempts"]:
         last = a is claim["attempts"][-1]
         verdict = f"{a['verdict']}, stale" if last and claim["stale"] else a["verdict"]
+        verdict += f" (recorded as {a['recorded_verdict']})" if "recorded_verdict" in a else ""
         checks = "; ".join(interval(c) for c in a["checks"])
         out.append(f"| {a['attempt']} ({a['date']}, {a['seeds']} seeds) | {a['level']} | {verdict} | {checks} |")
     return out
@@ -157,7 +163,10 @@ def tried(claim: index.Row) -> list[str]:
 def interval(c: dict[str, Any]) -> str:
     """A check as it came out."""
     mark = "" if c["shown"] else "**not shown** "
-    told = f"{c['difference']:+.3g} [{c['low']:+.3g}, {c['high']:+.3g}]"
+    told = f"{c['difference']:+.3g} {span(c)}"
+    then = c.get("recorded")
+    if then and then["shown"] != c["shown"]:
+        told += f" (recorded as {'shown' if then['shown'] else 'not shown'}: {then['how']} [{then['low']:+.3g}, {then['high']:+.3g}])"
     return f"{mark}{c['name']} {told}" + (f", margin {c['margin']:+g}" if c["margin"] else "")
 
 
@@ -271,3 +280,12 @@ def phases(some: Iterable[Any]) -> list[Phase]:
     for part in some:
         out += [part] if isinstance(part, Phase) else phases(part.parts) if isinstance(part, Cycle) else []
     return out
+
+
+def span(c: dict[str, Any]) -> str:
+    """The interval of a check, or why there is none."""
+    how = str(c.get("how", ""))
+    if how.startswith("no spread"):
+        return "on every seed: no spread, no interval"
+    ends = f"[{c['low']:+.3g}, {c['high']:+.3g}]"
+    return f"{ends} (exact: least and largest of all seeds)" if how.startswith("exact") else ends

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from posttrain.core import rng
-from posttrain.core.batch import Batch
+from posttrain.core.batch import Batch, pad
 from posttrain.core.critic import CriticSettings
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method, Objective
 from posttrain.core.protocols import Parallel, Policy
 from posttrain.core.registry import Part
+from posttrain.core.thinking import phases
 from posttrain.core.turn import Turn
 from posttrain.losses.aggregate import Totals
 from posttrain.losses.objective import objective
@@ -89,17 +90,21 @@ class Learner:
 
     @torch.no_grad()
     def annotate(self, rows: list[Turn], batch: Batch) -> Batch:
-        """The streams that come from frozen networks: the reference's log-probabilities, the critic's values."""
+        """The streams that come from frozen networks (the reference's log-probabilities, the critic's values), and where thoughts are."""
+        if "thought_BT" in self.reads:
+            T = batch.mask_BT.shape[1]
+            batch = batch.but(thought_BT=pad([phases(self.policy.decode, row) for row in rows], T))
         ref = sorted(n for n in self.reads if n.startswith("ref_"))
-        old = [f"old_{name}" for name in self._values]
+        before = [*self._values, *(["entropy_BT"] if "old_entropy_BT" in self.reads else [])]
+        old = [f"old_{name}" for name in before]
         if not ref and not old:
             return batch
         found: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in (*ref, *old)}
         for index in self._micro(batch, torch.arange(len(rows))):
             some = [rows[i] for i in index.tolist()]
             given = self.reference.streams(some, [n.removeprefix("ref_") for n in ref]) if ref else {}
-            live = self.policy.forward(some, self._values) if old else {}
-            for name, x in [(f"ref_{n}", x) for n, x in given.items()] + [(f"old_{n}", x) for n, x in live.items()]:
+            live = self.policy.forward(some, before) if old else {}
+            for name, x in [(f"ref_{n}", x) for n, x in given.items()] + [(f"old_{n}", live[n]) for n in before]:
                 found[name].append((index, x))
         return batch.but(**{name: _scatter(pieces, batch) for name, pieces in found.items()})
 
@@ -121,6 +126,13 @@ class Learner:
         if seen and "logp_gap" in seen[0]:  # before any update: later ones differ because the policy moved
             out |= {k: seen[0][k] for k in ("logp_gap", "logp_gap_max")}
         return out
+
+    def after_eval(self, score: float) -> bool:
+        """A held-out score: a reference that is renewed by it (ProRL) takes the optimiser's moments with it."""
+        renewed = self.reference is not None and self.reference.after_eval(self.policy, score)
+        if renewed:
+            self.optimiser.state.clear()
+        return renewed
 
     def _one(self, rows: list[Turn], batch: Batch, chosen: Tensor, step: int) -> dict[str, float]:
         totals = Totals.of(batch.rows(chosen)).summed(self.parallel)
@@ -232,7 +244,9 @@ class Learner:
         return out
 
     def state(self) -> dict[str, Any]:
-        return {"updates": self.updates, "skipped": self.skipped, "critic_updates": self.critic_updates}
+        ruled = {"reference": self.reference.state_dict()} if hasattr(self.reference, "state_dict") else {}
+        counts = {"updates": self.updates, "skipped": self.skipped, "critic_updates": self.critic_updates}
+        return counts | ruled
 
     def load(self, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any]) -> None:
         if "weights" in tensors:  # learners of one policy save its weights once
@@ -252,6 +266,8 @@ class Learner:
             self.optimiser.state[named[name]][k] = value.to(where, copy=True)
         if self.reference is not None:
             self.reference.load(tensors["reference"])
+            if "reference" in state:
+                self.reference.load_state_dict(state["reference"])
         self.updates, self.skipped = state["updates"], state["skipped"]
         self.critic_updates = state.get("critic_updates", self.updates)
 

@@ -37,6 +37,10 @@ class Frozen:
     def after_step(self, policy: Policy, step: int) -> None:
         """Called after every update."""
 
+    def after_eval(self, policy: Policy, score: float) -> bool:
+        """Called with every held-out score; true where the policy has become the reference, and the optimiser starts anew."""
+        return False
+
     def tensors(self) -> dict[str, Tensor]:
         return dict(self.policy.state_dict()) if self._policy is not None else {}
 
@@ -64,9 +68,9 @@ class ema(Frozen):
             p.lerp_(live[name].detach(), 1 - self.decay)
 
 
-@reference(paper="arXiv:2505.24864")
+@reference()
 class reset(Frozen):
-    """Reset (ProRL): every `every` steps the reference is replaced by the current policy."""
+    """Reset: every `every` steps the reference is replaced by the current policy; the optimiser goes on as it was."""
 
     def __init__(self, every: int = 50) -> None:
         self.every = every

@@ -30,3 +30,20 @@ def blend(policy: Policy, other: Policy, alpha: float) -> None:
     theirs = dict(other.named_parameters())
     for name, p in policy.named_parameters():
         p.lerp_(theirs[name].detach(), 1 - alpha)
+
+
+@torch.no_grad()
+def sce(base: Policy, experts: list[Policy], keep: float = 1.0) -> None:
+    """SCE merge (arXiv:2408.07990) into the first expert, tensor by tensor: of their differences to the base the `keep` share of entries
+    that vary most is selected, experts weigh as the mean square of theirs, and entries against the sign of the sum are erased."""
+    start = dict(base.named_parameters())
+    others = [dict(e.named_parameters()) for e in experts]
+    for name, p in experts[0].named_parameters():
+        delta_E = torch.stack([o[name] - start[name] for o in others])
+        spread = delta_E.var(0, correction=0)
+        k = max(1, round(keep * spread.numel()))
+        delta_E = delta_E * (spread >= spread.flatten().topk(k).values[-1])
+        weight_E = (delta_E**2).flatten(1).mean(1)
+        weight_E = weight_E / weight_E.sum().clamp_min(1e-12)
+        delta_E = delta_E * (delta_E.sign() == delta_E.sum(0).sign())
+        p.copy_(start[name] + torch.tensordot(weight_E, delta_E, 1))

@@ -48,11 +48,22 @@ def test_all_but_that_token_is_gae() -> None:
 def test_the_decision_has_no_gradient_and_the_rest_has() -> None:
     b = batch()
     logp_BT = b.logp_BT.clone().requires_grad_()
-    loss_BT = ppo(b.but(logp_BT=logp_BT, adv_BT=adacot(b, lam=1.0, whiten=False)[0]))
+    loss_BT = ppo(b.but(logp_BT=logp_BT, adv_BT=adacot(b, at=0, lam=1.0, whiten=False)[0]))
     (loss_BT * b.mask_BT).sum().backward()
     # on policy dL/dlogp = -A
     assert logp_BT.grad is not None
     torch.testing.assert_close(logp_BT.grad, torch.tensor([[0, -0.5, -0.5], [0, 0, 0.2]], dtype=torch.float64))
+
+
+@pytest.mark.derived("advantage/adacot")
+def test_the_decision_is_found_in_the_text() -> None:
+    # row 0: two tokens open the tag, the third, in the thought, decides. Row 1: the template opened it, so that the first own
+    # token decides, here the tag that closes at once; a row without a thought keeps all of its credit
+    told = batch().but(thought_BT=torch.tensor([[0, 0, 1], [1, 2, 3]]))
+    expected = torch.tensor([[0.5, 0.5, 0], [0, 0, -0.2]], dtype=torch.float64)
+    torch.testing.assert_close(adacot(told, lam=1.0, whiten=False)[0], expected)
+    none = batch().but(thought_BT=torch.zeros(2, 3).long())
+    torch.testing.assert_close(adacot(none, whiten=False)[0], gae(none, whiten=False)[0])
 
 
 def test_a_place_before_the_first_token_is_an_error() -> None:

@@ -53,7 +53,7 @@ def sure(nats: float) -> Batch:
 @pytest.mark.derived("advantage/aepo")
 def test_blame_goes_above_the_band_and_comes_back_below_it() -> None:
     # rewards 1, 0: std sqrt(1/2); A = +-1/2 / sqrt(1/2) = +-.7071
-    part, half = aepo.but(low=0.2, high=0.5).live(), math.sqrt(0.5)
+    part, half = aepo.but(low=0.2, high=0.5, exact=False).live(), math.sqrt(0.5)
     blamed = []
     for nats in (0.3, 0.6, 0.4, 0.25, 0.1, 0.3, 0.51):
         got = part(sure(nats))
@@ -65,11 +65,14 @@ def test_blame_goes_above_the_band_and_comes_back_below_it() -> None:
 
 
 def test_the_gate_is_remembered_over_a_restart() -> None:
-    part = aepo.but(low=0.2, high=0.5).live()
+    part = aepo.but(low=0.2, high=0.5, exact=False).live()
     part(sure(0.9))
-    other = aepo.but(low=0.2, high=0.5).live()
+    other = aepo.but(low=0.2, high=0.5, exact=False).live()
     other.load_state_dict(part.state_dict())
-    assert float(other(sure(0.3))[1, 0]) == 0.0 and float(aepo.live()(sure(0.3))[1, 0]) < 0
+    assert (
+        float(other(sure(0.3))[1, 0]) == 0.0
+        and float(aepo.but(low=0.2, high=0.5, exact=False).live()(sure(0.3))[1, 0]) < 0
+    )
     with pytest.raises(UserError, match="0 <= low <= high"):
         aepo.but(low=0.5, high=0.2).live()
 
@@ -117,3 +120,35 @@ def test_a_mixture_is_balanced_and_fresh() -> None:
     assert [p.info["task"] for p in first] == ["arithmetic"] * 2 + ["counting"] * 2
     assert len({p.id for p in first + second}) == 8
     assert isinstance(first[0], Prompt) and [p.id for p in sampler.propose(4, 0)] == [p.id for p in first]
+
+
+def test_the_entropy_is_of_the_vocabulary_by_answer_and_tokens_are_averaged_within_groups() -> None:
+    """Groups of 2 answers: lengths 1 and 3, and 2 and 2. H = mean over answers of their mean entropy = (1 + 1/3 + 0 + 0) / 4 = 1/3."""
+    mask_BT = torch.tensor([[1.0, 0, 0], [1, 1, 1], [1, 1, 0], [1, 1, 0]])
+    entropy_BT = torch.tensor([[1.0, 9, 9], [1, 0, 0], [0, 0, 9], [0, 0, 9]])
+    batch = Batch(
+        logp_BT=0 * mask_BT, mask_BT=mask_BT, old_logp_BT=-5.0 * mask_BT, old_entropy_BT=entropy_BT,
+        reward_BT=torch.tensor([[1.0, 0, 0], [0, 0, 0], [0, 1, 0], [0, 0, 0]]),
+        group_B=torch.tensor([0, 0, 1, 1]),
+    )  # fmt: skip
+    plain_BT = task_std(batch)
+    made_BT = aepo.but(low=0.0, high=0.5).live()(batch)
+    # 8 tokens, 2 groups of 4: all weigh 8 / (2 * 4) = 1
+    torch.testing.assert_close(made_BT, plain_BT)
+    gated_BT = aepo.but(low=0.0, high=0.3).live()(batch)
+    # H = 1/3 > 0.3: blame goes. 1 and 2 tokens are kept: 8 / (2 * 1) = 4 and 8 / (2 * 2) = 2; a token mean over 8 is then
+    # (1/1 of the first group + 1/2 for each of two tokens of the second) / 2
+    weight_B = torch.tensor([4.0, 0.0, 2.0, 0.0])
+    torch.testing.assert_close(gated_BT, plain_BT * weight_B.unsqueeze(-1))
+
+
+def test_rows_without_a_task_are_one_and_some_without_are_refused() -> None:
+    from posttrain.environments.data import data
+
+    live = task_balanced.live()
+    live.start(data([{"question": f"q{i}", "answer": "1"} for i in range(30)]), 0)
+    assert len(live.propose(4, 0)) == 4
+    mixed = task_balanced.live()
+    mixed.start(data([{"question": f"q{i}", "answer": "1", **({"task": "a"} if i % 2 else {})} for i in range(30)]), 0)
+    with pytest.raises(UserError, match="have no 'task' to balance by, and others have"):
+        mixed.propose(4, 0)

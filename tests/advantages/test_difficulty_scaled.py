@@ -12,7 +12,7 @@ from posttrain.advantages.grpo import grpo
 from posttrain.core.batch import Batch
 from posttrain.core.sampling import Sampling
 from posttrain.runs.in_memory import row
-from posttrain.systems.reward_shaping_safety.dr_irl import difficulty_scaled, dr_irl, irl_pairs
+from posttrain.systems.reward_shaping_safety.dr_irl import difficulty_scaled, grpo_s, irl_pairs
 
 
 def sigmoid(x: float) -> float:
@@ -70,7 +70,7 @@ def test_alike_prompts_are_plain_grpo() -> None:
 
 
 def test_the_method_reads_it() -> None:
-    assert dr_irl.advantage.card.name == "difficulty-scaled"
+    assert grpo_s.advantage.card.name == "difficulty-scaled"
 
 
 def test_irl_pairs_put_the_demonstration_above_ones_own() -> None:

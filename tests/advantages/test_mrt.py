@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 
 from posttrain.advantages.grpo import grpo
+from posttrain.core.acting import Actor
 from posttrain.core.batch import Batch
+from posttrain.core.errors import UserError
+from posttrain.core.protocols import Environment, RolloutRequest
+from posttrain.core.turn import Turn
 from posttrain.core.types import Prompt, Rollout
 from posttrain.systems.efficient_reasoning.mrt import by_progress as mrt
-from posttrain.systems.efficient_reasoning.mrt import forced, progress
+from posttrain.systems.efficient_reasoning.mrt import episodes, progress
 
 
 def batch() -> Batch:
@@ -36,11 +41,8 @@ def test_without_progress_it_is_grpo() -> None:
     torch.testing.assert_close(mrt(batch(), alpha=0.0), grpo(plain))
 
 
-class Certain:
-    """Says a next character with chance 1/2, or 9/10 once the thought holds as many sums as `needs`; letters are tokens."""
-
-    def __init__(self, needs: int = 1) -> None:
-        self.needs = needs
+class Certain(Actor):
+    """Goes on with the gold answer once the thought holds "=", with "no" before; letters are tokens."""
 
     def written(self, prompt: Prompt, text: str) -> Rollout:
         ids = torch.tensor([*map(ord, text), 0])
@@ -51,32 +53,62 @@ class Certain:
     def decode(self, ids: torch.Tensor) -> str:
         return "".join(chr(i) for i in ids.tolist() if i)
 
-    def forward(self, rollouts: list[Rollout]) -> dict[str, torch.Tensor]:
-        rows = [torch.full((len(r),), 0.9 if r.text.count("=") >= self.needs else 0.5).log() for r in rollouts]
-        return {"logp_BT": torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)}
+    def act(self, pending: Any, keys: Any, how: Any, version: int = 0) -> list[list[Turn]]:
+        self.asked = [turns[-1].text for turns in pending]
+        self.keys, self.longest = keys, how.max_tokens
+        said = [t + ("4" if "=" in t else "no") for t in self.asked]
+        return [[self.written(PROMPT, x).turns[0] for _ in some] for x, some in zip(said, keys, strict=True)]
+
+
+class Graded(Environment):
+    name = "graded"
+
+    def grade(self, prompt: Prompt, text: str) -> float:
+        return float(text.endswith("</think>4"))
+
+
+class Ungraded(Environment):
+    name = "ungraded"
 
 
 PROMPT = Prompt.text("p", "2+2?", "4")
-
-
-def test_forced_answers() -> None:
-    # "4" and the end: two tokens, .5^2 before the sum is there, .9^2 after
-    assert forced(Certain(), PROMPT, ["<think></think>", "<think>2+2=4.</think>"]) == pytest.approx([0.25, 0.81])
+TEXT = "<think>Hm. Two and two. Wait, 2+2=4. Fine. Let me check. Yes.</think>4"
 
 
 @pytest.mark.derived("rollout/mrt")
-def test_each_token_of_a_piece_carries_its_progress() -> None:
-    """Hm. | 2+2=4 ok. | Yes.: nothing, then .81 - .25, then nothing; they add up to what was gained in all."""
-    text = "<think>Hm. 2+2=4 ok. Yes.</think>4"
-    r = Certain().written(PROMPT, text)
-    p = progress(Certain(), r)
-    inside = text.index("2+2=4 ok. "), text.index("Yes.")
-    assert [t for t, x in enumerate(p) if x] == list(range(*inside))
-    assert p[inside[0]] == pytest.approx(0.56)
-    per_piece = [p[text.index(s)] for s in ("Hm.", "2+2", "Yes.")]
-    assert sum(per_piece) == pytest.approx(0.81 - 0.25)  # telescopes: last J minus first J
+def test_answers_are_sampled_after_each_episode_and_its_tokens_carry_the_change() -> None:
+    """Three episodes: J is 0 before any and after the first, 1 after the second and the third: p = 0, 1, 0."""
+    policy = Certain()
+    r = policy.written(PROMPT, TEXT)
+    (p,) = progress(RolloutRequest({"policy": policy}, [PROMPT], env=Graded()), [r], answers=3, longest=7)
+    inside = TEXT.index("Wait"), TEXT.index("Let me")
+    assert [k for k, x in enumerate(p) if x] == list(range(*inside)) and set(p) == {0.0, 1.0}
+    ends = [0, *(TEXT.index(x) - len("<think>") for x in ("Wait", "Let me", "</think>"))]
+    assert policy.asked == ["<think>" + TEXT[len("<think>") :][:end] + "</think>" for end in ends]
+    assert policy.longest == 7 and len({k for some in policy.keys for k in some}) == 4 * 3
 
 
-def test_no_thought_no_progress() -> None:
-    for text in ("4", "<think></think>4"):
-        assert progress(Certain(), Certain().written(PROMPT, text)) == [0.0] * (len(text) + 1)
+def test_episodes_begin_where_a_thought_takes_a_new_course() -> None:
+    told = "Add them. It is 5.\nHmm, no. Alternatively: 4."
+    assert [told[a:b] for a, b in episodes(told)] == ["Add them. It is 5.\n", "Hmm, no. ", "Alternatively: 4."]
+    assert episodes("") == [] and len(episodes("However it may be.")) == 1
+
+
+def test_never_silently_grpo() -> None:
+    policy, plain = Certain(), Certain().written(PROMPT, "4")
+    ask = RolloutRequest({"policy": policy}, [PROMPT], env=Graded())
+    with pytest.raises(UserError, match="no answer of the first step holds one"):
+        progress(ask, [plain, policy.written(PROMPT, "<think></think>4")])
+    later = ask.but(step=3)
+    assert progress(later, [plain]) == [[0.0, 0.0]]  # a policy may stop thinking in a step; the run goes on
+    with pytest.raises(UserError, match="has no gold answers"):
+        progress(ask.but(env=Ungraded()), [plain])
+
+
+def test_a_thought_that_the_template_opened() -> None:
+    policy = Certain()
+    policy.rendered = lambda prompt: "question <think>\n"  # type: ignore[attr-defined]
+    (p,) = progress(
+        RolloutRequest({"policy": policy}, [PROMPT], env=Graded()), [policy.written(PROMPT, "2+2=4.</think>4")]
+    )
+    assert p[:6] == [1.0] * 6 and not any(p[6:]) and policy.asked == ["</think>", "2+2=4.</think>"]

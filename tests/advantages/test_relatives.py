@@ -169,6 +169,7 @@ def test_kl_cov_marks_the_same_token_and_keeps_its_credit() -> None:
 
 
 # ---- length-adaptive GAE
+WRONG = torch.tensor([[1.0], [0.0]])  # the second answer earns nothing
 
 
 @pytest.mark.derived("advantage/length-adaptive-gae")
@@ -180,9 +181,16 @@ def test_length_adaptive_gae() -> None:
         [[0.0, 4.0, 0.0, 0.0], [0.0, 0.0, 0.0, 4.0]], [[1, 1, 0, 0], [1, 1, 1, 1]], [0, 1],
         old_value=[[1.0, 2.0, 9.0, 9.0], [0.0, 1.0, 1.0, 2.0]],
     )  # fmt: skip
-    adv_BT, return_BT = length_adaptive_gae(batch, alpha=0.5, whiten=False)
+    adv_BT, return_BT, mark_BT = length_adaptive_gae(batch, alpha=0.5, whiten=False)
     close(adv_BT, [[1.0, 2.0, 0.0, 0.0], [1.5, 1.0, 2.0, 2.0]])
     close(return_BT, [[4.0, 4.0, 0.0, 0.0], [4.0] * 4])
+    close(mark_BT, [[1.0, 1.0, 0.0, 0.0], [1.0] * 4])  # both are right: every token counts once
+    one = (
+        length_adaptive_gae(batch, bar=5.0)[2],
+        length_adaptive_gae(batch.but(reward_BT=batch["reward_BT"] * WRONG))[2],
+    )
+    close(one[0], [[0.0] * 4] * 2)  # none is
+    close(one[1], [[3.0, 3.0, 0.0, 0.0], [0.0] * 4])  # 6 tokens, 2 of them of a right answer
 
 
 def test_length_adaptive_gae_is_gae_at_its_lambda() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import product
 
 import pytest
@@ -59,7 +60,7 @@ def test_segment_credit_telescopes_to_the_group_centred_outcome() -> None:
 def test_answers_that_share_nothing_get_the_group_centred_outcome() -> None:
     batch = told(["abc", "bcd", "cab"], [1.0, 0.0, 5.0])
     torch.testing.assert_close(tree(batch), dr_grpo(batch))
-    torch.testing.assert_close(treepo(batch, whiten=False), dr_grpo(batch))
+    torch.testing.assert_close(treepo(batch, whiten="none"), dr_grpo(batch))
 
 
 def test_answers_of_other_prompts_and_what_was_observed_part_ways() -> None:
@@ -74,16 +75,20 @@ def test_treepo_averages_over_ancestors() -> None:
     # as above: against the root 3/4, -1/4, -1/4, -1/4; against their own half 1/2, -1/2, 0, 0; the mean of the two
     batch = told(["abxy", "abyy", "cdxx", "cdyx"], [1.0, 0.0, 0.0, 0.0])
     credit = [0.625, -0.375, -0.125, -0.125]
-    close(treepo(batch, whiten=False), [[c] * 4 for c in credit])
+    close(treepo(batch, whiten="none"), [[c] * 4 for c in credit])
     std = math.sqrt(sum(c * c for c in credit) / 3) + 1e-4
-    close(treepo(batch), [[c / std] * 4 for c in credit])
-    close(treepo(batch, root_only=True, whiten=False), [[0.75] * 4, [-0.25] * 4, [-0.25] * 4, [-0.25] * 4])
+    close(treepo(batch, whiten="answers"), [[c / std] * 4 for c in credit])
+    close(treepo(batch), [[c / 0.375] * 4 for c in credit])  # over tokens: mean 0, and a variance of .5625 / 4
+    # of 1 and 3 tokens: against the root 1/2 and -1/2; over the 4 tokens a mean of -1/4, a variance of 3/16
+    uneven, s = told(["a", "bcd"], [1.0, 0.0]), math.sqrt(3 / 16)
+    close(treepo(uneven), [[0.75 / s, 0, 0], [-0.25 / s] * 3])
+    close(treepo(batch, root_only=True, whiten="none"), [[0.75] * 4, [-0.25] * 4, [-0.25] * 4, [-0.25] * 4])
 
 
 def test_treepo_skips_ancestors_of_one_leaf() -> None:
     # "b" is alone after the root: only the root counts for it (-2/3 + ... R 0 against mean 1/3)
     credit = [(2 / 3 + 1 / 2) / 2, (-1 / 3 - 1 / 2) / 2, -1 / 3]
-    close(treepo(told(["ax", "ay", "bx"], [1.0, 0.0, 0.0]), whiten=False), [[c] * 2 for c in credit])
+    close(treepo(told(["ax", "ay", "bx"], [1.0, 0.0, 0.0]), whiten="none"), [[c] * 2 for c in credit])
 
 
 @pytest.mark.derived("advantage/turns")
@@ -135,7 +140,7 @@ def expected_gradients(advantage, stop: float = 1.5, G: int = 3) -> tuple[Tensor
 
 
 def test_baselines_of_others_leave_the_gradient_unbiased() -> None:
-    for advantage in (lambda b: turns(b, per="token"), lambda b: gigpo(b, baseline="others", episode=0.0)):
+    for advantage in (lambda b: turns(b, per="token"), lambda b: gigpo(b, 1.0, 0.0, 1.0, False, "others")):
         mean, true = expected_gradients(advantage)
         torch.testing.assert_close(mean, true, atol=1e-10, rtol=0)
 
@@ -169,20 +174,32 @@ def test_gigpo() -> None:
     batch["reward_BT"][1, 0] = 1.0
     batch = batch.but(state_BT=torch.tensor([[5, 6], [6, 5]]))
     # to go: 2, 2 and 1, 0. State 5: 2 and 0, mean 1; state 6: 2 and 1, mean 1.5
-    close(gigpo(batch, episode=0.0), [[1.0, 0.5], [-0.5, -1.0]])
-    close(gigpo(batch, episode=0.0, baseline="others"), [[2.0, 1.0], [-1.0, -2.0]])
+    plain = partial(gigpo, std=False, gamma=1.0)
+    close(plain(batch, episode=0.0), [[1.0, 0.5], [-0.5, -1.0]])
+    close(plain(batch, episode=0.0, baseline="others"), [[2.0, 1.0], [-1.0, -2.0]])
     # std of 2 and 0 is sqrt(2), of 2 and 1 sqrt(.5)
     one, two = 1 / (math.sqrt(2) + 1e-4), 0.5 / (math.sqrt(0.5) + 1e-4)
-    close(gigpo(batch, episode=0.0, std=True), [[one, two], [-two, -one]])
+    close(gigpo(batch, episode=0.0, gamma=1.0), [[one, two], [-two, -one]])
     # discounted by half: 1, 2 and 1, 0. State 5: 1 and 0; state 6: 2 and 1
-    close(gigpo(batch, episode=0.0, gamma=0.5), [[0.5, 0.5], [-0.5, -0.5]])
-    # with the episode: returns 2 and 1, mean 1.5, std sqrt(.5)
-    close(gigpo(batch, omega=2.0), [[2 + two, 1 + two], [-1 - two, -2 - two]])
+    close(plain(batch, episode=0.0, gamma=0.5), [[0.5, 0.5], [-0.5, -0.5]])
+    # with the episode: returns 2 and 1, mean 1.5, std sqrt(.5): both comparisons by their std, or neither
+    close(gigpo(batch, omega=2.0, gamma=1.0), [[2 * one + two, 3 * two], [-3 * two, -2 * one - two]])
+    close(plain(batch, omega=2.0), [[2.5, 1.5], [-1.5, -2.5]])
+
+
+@pytest.mark.derived("advantage/gigpo")
+def test_a_step_of_gigpo_is_a_run_of_actions_in_one_state_and_counts_once() -> None:
+    # row 0: a long step in state 5 and one in 6, outcome 4; row 1: a short step in state 5, two in 6, outcome 0
+    batch = told(["aabc", "abbb"], [4.0, 0.0]).but(state_BT=torch.tensor([[5, 5, 5, 6], [5, 6, 6, 6]]))
+    batch.mask_BT[1, 2] = 0.0  # an observation between its two steps in 6
+    # gamma .5: row 0 has 2 in state 5 and 4 in state 6; row 1 nothing. State 5: mean 1, state 6: mean 4/3 of three steps
+    got = gigpo(batch, episode=0.0, gamma=0.5, std=False)
+    close(got, [[1.0, 1.0, 1.0, 8 / 3], [-1.0, -4 / 3, 0.0, -4 / 3]])
 
 
 def test_gigpo_without_numbered_states_compares_equal_prefixes() -> None:
     # the first step of all three; the second of the two that began with a
-    got = gigpo(told(["ab", "ac", "bc"], [3.0, 0.0, 0.0]), episode=0.0)
+    got = gigpo(told(["ab", "ac", "bc"], [3.0, 0.0, 0.0]), episode=0.0, std=False, gamma=1.0)
     close(got, [[2.0, 1.5], [-1.0, -1.5], [-1.0, 0.0]])
 
 

@@ -1,9 +1,11 @@
-"""Callbacks: which events come, in which order, with what; and a run that one of them stops early goes on where it stopped."""
+"""Callbacks: which events come, in which order, with what; and a run that one of them ends early stays ended."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 import posttrain as pt
 from tests.runs import tiny_run
@@ -41,7 +43,7 @@ class Told:
 def run(folder: Path, told: Told, steps: int = 4) -> dict[str, Any]:
     return pt.run(
         model=tiny_run.policy(), env=tiny_run.Count(), steps=steps, prompts=2, num_generations=3, eval_problems=2,
-        eval_every=2, save_every=3, sampling={"max_tokens": 4}, runs=folder, name="told", callbacks=[told],
+        eval_every=2, save_every=3, schedule="constant", sampling={"max_tokens": 4}, runs=folder, name="told", callbacks=[told],
     )  # fmt: skip
 
 
@@ -59,7 +61,7 @@ def test_every_event_in_its_order(tmp_path: Path) -> None:
     assert told.events.index(written[0]) > told.events.index(stepped[2])
 
 
-def test_a_callback_stops_a_run_and_the_same_call_goes_on(tmp_path: Path) -> None:
+def test_a_run_that_a_callback_ends_stays_ended_and_more_steps_go_on(tmp_path: Path, caplog: Any) -> None:
     told = Told(stop_at=1)
     summary = run(tmp_path, told)
     assert summary["stopped_early"] == "good enough"
@@ -69,8 +71,32 @@ def test_a_callback_stops_a_run_and_the_same_call_goes_on(tmp_path: Path) -> Non
         ("checkpoint", 1),
     ]
     again = Told()
-    summary = run(tmp_path, again)
-    assert "stopped_early" not in summary and [e[1] for e in again.events if e[0] == "step"] == [2, 3]
+    same = run(tmp_path, again)
+    assert not [e for e in again.events if e[0] in ("rollouts", "step", "checkpoint")] and again.events[-1][0] == "end"
+    assert same == summary and "was ended early (good enough), and stays so; more --steps" in caplog.text
+    more = Told()
+    summary = run(tmp_path, more, steps=5)
+    assert "stopped_early" not in summary and [e[1] for e in more.events if e[0] == "step"] == [2, 3, 4]
+    assert [e[1] for e in _again(tmp_path).events if e[0] == "step"] == [], "what went on is at its own end"
+
+
+def _again(folder: Path) -> Told:
+    told = Told()
+    run(folder, told, steps=5)
+    return told
+
+
+def test_a_kill_after_the_last_checkpoint_of_an_ended_run_trains_no_further(tmp_path: Path) -> None:
+    class Killed(Told):
+        def on_checkpoint(self, loop: Any, step: int) -> None:
+            if step == self.stop_at:
+                raise KeyboardInterrupt  # before the run is finished
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, Killed(stop_at=1))
+    again = Told()
+    assert run(tmp_path, again)["stopped_early"] == "good enough"
+    assert not [e for e in again.events if e[0] == "step"]
 
 
 def test_a_callback_may_know_one_event_only(tmp_path: Path) -> None:

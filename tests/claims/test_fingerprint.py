@@ -42,7 +42,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     monkeypatch.setattr(marks, "ROOT", tmp_path)
-    monkeypatch.setattr(marks, "_VERDICT", [])
 
     def edited(name: str = "", old: str = "", new: str = "") -> str:
         if name:
@@ -93,7 +92,7 @@ def test_words_form_and_other_definitions_do_not(project, name: str, old: str, n
 def test_the_real_claims_reach_what_they_run() -> None:
     found = set(marks.reached("claims/preference/dpo.py"))
     assert ("posttrain/losses/preference/dpo.py", "dpo") in found
-    assert ("posttrain/evals/intervals.py", "interval") in found
+    assert not any(path.startswith("claims/machinery") for path, _ in found)  # verdicts are computed on reading
     assert not any(path.startswith(("posttrain/commands", "posttrain/core")) for path, _ in found)
     whole = set(marks.reached("claims/preference/dpo.py", whole=True))
     for place in (("posttrain/weights/learner.py", "Learner"), ("posttrain/train.py", "train")):
@@ -112,3 +111,31 @@ def test_the_ground_has_a_hash_of_its_own(project, tmp_path: Path) -> None:
     under = marks.ground("posttrain/claims/x.py")
     assert project("weights/learner.py", "return 1", "return 2") == before
     assert marks.ground("posttrain/claims/x.py") != under
+
+
+def test_what_a_claim_names_in_text_counts(project, tmp_path: Path) -> None:
+    """loss="late(x=1)" leads to the file of that name, since the keyword says it is a part; other texts lead to methods only."""
+    before = project("claims/x.py", 'tried=""', 'tried="used", arm=run_arm(loss="late + cispo(high=4)", name="used")')
+    reached = marks.reached("posttrain/claims/x.py")
+    assert ("posttrain/weights/late.py", "") in reached and ("posttrain/losses/used.py", "") not in reached
+    assert project("weights/late.py", "return 1", "return 2") != before
+    (tmp_path / "posttrain/methods").mkdir()
+    (tmp_path / "posttrain/methods/my_method.py").write_text("X = 1\n")
+    with_method = project("claims/x.py", 'name="used"', 'name=f"my-method(steps={1})"')
+    assert project("methods/my_method.py", "X = 1", "X = 2") != with_method
+
+
+def test_arms_through_the_api_reach_what_they_name() -> None:
+    from claims.machinery.claim import claims, file_of
+
+    through_the_api = [c for c in claims() if "machinery.arms" in (marks.ROOT / file_of(c)).read_text()]
+    assert {"lite-ppo", "reft", "par"} <= {c.id for c in through_the_api}
+    for c in through_the_api:
+        files = {path for path, _ in marks.reached(file_of(c))}
+        assert "claims/machinery/arms.py" in files
+        assert any(path.startswith("posttrain/systems") and Path(path).stem == c.id.replace("-", "_") for path in files)
+    reft = {path for path, _ in marks.reached("claims/policy_gradient/reft.py")}
+    assert {
+        "posttrain/environments/school/word_problems.py",
+        "posttrain/systems/supervised_from_reward/raft.py",
+    } <= reft

@@ -30,16 +30,38 @@ def lab(monkeypatch: pytest.MonkeyPatch, name: str, answer: Any) -> list[tuple[t
 @pytest.mark.parametrize(("verdict", "code"), [("shown", 0), ("not shown", 1)])
 def test_check_tells_and_returns_the_verdict(monkeypatch: pytest.MonkeyPatch, verdict: str, code: int) -> None:
     asked = lab(monkeypatch, "check", [RECORD | {"verdict": verdict}])
-    said = call("check", "dpo", "--no-write")
+    said = call("check", "dpo", "--no-write", "--seeds", "100-101,7", "--jobs", "3", "--device", "cuda")
     assert said.code == code and f"dpo: {verdict} (2 seeds" in said.out and "next: posttrain find dpo" in said.out
-    (args, kwargs) = asked[0]
-    assert args == (["dpo"], None) and kwargs["write"] is False
+    ids, family, how = asked[0][0]
+    assert (ids, family, how.write, how.seeds, how.jobs, how.device) == (["dpo"], None, False, (100, 101, 7), 3, "cuda")
+    assert how.work.name == "trials"  # apart from what may be recorded
 
 
 def test_check_json(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = lab(monkeypatch, "check", [RECORD])
     assert json.loads(call("check", "--family", "preference", "--json").out) == [RECORD]
-    assert asked[0][0] == ([], "preference")
+    ids, family, how = asked[0][0]
+    assert (ids, family, how.write, how.seeds, how.merge, str(how.work)) == (
+        [],
+        "preference",
+        True,
+        None,
+        None,
+        "runs/checks",
+    )
+
+
+def test_check_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab(monkeypatch, "check", [RECORD])
+    assert "--seeds is 'a-b'; give numbers and ranges" in call("check", "dpo", "--seeds", "a-b").err
+    assert "--device is 'gpu'; give cuda or cpu" in call("check", "dpo", "--device", "gpu").err
+    assert "say which claims" in call("check").err
+
+
+def test_all_claims_are_counted() -> None:
+    said = call("check", "--summary")
+    assert said.code == 0 and "| level | shown | not shown | shown at the first attempt |" in said.out
+    assert "claims were run:" in said.out and "at the first attempt" in said.out
 
 
 def test_check_of_a_claim_that_is_not_there() -> None:

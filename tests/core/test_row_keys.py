@@ -59,7 +59,7 @@ def test_treepo_on_a_real_tree_by_hand() -> None:
     # root: all four, mean 2; {0, 1, 2} fork after two letters, mean 1; {1, 2} after three, mean 1
     # 0: 1 - 2, 1 - 1 -> -1/2;  1: 0 - 2, 0 - 1, 0 - 1 -> -4/3;  2: 0, 1, 1 -> 2/3;  3: 5 - 2 = 3
     _, batch = assemble([Group(row(0), TREE)])
-    got = treepo(batch, whiten=False)[:, 0]
+    got = treepo(batch, whiten="none")[:, 0]
     torch.testing.assert_close(got, torch.tensor([-0.5, -4 / 3, 2 / 3, 3.0]))
 
 
@@ -87,7 +87,7 @@ def test_answers_apart_carry_no_tree() -> None:
 
 def test_a_sampled_tree_has_the_states_it_was_grown_with() -> None:
     policy = TabularPolicy(2, 6, 2).randomise(1.0, "places")
-    groups = tree(RolloutRequest({"policy": policy}, [row(0), row(1)], Sampling()), n=8, fork=(2, 2))
+    groups = tree(RolloutRequest({"policy": policy}, [row(0), row(1)], Sampling()), n=8, fork=(2, 2), root=(2, 2))
     for r in (r for g in groups for r in g.rollouts):
         r.reward = float(r.actions.sum())
     rollouts, batch = assemble(groups)
@@ -105,14 +105,14 @@ def test_a_sampled_tree_has_the_states_it_was_grown_with() -> None:
 
 
 def test_states_reach_the_batch_and_gigpo_by_hand() -> None:
-    # two answers of two steps. Both start in "door"; the first comes back to it, so three steps are from there
-    # returns 1 and 3: G = 1, 1 and 3, 3; "door": (1 + 1 + 3) / 3 = 5/3; "hall" is seen once
+    # both start in "door", where the first stays: one step of two actions; the second has a step more, in the "hall"
+    # returns 1 and 3; "door": (1 + 3) / 2 = 2; "hall" is seen once
     a, b = said("ab", 1.0, 0), said("ac", 3.0, 1)
     a.info["states"], b.info["states"] = ["door", "door"], ["door", "hall"]
     _, batch = assemble([Group(row(0), [a, b])])
     assert batch["state_BT"].tolist() == [[0, 0], [0, 1]]
-    got = gigpo(batch, episode=0.0)
-    torch.testing.assert_close(got, torch.tensor([[1 - 5 / 3, 1 - 5 / 3], [3 - 5 / 3, 0.0]]))
+    got = gigpo(batch, episode=0.0, std=False, gamma=1.0)
+    torch.testing.assert_close(got, torch.tensor([[-1.0, -1.0], [1.0, 0.0]]))
 
 
 def test_an_action_without_a_state_stands_alone() -> None:
@@ -139,7 +139,7 @@ def learned(method, prompts: int = 2) -> float:
     policy = TabularPolicy(prompts, 4, 3)
     worth = FunctionScorer(lambda rollouts: torch.tensor([float(r.actions[0] == 1) for r in rollouts]))
     config = Config(steps=15, prompts=prompts, lr=0.3, warmup=0, max_norm=100.0)
-    fit(policy, method.but(select=(), minibatches=1), numbered(prompts), config, worth)
+    fit(policy, method.but(select=(), shaping=(), minibatches=1, rounds=1), numbered(prompts), config, worth)
     return float(policy.table.detach()[:, 0, -1].softmax(-1)[:, 1].mean())
 
 

@@ -66,6 +66,12 @@ def test_token_ids_are_used_as_they_are_with_their_mask_and_rewards() -> None:
     assert r.logp_T.tolist() == [-1.0, -2.0, -3.0] and r.reward == 2.5 and r.rewards == {"logged": 2.5}
 
 
+@pytest.mark.parametrize("column", [{"logp": [10**400]}, {"tokens": [float("nan")]}])
+def test_a_number_that_is_none_is_told_with_its_row(column: dict) -> None:
+    with pytest.raises(UserError, match="holds a number that is none here"):
+        logs([{"prompt": "q", "response": "a", "reward": 1.0, **column}])
+
+
 def test_an_end_that_was_not_logged_is_no_action() -> None:
     policy = tiny_policy()
     whole, cut = ({"text": "ab", "logp": [-1.0] * k} for k in (3, 2))

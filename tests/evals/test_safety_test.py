@@ -10,10 +10,19 @@ import torch
 from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.core.plan import Context, Stopped
+from posttrain.core.protocols import Environment
 from posttrain.core.registry import find
 from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.rewards.runtime.scorer import ScoreReport
-from posttrain.systems.reward_shaping_safety.hc_rlhf import Costed, margin, safety_test, student_cdf, student_quantile
+from posttrain.systems.reward_shaping_safety.hc_rlhf import (
+    Costed,
+    clopper_pearson,
+    fresh_prompts,
+    margin,
+    safety_test,
+    student_cdf,
+    student_quantile,
+)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +64,43 @@ def test_the_test_is_wrong_as_rarely_as_it_says() -> None:
     assert mistakes == pytest.approx(0.1, abs=0.02)
 
 
+@pytest.mark.derived("eval/safety-test")
+def test_rare_harm_has_the_exact_bound() -> None:
+    # no harm of n: (1 - p)^n = delta, p = 1 - delta^(1/n); one of two: 1 - p^2 = delta
+    assert clopper_pearson(0, 59, 0.05) == pytest.approx(1 - 0.05 ** (1 / 59)) and clopper_pearson(3, 3, 0.1) == 1.0
+    assert clopper_pearson(1, 2, 0.19) == pytest.approx(0.9)
+    assert (
+        safety_test([0.0] * 20, limit=0.1, delta=0.05)["passed"] == 0
+    )  # its spread is 0, and it says little: U = .139
+    assert safety_test([0.0] * 59, limit=0.05, delta=0.05)["passed"] == 1
+    # wrong at most as rarely as it says, exactly: the chance of k so small that the limit p itself is above the bound
+    p, n, delta = 0.1, 40, 0.05
+    wrong = [math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1) if clopper_pearson(k, n, delta) < p]
+    assert 0 < sum(wrong) <= delta
+    with pytest.raises(UserError, match="0 and 1"):
+        safety_test([0.5, 1.0], bound="exact")
+    with pytest.raises(UserError, match="chance"):
+        clopper_pearson(0, 5, 0.0)
+
+
+class Rows(Environment):
+    """Test prompts 0 to 7, of which 3 is there twice; 0 and 1 are also trained on."""
+
+    name, asked = "rows", {"train": (0, 1, 100), "test": (0, 1, 2, 3, 3, 4, 5, 6)}
+
+    def size(self, split: str) -> int:
+        return len(self.asked[split])
+
+    def prompt(self, index: int, split: str = "train") -> Prompt:
+        return Prompt.text(f"{split}-{index}", f"question {self.asked[split][index]}")
+
+
+def test_the_safety_test_asks_each_prompt_once_and_none_that_was_trained_on() -> None:
+    assert [p.last for p in fresh_prompts(Rows(), 5)] == [f"question {i}" for i in (2, 3, 4, 5, 6)]
+    with pytest.raises(UserError, match=r"asks 6 prompts .* rows has 5 to test on.* --plan.n 5"):
+        fresh_prompts(Rows(), 6)
+
+
 def test_errors() -> None:
     with pytest.raises(UserError, match="chance"):
         margin([1.0, 2.0], 2, delta=1.0)
@@ -69,7 +115,10 @@ def test_pessimistic_cost_by_hand() -> None:
     # costs 1 and 3: mean 2, s = sqrt 2. Their own: sqrt 2 / sqrt 2 t_{.9, 1} = 3.07768; the test's, n = 4: t_{.9, 3} = 1.63774,
     # 2 sqrt 2 / 2 * 1.63774 = 2.31612. U = 2 + 3.07768 + 2.31612 = 7.39380
     # lam = .5 (U - 1) = 3.19690; the batch after pays (r - lam c) / (1 + lam)
-    part = find("pessimistic_cost(limit=1.0, delta=0.1, n=4, lr=0.5)", "shaping").live()
+    part = find("pessimistic_cost(limit=1.0, delta=0.1, n=4, lr=0.5, own=1)", "shaping").live()
+    theirs = find("pessimistic_cost(limit=1.0, delta=0.1, n=4, lr=0.5)", "shaping").live()
+    theirs.update([1.0, 3.0])  # the authors count the batch's own error 4 times
+    assert theirs.lam == pytest.approx(0.5 * (2 + 4 * 3.077684 + math.sqrt(2) * 1.637744 - 1), abs=1e-5)
     mask = torch.tensor([[1.0], [1.0], [0.0]], dtype=torch.float64)
     info = {"reward:cost_B": torch.tensor([1.0, 3.0, math.nan])}
     batch = Batch(
@@ -118,6 +167,6 @@ def test_the_gate(passed: float, failed: float, goes_on: bool) -> None:
     context = Context(Notes(), None, {})
     context.notes["safety"] = {"passed": passed, "failed": failed}
     walk = find("hc-rlhf", "plan")().walk(context)
-    assert [next(walk).name, next(walk).name] == ["candidate", "safety-test"]
+    assert [next(walk).name for _ in range(3)] == ["before", "candidate", "safety-test"]
     with pytest.raises(StopIteration if goes_on else Stopped):
         next(walk)

@@ -42,13 +42,13 @@ DUAL = [
     (5.0, 2.0, -2.4, 0.0),  # credited: as PPO
     (0.5, 2.0, -1.0, -1.0),
 ]
-# logp = -1 + log r; weight w = min(r, 6); loss = -w A logp, gradient = -w A, because w is a constant
+# logp = -1 + log r; weight w = min(r, 5); loss = -w A logp, gradient = -w A, because w is a constant
 CISPO = [
     (1.0, 2.0, 2.0, -2.0),
     (2.0, 2.0, -4.0 * (-1 + math.log(2)), -4.0),
-    (10.0, 2.0, -12.0 * (-1 + math.log(10)), -12.0),  # weight 6, not 10, and the gradient is alive
+    (10.0, 2.0, -10.0 * (-1 + math.log(10)), -10.0),  # weight 5, not 10, and the gradient is alive
     (0.1, -2.0, 0.2 * (-1 + math.log(0.1)), 0.2),  # no lower bound
-    (10.0, -2.0, 12.0 * (-1 + math.log(10)), 12.0),
+    (10.0, -2.0, 10.0 * (-1 + math.log(10)), 10.0),
 ]
 
 
@@ -131,7 +131,7 @@ def gspo_row(logp, at, old, adv, low=0.2, high=0.3):
 
 def cispo_row(logp, at, old, adv):
     rows = zip(logp, at, old, adv, strict=True)
-    return [-min(math.exp(frozen - o), 6.0) * a * p for p, frozen, o, a in rows]
+    return [-min(math.exp(frozen - o), 5.0) * a * p for p, frozen, o, a in rows]
 
 
 def reinforce_row(logp, at, old, adv):

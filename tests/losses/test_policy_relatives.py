@@ -289,9 +289,9 @@ def test_squared_log_ratio_against_plain_floats_and_k2() -> None:
 
 @pytest.mark.derived("term/imitate-right")
 def test_imitate_right() -> None:
-    # .1 * -logp where the answer earned something: row 0; row 1 earned 0, row 2 less than 0
+    # .1 * -logp where the answer was right: row 0, whose 2 of 4 tokens are marked by 4/2
     batch = batch_of([[-1.0, -2.0], [-1.0], [-3.0]])
-    batch = batch.but(reward_BT=torch.tensor([[0.0, 1.0], [0.0, 0.0], [-1.0, 0.0]], dtype=torch.float64))
+    batch = batch.but(mark_BT=torch.tensor([[2.0, 2.0], [0.0, 0.0], [0.0, 0.0]], dtype=torch.float64))
     loss_BT, grad_BT = value_and_gradient(imitate_right, batch)
-    torch.testing.assert_close(inside(loss_BT, batch), [[0.1, 0.2], [0.0], [0.0]])
-    torch.testing.assert_close(inside(grad_BT, batch), [[-0.1, -0.1], [0.0], [0.0]])
+    torch.testing.assert_close(inside(loss_BT, batch), [[0.2, 0.4], [0.0], [0.0]])
+    torch.testing.assert_close(inside(grad_BT, batch), [[-0.2, -0.2], [0.0], [0.0]])

@@ -40,8 +40,8 @@ def test_margin() -> None:
         (dpo, {"beta": 0.5}, LOW, -0.5 * S),  # beta u = 1; -beta sigmoid(-1)
         (dpo, {}, math.log1p(math.exp(-0.2)), -0.1 / (1 + math.exp(0.2))),  # the paper's beta = .1
         (dpo, {"beta": 0.5, "label_smoothing": 0.25}, 0.75 * LOW + 0.25 * HIGH, 0.5 * (-0.75 * S + 0.25 * (1 - S))),
-        (ipo, {}, 9.0, -6.0),  # target 1/(2 * .1) = 5: (2 - 5)^2, 2 (2 - 5)
-        (ipo, {"beta": 0.5}, 1.0, 2.0),  # target 1, overshot: the gradient turns back
+        (ipo, {"length_normalised": False}, 9.0, -6.0),  # target 1/(2 * .1) = 5: (2 - 5)^2, 2 (2 - 5)
+        (ipo, {"beta": 0.5, "length_normalised": False}, 1.0, 2.0),  # target 1, overshot: the gradient turns back
         (hinge, {}, 0.8, -0.1),  # 1 - .1 * 2
         (hinge, {"beta": 1.0}, 0.0, 0.0),  # 1 - 2 < 0: safe
         (robust_dpo, {"beta": 0.5}, (0.9 * LOW - 0.1 * HIGH) / 0.8, -0.5 * (0.9 * S + 0.1 * (1 - S)) / 0.8),
@@ -53,6 +53,13 @@ def test_table(part, params, loss, slope) -> None:
     torch.testing.assert_close(loss_P.tolist(), [loss], rtol=1e-12, atol=1e-12)
     expected = [[slope, slope], [-slope]]
     torch.testing.assert_close(inside(grad_BT, batch), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.derived("preference_loss/ipo")
+def test_ipo_takes_means_over_tokens_unless_told_otherwise() -> None:
+    # u of means = 1.5 (`test_margin`), target 5: (1.5 - 5)^2, and 2 (1.5 - 5) shared by the two tokens of the chosen answer
+    loss_P, grad_BT = value_and_gradient(ipo, pair())
+    assert loss_P.tolist() == [12.25] and inside(grad_BT, pair()) == [[-3.5, -3.5], [7.0]]
 
 
 @pytest.mark.derived("preference_loss/dpo")

@@ -18,6 +18,7 @@ from posttrain.systems.policy_gradient.rlprompt import (
     label_reader,
     piecewise,
     soft_q,
+    soft_q_slow,
     with_prompt,
     zscore,
 )
@@ -135,7 +136,7 @@ def test_the_piecewise_reward_by_hand() -> None:
     close(piecewise(gap_B), [40.0, -36.0], 1e-4)
 
 
-def test_the_scorer_asks_the_frozen_model_with_the_prompt_before_the_question() -> None:
+def test_the_scorer_asks_the_frozen_model_with_the_prompt_behind_the_input() -> None:
     seen = []
 
     def read(prompts, texts):
@@ -147,7 +148,7 @@ def test_the_scorer_asks_the_frozen_model_with_the_prompt_before_the_question() 
     made = writer.sample([question], 2, Sampling(max_tokens=2))
     made[0][0].turns[-1].text, made[0][1].turns[-1].text = " Say ", ""
     Prompted(read, ["yes", "no"]).score([Group(question, made[0])])
-    assert seen == ["Say Is it so?", "Is it so?"]
+    assert seen == ["Is it so? Say", "Is it so?"]
     close(torch.tensor([r.reward for r in made[0]]), [200 * 0.8, 180 * -0.6], 1e-4)
     assert [r.rewards["right"] for r in made[0]] == [1.0, 0.0]
     with pytest.raises(UserError, match="at least two labels"):
@@ -179,3 +180,16 @@ def test_only_the_mlp_learns_and_the_value_is_the_log_sum_of_its_logits() -> Non
         logits_TV = writer.model.logits(writer.model.hidden(tokens))[0, len(r.context) - 1 : -1]
         close(out["value_BT"][row, : len(r)], logits_TV.logsumexp(-1).tolist(), 1e-4)
         close(out["logp_BT"][row, : len(r)], r.logp_T.tolist(), 1e-4)
+
+
+@pytest.mark.derived("policy_loss/soft-q-slow")
+def test_the_slow_target_is_the_reference() -> None:
+    """One action: reward 1, Q = logp + V = -1 + 2 = 1; the reference has V' = 3 and logp' = -2, so Q' = 1. Four gaps: Q - r = 0, Q' - r = 0,
+    (r - logp) - V' = 2 - 3 = -1, (r - logp') - V = 3 - 2 = 1: L = (0 + 0 + 1 + 1) / 8."""
+    one = torch.ones(1, 1)
+    batch = Batch(
+        logp_BT=-one, mask_BT=one, value_BT=2 * one, reward_BT=one, ref_logp_BT=-2 * one, ref_value_BT=3 * one
+    )
+    close(soft_q_slow(batch), [[0.25]])
+    same = batch.but(old_logp_BT=-2 * one, old_value_BT=3 * one)
+    close(soft_q(same), [[0.25]])

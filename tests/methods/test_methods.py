@@ -92,9 +92,9 @@ def test_a_method_is_named_and_told(name: str) -> None:
 DIFFERENCES = {
     "grpo": set(),
     "dr-grpo": {"advantage", "aggregate", "terms"},
-    "dapo": {"loss", "aggregate", "select", "terms", "minibatches"},
+    "dapo": {"rollout", "shaping", "loss", "aggregate", "select", "terms", "minibatches"},
     "gspo": {"loss", "terms", "minibatches"},
-    "cispo": {"loss", "aggregate", "select", "terms", "minibatches"},
+    "cispo": {"rollout", "shaping", "loss", "aggregate", "select", "terms", "minibatches"},
     "dual-clip": {"loss", "minibatches"},
     "reinforce": {"advantage", "loss", "aggregate", "terms"},
     "rloo": {"advantage", "loss", "aggregate", "shaping", "terms"},

@@ -11,14 +11,14 @@ from claims.worlds.tabular import TabularPolicy
 from posttrain.api import run_plan
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
-from posttrain.core.plan import Context, Copy
+from posttrain.core.plan import Context, Copy, Make, Phase
 from posttrain.core.sampling import Sampling
 from posttrain.systems.policy_gradient.qwenlong_l15 import qwenlong_stages
 
 
 def test_what_follows_what() -> None:
     plan = qwenlong_stages(steps=3, parts=(1, 2), memory_parts=5, notes=7)
-    phases = [p for p in plan.parts if not isinstance(p, Copy)]
+    phases = [p for p in plan.parts if isinstance(p, Phase)]
     assert [p.name for p in phases] == ["read-1", "read-2", "memory", "merged"]
     assert [str(p.method.rollout) for p in phases] == [
         "sample(n=8)",
@@ -28,20 +28,24 @@ def test_what_follows_what() -> None:
     ]
     context = Context(None, Config(), {})
     assert [len(p.env(context).prompt(0).info["parts"]) for p in phases] == [1, 2, 5, 2]
-    assert isinstance(plan.parts[2], Copy) and plan.parts[2].to == "single"
+    assert isinstance(plan.parts[3], Copy) and plan.parts[3].to == "single" and isinstance(plan.parts[5], Make)
 
 
 def test_what_is_merged() -> None:
-    def filled(x: float) -> TabularPolicy:
+    """Base 1. Deltas of the reader (+4, -2), of the single (+2, +2): mean squares 10 and 4, weights 5/7 and 2/7; the second entries
+    add to 0, which has no sign, so both are erased there: 1 + 5/7 * 4 + 2/7 * 2 = 1 + 24/7."""
+
+    def filled(*x: float) -> TabularPolicy:
         policy = TabularPolicy(1, 1, 2, memory=False)
-        torch.nn.init.constant_(policy.table, x)
+        with torch.no_grad():
+            policy.table.copy_(torch.tensor(x).view_as(policy.table))
         return policy
 
-    merged = qwenlong_stages(alpha=0.25).parts[-1]
-    reader, single = filled(8.0), filled(4.0)
-    made = merged.make(Context(None, Config(), {"policy": reader, "single": single}))
-    assert made.table.flatten().tolist() == [5.0, 5.0]  # .25 * 8 + .75 * 4
-    assert reader.table[0, 0, 0, 0] == 8.0 and single.table[0, 0, 0, 0] == 4.0
+    merge = next(p for p in qwenlong_stages().parts if isinstance(p, Make))
+    reader, single = filled(5.0, -1.0), filled(3.0, 3.0)
+    made = merge.make(Context(None, Config(), {"policy": reader, "single": single, "base": filled(1.0, 1.0)}))
+    torch.testing.assert_close(made.table.flatten(), torch.tensor([1 + 24 / 7, 1.0]))
+    assert reader.table.flatten().tolist() == [5.0, -1.0] and single.table.flatten().tolist() == [3.0, 3.0]
 
 
 def test_it_runs_to_its_end_and_says_how_well_each_stage_did(tmp_path: Path) -> None:

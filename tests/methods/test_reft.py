@@ -58,7 +58,8 @@ def test_the_critics_loss_by_hand() -> None:
 
 def test_the_difference_to_ppo() -> None:
     base, other = ppo.describe(), reinforced(beta=0.01).describe()
-    assert {k for k in base if base[k] != other[k]} == {"name", "shaping", "terms"}
+    assert {k for k in base if base[k] != other[k]} == {"name", "shaping", "terms", "rollout", "minibatches"}
+    assert set(other) - set(base) == {"critic"} and other["critic"]["start"] == "shared"
     assert other["shaping"][0]["coef"] == 0.01 and reinforced().describe()["shaping"][0]["coef"] == 0.05
 
 
@@ -88,27 +89,28 @@ def names(**options: Any) -> list[str]:
 
 
 def test_what_follows_what() -> None:
-    assert names() == ["accuracy-before", "sft", "accuracy-after-sft", "ppo", "accuracy-after-ppo"]
-    assert names(warmup=0) == ["accuracy-before", "ppo", "accuracy-after-ppo"]
-    phases = {p.name: p for p in reft(warmup=7, steps=9).parts if isinstance(p, Phase)}
-    assert (phases["sft"].steps, phases["ppo"].steps) == (7, 9)
+    assert names() == ["sft", "accuracy-of-sft", "ppo"]
+    assert names(warmup=0) == ["ppo"]
+    phases = {p.name: p for p in reft(questions=32, warmup=2, epochs=9).parts if isinstance(p, Phase)}
+    context = Context(None, Config(task="word_problems", prompts=16), {})
+    assert [p.steps(context) for p in phases.values() if callable(p.steps)] == [4, 18]
     assert phases["sft"].method.name == "sft" and phases["ppo"].method == reinforced()
     assert phases["ppo"].role == phases["sft"].role and not phases["ppo"].reference  # held near what SFT left
 
 
 def test_options_that_cannot_work() -> None:
-    with pytest.raises(UserError, match="1 question and 1 step"):
-        reft(questions=0)
-    with pytest.raises(UserError, match="steps=0"):
-        reft(steps=0)
+    with pytest.raises(UserError, match="questions=-1"):
+        reft(questions=-1)
+    with pytest.raises(UserError, match="epochs=0"):
+        reft(epochs=0)
 
 
 def test_the_whole_of_it(tmp_path: Path) -> None:
     """Few questions are asked again and again, and the reward is partial credit."""
     settings = Config(name="r", task="word_problems", prompts=4, eval_problems=4, sampling=Sampling(max_tokens=48))
-    made = find("reft(questions=6,warmup=2,steps=2,credit=0.25)", "plan")()
+    made = find("reft(questions=6,warmup=1,epochs=2,credit=0.25)", "plan")()
     summary = run_plan(made, settings, tmp_path)
-    assert summary["accuracy"].keys() == {"before", "after-sft", "after-ppo"}
+    assert {"accuracy_before", "accuracy_of_sft", "accuracy_after"} <= summary.keys()
     store = Run.open(tmp_path / "r").store
     asked = {row["prompt_id"].partition("#")[0] for row in store.rollouts(phase="ppo")}
     assert asked <= {task("word_problems").prompt(i).id for i in range(6)}

@@ -59,10 +59,11 @@ def test_the_soup_is_a_copy_and_stays() -> None:
 
 
 def test_what_follows_what() -> None:
-    made = salsa(warmup=3, steps=5, beta=0.1, alpha=0.3)
+    made = salsa(questions=32, warmup=3, epochs=5, beta=0.1, alpha=0.3)
     assert [part.name for part in made.walk(Context(None, None, {}))] == ["", "sft", "sft-other", "ppo"]
     phases = {p.name: p for p in made.parts if isinstance(p, Phase)}
-    assert (phases["sft"].steps, phases["sft-other"].steps, phases["ppo"].steps) == (3, 3, 5)
+    context = Context(None, Config(task="word_problems", prompts=16), {})
+    assert [p.steps(context) for p in phases.values() if callable(p.steps)] == [6, 6, 10]
     assert (phases["sft"].role, phases["sft-other"].role, phases["ppo"].role) == ("policy", "other", "policy")
     assert phases["ppo"].reference == "other" and phases["ppo"].method.reference.name == soup.name
     base, other = ppo.describe(), phases["ppo"].method.describe()
@@ -73,7 +74,13 @@ def test_what_follows_what() -> None:
 
 def test_the_whole_of_it(tmp_path: Path) -> None:
     settings = Config(
-        name="s", task="word_problems", prompts=2, num_generations=2, eval_problems=2, sampling=Sampling(max_tokens=16)
+        name="s",
+        task="word_problems",
+        reward="task",
+        prompts=2,
+        num_generations=2,
+        eval_problems=2,
+        sampling=Sampling(max_tokens=16),
     )
-    summary = run_plan(find("salsa(questions=4,warmup=1,steps=1)", "plan")(), settings, tmp_path)
+    summary = run_plan(find("salsa(questions=4,warmup=1,epochs=1)", "plan")(), settings, tmp_path)
     assert summary["plan"] == "salsa" and not summary["stopped"]

@@ -62,7 +62,7 @@ def test_without_a_generation_config_the_config_names_the_stops(folder: Path) ->
     assert load_model(str(folder), "cpu").stop_ids == [1, 9]
 
 
-@pytest.mark.parametrize("bad", ["</s>", [1, "2"], -1, True])
+@pytest.mark.parametrize("bad", ["</s>", [1, "2"], -1, True, 10**60])
 def test_stop_ids_that_are_none(folder: Path, bad: object) -> None:
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": bad}))
     with pytest.raises(UserError, match="expected a token id, or a list of them"):

@@ -52,7 +52,9 @@ def test_thought_and_answer_get_the_same_credit() -> None:
     AnswerOnly(lambda prompts, texts: [float(t == "a") for t in texts], lambda text: text[2:]).score([made])
     rollouts, batch = assemble([made])
     leaf = policy.forward(rollouts)["logp_BT"].detach().requires_grad_()
-    batch = batch.but(logp_BT=leaf, old_logp_BT=leaf.detach(), ref_logp_BT=leaf.detach())
+    batch = batch.but(
+        logp_BT=leaf, old_logp_BT=leaf.detach(), ref_logp_BT=leaf.detach(), entropy_BT=torch.zeros_like(leaf)
+    )
     batch = batch.but(adv_BT=method.advantage(batch))
     loss, _ = objective(batch, Totals.of(batch), method.loss, method.aggregate, method.terms)
     loss.backward()

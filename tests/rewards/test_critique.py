@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,9 +14,9 @@ from posttrain.core.types import Group
 from posttrain.runs.in_memory import row
 from posttrain.systems.policy_gradient.text2grad import (
     Critiqued,
+    ModelCritic,
     find_quotes,
     mark_tokens,
-    of_task,
     read_critique,
     text2grad,
 )
@@ -65,18 +66,32 @@ def test_the_scorer_fills_token_rewards_and_masks_failures() -> None:
     assert report.rewards[0].mean == pytest.approx(0.5)
 
 
-def test_a_grade_as_a_critic() -> None:
-    class Env:
-        def grade(self, prompt, text: str) -> float:
-            return float(text == "ok")
-
-    critic = of_task(Env())
-    assert read_critique(critic(row(0), "ok")) == [("ok", 1.0)] and read_critique(critic(row(0), "no")) == [
-        ("no", -1.0)
-    ]
-
-
-def test_the_plan_refuses_a_critic_that_is_no_file() -> None:
+def test_the_plan_refuses_without_critiques_and_reads_them_before_anything_is_loaded(tmp_path) -> None:
+    assert "nobody writes critiques; give --plan.critiques" in text2grad().missing
     with pytest.raises(UserError, match=r"mine.py:function"):
         text2grad(critic="gpt")
-    assert text2grad().parts[0].method.advantage.name == "gae"
+    file = tmp_path / "c.jsonl"
+    file.write_text(
+        '{"question": "1+1=?", "answer": "2", "critique": "fine {\\"good\\": [\\"2\\"]}"}\n{"question": "?"}\n'
+    )
+    with pytest.raises(UserError, match="line 2: no answer, critique"):
+        text2grad(critiques=str(file))
+    file.write_text('{"question": "1+1=?", "answer": "2", "critique": "fine"}\n')
+    with pytest.raises(UserError, match="cannot read the critique 'fine'"):
+        text2grad(critiques=str(file))
+    assert [p.name for p in text2grad(critiques="http://127.0.0.1:1/v1").parts] == ["critiques", "critic", "ppo"]
+    (only,) = text2grad(critic="mine.py:f").parts
+    assert only.method.advantage.name == "gae"
+
+
+def test_a_model_writes_critiques_side_by_side() -> None:
+    class Writer:
+        def sample(self, prompts, n, how):
+            self.asked, self.how = prompts, how
+            return [[SimpleNamespace(text='{"good": ["a"]}' if "Answer:\nab" in p.last else "hm")] for p in prompts]
+
+    policy, writer = TabularPolicy(1, 4, 5), Writer()
+    answers = [policy.written(row(0), t) for t in ("abcd", "dddd")]
+    Critiqued(ModelCritic(writer, 99), policy.decode).score([Group(row(0), answers)])
+    assert answers[0].stream("reward").tolist() == [1.0, 0.0, 0.0, 0.0] and math.isnan(answers[1].reward)
+    assert len({p.id for p in writer.asked}) == 2 and (writer.how.max_tokens, writer.how.temperature) == (99, 0.0)

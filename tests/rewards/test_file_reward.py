@@ -13,7 +13,7 @@ import pytest
 
 from posttrain.core.errors import UserError
 from posttrain.core.types import Prompt
-from posttrain.rewards.runtime import file_reward
+from posttrain.rewards.runtime import file_process, file_reward
 from posttrain.rewards.runtime.conventions import Answers
 from posttrain.rewards.runtime.file_reward import FileReward
 from posttrain.rewards.runtime.messages import packed, unpacked
@@ -110,7 +110,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_reward, "_GRACE", 0.5)
+    monkeypatch.setattr(file_process, "_GRACE", 0.5)
 
 
 def scored(file: Path, name: str, texts: list[str], timeout: float = 5.0) -> tuple[list[float], Any]:

@@ -10,8 +10,11 @@ import torch
 from posttrain.advantages.pure import pure
 from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
-from posttrain.systems.policy_gradient.pure import min_form
+from posttrain.core.types import Group, Prompt
+from posttrain.rewards.runtime.score import RewardSum
+from posttrain.systems.policy_gradient.pure import StepFunction, min_form
 from posttrain.systems.policy_gradient.pure import pure as plan
+from tests.runs import tiny_run
 
 
 def steps(rewards: list[list[float]], lengths: list[int] | None = None, **info) -> Batch:
@@ -68,7 +71,30 @@ def test_credit_of_the_outcome_is_leave_one_out() -> None:
     close(pure(batch, outcome="right"), [[-4.0, -1.0], [1.5, 0.0]])
 
 
-def test_the_plan_knows_which_reward_is_the_outcome() -> None:
-    (phase,) = plan(rewards="0.5*line:repetition + 2*answer:task").parts
-    assert phase.method.advantage.params["outcome"] == "answer-task"
-    assert phase.method.shaping[0].params["outcome"] == "answer-task"
+def test_the_plan_wants_a_process_reward_model() -> None:
+    assert "none is named; give it with --plan.prm" in plan().missing and not plan(prm="train").missing
+    (phase,) = plan(prm="mine.py:f").parts
+    assert phase.method.advantage.params["outcome"] == phase.method.shaping[0].params["outcome"] == "outcome"
+    assert [p.name for p in plan(prm="train").parts] == ["label-steps", "step-model", "pure"]
+
+
+@pytest.mark.derived("scorer/step-function")
+def test_a_function_sees_the_question_and_all_steps_before() -> None:
+    """Three lines; the judge pays the number of steps it saw, on the letter that ends each; the outcome is beside them."""
+    policy, seen = tiny_run.policy(), []
+    r = policy.written(Prompt.text("p", "q"), "a\nbb\nc")
+
+    def judge(prompt: Prompt, steps: list[str]) -> float:
+        seen.append((prompt.last, list(steps)))
+        return float(len(steps))
+
+    StepFunction(RewardSum([("one", lambda p, t: 1.0, 1.0)]), judge, policy.decode, "line").score(
+        [Group(r.prompt, [r])]
+    )
+    assert seen == [("q", ["a\n"]), ("q", ["a\n", "bb\n"]), ("q", ["a\n", "bb\n", "c"])]
+    assert r.stream("reward").tolist() == [0, 1, 0, 0, 2, 3, 0] and r.rewards["outcome"] == r.reward == 1.0
+    broken = policy.written(Prompt.text("p", "q"), "a")
+    StepFunction(RewardSum([("one", lambda p, t: 1.0, 1.0)]), lambda p, s: 1 / 0, policy.decode).score(
+        [Group(r.prompt, [broken])]
+    )
+    assert broken.failed

@@ -87,7 +87,7 @@ def test_reward_against_the_anchor() -> None:
 
 def test_the_plan() -> None:
     with pytest.raises(UserError, match="at least"):
-        find("pairwise-rl(pairs=0)", "plan")()
+        find("pairwise-rl(own=0)", "plan")()
     copy, label, teach, learn = find("pairwise-rl(beta=0.1)", "plan")().parts
     assert isinstance(copy, Copy) and isinstance(label, Do) and isinstance(teach, Phase) and teach.role == "judge"
     assert learn.reference == copy.to and learn.method.shaping[0].params == {"coef": 0.1}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from posttrain.core.errors import UserError
-from posttrain.core.registry import find
 from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.rewards.runtime.score import RewardSum
 from posttrain.systems.reward_shaping_safety import autorule as module
@@ -62,5 +61,5 @@ def test_statements_are_merged_by_how_often_pairs_make_them() -> None:
 
 
 def test_the_method() -> None:
-    built = find("autorule", "method").fn()
+    built = module.ruled_grpo
     assert [p.name for p in built.shaping] == ["kl-in-reward"] and built.terms == () and built.advantage.name == "grpo"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -165,6 +167,26 @@ def test_a_win_rate_by_name(judge: str) -> None:
     g = group("a", "bb", "ccc")
     scorer.score([g])
     assert rewards(g) == [0.0, 0.5, 1.0]
+
+
+def test_a_judge_in_a_file_is_timed_told_and_masked_where_it_fails(tmp_path: Path, capsys: Any) -> None:
+    """It runs here, which is said once it is asked; a pair that it raises on or is late for cannot be said, and ends no run."""
+    file = tmp_path / f"judge_{tmp_path.name}.py"
+    body = "    if a == 'bad': raise KeyError('no \\x1b bad')\n    if a == 'slow': time.sleep(60)\n    return float(len(a) > len(b))\n"
+    file.write_text(f"import time\n\ndef prefer_{tmp_path.name}(prompt, a, b):\n{body}")
+    spec = f"win_rate(judge='{file}:prefer_{tmp_path.name}', orders='as given')"
+    scorer = build_scorer(spec, ENV, timeout=0.2)
+    assert capsys.readouterr().err == ""
+    g = group("bad", "bb")
+    assert scorer.score([g]).masked == 2
+    told = capsys.readouterr().err
+    assert "runs in the training process, so its time-out is best effort" in told and told.count("\n") == 2
+    assert "what it cannot say is masked: ValueError: KeyError: " in told and "\x1b" not in told
+    began = time.monotonic()
+    assert scorer.score([group("slow", "bb")]).masked == 2 and time.monotonic() - began < 20
+    g = group("a", "bb", "ccc")
+    scorer.score([g])
+    assert rewards(g) == [0.0, 0.5, 1.0] and "runs in the training process" not in capsys.readouterr().err
 
 
 def test_a_reward_as_a_judge_and_a_scorer_in_a_sum() -> None:

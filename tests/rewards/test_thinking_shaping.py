@@ -11,16 +11,14 @@ import torch
 
 from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
-from posttrain.core.types import Prompt
-from posttrain.rewards.rules.thinks import thinks
+from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.rewards.shaping.cosine_length import cosine_length
 from posttrain.rewards.shaping.repeats import repeated, repeats
-from posttrain.systems.efficient_reasoning.autothink import autothink_balance, autothink_length
-from posttrain.systems.efficient_reasoning.autothink import naive_reward as autothink
 from posttrain.systems.efficient_reasoning.grpo_lambda import best_groups
 from posttrain.systems.efficient_reasoning.grpo_lambda import short_where_solved as grpo_lambda
 from posttrain.systems.efficient_reasoning.laser import by_difficulty as laser_d
 from posttrain.systems.efficient_reasoning.laser import length_bonus as laser
+from posttrain.systems.efficient_reasoning.laser import targets_of_the_watched as targets
 from posttrain.systems.efficient_reasoning.open_rs import cosine_and_form as open_rs
 
 
@@ -174,7 +172,7 @@ def test_laser_de_lets_the_wrong_think_on() -> None:
     ],
 )
 def test_laser_d_target_is_the_smallest_that_covers(lengths: list[float], m: int, target: float) -> None:
-    part = laser_d.live()
+    part = laser_d.but(longest=64).live()
     part.seen[0], part.least = lengths, [m, 1, 1]
     covers = [L for L in sorted(lengths) if m * sum(x <= L for x in lengths) / len(lengths) >= 1]
     part.update()
@@ -189,6 +187,56 @@ def test_laser_d_state_resumes() -> None:
     for _ in range(3):
         close(one(levels()), other(levels()).tolist())
     assert one.targets == other.targets == [3, 6, 7]
+
+
+def test_lengths_of_laser_follow_the_run() -> None:
+    """A quarter of the longest answer, as 4,096 is of 16,384."""
+    part = laser.within({"max_tokens": 16})
+    close(part(answers([4, 5], [1.0, 1.0])).sum(-1), [1.5, 1.0])
+    assert laser_d.within({"max_tokens": 16}).live().targets == [16.0] * 3
+
+
+def told(rates: list[list[tuple[int, float]]], monitor: bool) -> list[Group]:
+    """Groups of answers of (length, outcome)."""
+    groups = []
+    for k, some in enumerate(rates):
+        prompt = Prompt.text(f"{monitor}{k}", "q", monitor=monitor)
+        rollouts = [
+            Rollout.single(prompt, torch.zeros(1).long(), torch.zeros(n).long(), torch.zeros(n)) for n, _ in some
+        ]
+        for r, (_, worth) in zip(rollouts, some, strict=True):
+            r.reward = worth
+        groups.append(Group(prompt, rollouts))
+    return groups
+
+
+@pytest.mark.derived("select/laser-targets")
+def test_laser_d_targets_from_questions_of_their_own() -> None:
+    # longest 32: the grid is 8, 10, 12 ... 30. Groups of 3: at least floor(2) = 2, floor(1) = 1, 1 are right.
+    # Easy (3 of 3 right, lengths 3, 9, 11): 2 share >= 1 needs half of 3 answers: 2 of them, 9 tokens: the next of the grid, 10.
+    # Medium (2 of 3, lengths 2, 3): share >= 1, all of them, 3 tokens, but never below a quarter: 8. Hard (1 of 3, 31): none: 32.
+    part = targets.within({"max_tokens": 32}).live()
+    easy, medium = [(3, 1.0), (9, 1.0), (11, 1.0)], [(2, 1.0), (3, 1.0), (30, 0.0)]
+    hard = [(31, 1.0), (5, 0.0), (5, 0.0)]
+    watched, trained = told([easy, medium, hard], True), told([hard, easy], False)
+    kept = part(watched + trained)
+    assert kept == trained and part.targets == [10.0, 8.0, 32.0]  # those that were watched are not learned from
+    assert [r.rewards["target"] for g in kept for r in g.rollouts] == [32.0] * 3 + [10.0] * 3
+    assert part(told([medium], False))[0].rollouts[0].rewards["target"] == 8.0  # until the next time
+    again = targets.within({"max_tokens": 32}).live()
+    again.load_state_dict(json.loads(json.dumps(part.state_dict())))
+    assert again.targets == part.targets
+    part(told([easy], True))
+    assert part.targets == [10.0, 32.0, 32.0]  # a level without a right answer has no target
+
+
+def test_laser_d_pays_within_the_target_that_an_answer_carries() -> None:
+    batch = answers([4, 6, 6], [1.0, 1.0, 0.0], tokens=["abcd", "abcdef", "abcdef"])
+    batch = batch.but(**{"reward:target_B": torch.tensor([5.0, 5.0, 5.0])})
+    part = laser_d.but(longest=9, every=1).live()
+    close(part(batch).sum(-1), [1.5, 1.0, 0.0])
+    assert part.targets == [9.0] * 3  # nothing is learned of the training answers
+    close(laser_d.but(longest=9, explore=True).live()(batch).sum(-1), [1.5, 1.0, 0.5])
 
 
 # ---- GRPO-lambda
@@ -240,65 +288,4 @@ def test_open_rs_ends_where_the_recipe_says() -> None:
     close(open_rs(answers([1, 1], [1, 0]), longest=10**6, cosine=1.0).sum(-1), [1.0, -1.0])
     close(open_rs(answers([8, 8], [1, 0]), longest=8, cosine=1.0).sum(-1), [0.5, -0.5])
     with pytest.raises(UserError, match="no component of the reward named 'form'"):
-        open_rs(answers([1], [1]), format="form")
-
-
-# ---- AutoThink
-
-
-def modes() -> Batch:
-    """One group: thought 4 tokens and right, 6 and wrong, 6 and right; at once (1 token) right, and wrong."""
-    return answers([4, 6, 6, 1, 1], [1.0, 0.0, 1.0, 1.0, 0.0])
-
-
-@pytest.mark.derived("shaping/autothink")
-def test_autothink_matrix() -> None:
-    close(autothink(modes()).sum(-1), [1.0, 0.0, 1.0, 2.0, -1.0])
-    batch = modes()
-    batch = batch.but(
-        **{"reward:thinks_B": torch.tensor([0.0, 0, 1, 1, 1])}
-    )  # a component has the last word on the mode
-    close(autothink(batch, mode="thinks").sum(-1), [2.0, -1.0, 1.0, 1.0, 0.0])
-
-
-@pytest.mark.derived("shaping/autothink-balance")
-def test_autothink_balance_by_hand() -> None:
-    # 3 of 5 thought: z - 1/2 = .1, d = 2 * .1 = .2. Thinking is over its share: right .8 * 1, wrong .8 * 0 - .2.
-    close(autothink_balance(modes()).sum(-1), [0.8, -0.2, 0.8, 2.0, -1.0])
-    # target .8: z is .2 below it, d = .4, answering at once is over its share: right .6 * 2 + .4, wrong -.6 - .4 * 2
-    close(autothink_balance(modes(), target=0.8).sum(-1), [1.0, 0.0, 1.0, 1.6, -1.4])
-    # d never exceeds 1: then right is worth nothing, wrong -1
-    close(autothink_balance(modes(), strength=100.0).sum(-1), [0.0, -1.0, 0.0, 2.0, -1.0])
-    close(autothink_balance(modes(), target=0.6), autothink(modes()).tolist())
-
-
-def test_autothink_balance_is_of_the_batch_not_of_the_group() -> None:
-    """Group 0 all thinks, group 1 never does: balanced as a batch, so nobody pays."""
-    batch = answers([4, 4, 1, 1], [1, 0, 1, 0], [0, 0, 1, 1])
-    close(autothink_balance(batch).sum(-1), [1.0, 0.0, 2.0, -1.0])
-
-
-@pytest.mark.derived("shaping/autothink-length")
-def test_autothink_length_by_hand() -> None:
-    # right: 2 and 4, mean 3, unbiased std sqrt 2, y = -+.7071068; wrong: 2, 4, 6, mean 4, std 2, y = -1, 0, 1.
-    # alpha .5: short 1 + e^.3535534 - 1, long 1 + e^-.3535534 - 1. beta .2: short 1 - e^.2 < 0, long 1 - e^-.2 > 0
-    batch = answers([2, 4, 2, 4, 6], [1, 1, 0, 0, 0])
-    got_B = autothink_length(batch, alpha=0.5, beta=0.2).sum(-1)
-    close(got_B, [1.4241190, 0.7021881, -0.2214028, 0.0, 0.1812692])
-    close(autothink_length(answers([9, 3, 5], [1, 0, 0]), alpha=0.5).sum(-1)[:1], [1.0])  # the only right one
-    close(autothink_length(answers([3, 3], [1, 0])).sum(-1), [1.0, 0.0])
-
-
-@pytest.mark.derived("reward/thinks")
-@pytest.mark.parametrize(
-    ("text", "mode"),
-    [
-        ("<think>2+2=4</think>4", 1.0),
-        ("<think></think>4", 0.0),
-        ("<think>\n...\n</think>\n4", 0.0),
-        ("4", 0.0),
-        ("<think>so", 1.0),
-    ],
-)
-def test_thinks(text: str, mode: float) -> None:
-    assert thinks(Prompt.text("p", "2+2?", "4"), text) == mode
+        open_rs(answers([1], [1]), longest=8, format="form")

@@ -18,7 +18,7 @@ from posttrain.rewards.runtime.scorer import ScoreReport, report_of
 from posttrain.rollouts.sources import apart
 from posttrain.runs.run import Run
 from posttrain.runs.short import Short
-from posttrain.train import gather, train
+from posttrain.train import select, train
 from tests.runs import tiny_run
 from tests.runs.tiny_run import Count
 
@@ -43,7 +43,7 @@ def loop(folder: Path, rounds: int = 4, env: Any = None, **settings: Any) -> Any
 
 def test_a_batch_is_filled_with_new_prompts(tmp_path: Path) -> None:
     made = loop(tmp_path)
-    groups, kept, report = gather(made, 0)
+    groups, kept, report = made.gather(0, select)
     asked = [g.prompt.id for g in groups]
     assert len(kept) == 4 and sorted(asked) == sorted(f"train-{i}" for i in range(12))  # 4 of the 12 differ
     assert all(len({r.reward for r in g.rollouts}) > 1 for g in kept)
@@ -58,10 +58,10 @@ def test_a_batch_is_filled_with_new_prompts(tmp_path: Path) -> None:
 
 def test_one_round_is_what_it_was_and_prompts_go_on_where_the_refills_ended(tmp_path: Path) -> None:
     once = loop(tmp_path / "a", rounds=1)
-    groups, kept, _ = gather(once, 0)
+    groups, kept, _ = once.gather(0, select)
     assert len(groups) == 4 and len(kept) < 4
     made = loop(tmp_path / "b", prompts=2, rounds=5)
-    first, kept, _ = gather(made, 0)
+    first, kept, _ = made.gather(0, select)
     made.source.publish(1)
     second = made.source.next(1)[0]
     assert 2 < len(first) <= 10 and len(kept) == 2 == len(second)  # of the 12 of an epoch

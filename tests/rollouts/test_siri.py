@@ -55,6 +55,27 @@ def test_cut_answers_are_not_filtered() -> None:
     """With DAPO's overlong filter compression would teach nothing."""
     m = find_method("siri")
     assert [p.name for p in m.select] == ["zero-variance"]
-    assert m.but(rollout=find_method("dapo").rollout, select=find_method("dapo").select, name="dapo").describe() == (
-        find_method("dapo").describe()
+    base = find_method("dapo")
+    same = m.but(
+        rollout=base.rollout, shaping=base.shaping, minibatches=base.minibatches, rounds=base.rounds, name="dapo"
     )
+    assert same.describe() == base.describe()
+
+
+@pytest.mark.parametrize("steps", [6, 40, 1500])
+def test_a_run_falls_and_rises_whatever_its_steps(steps: int) -> None:
+    """Three cycles of a run: the limit goes down to half and up again in each."""
+    seen: list[int] = []
+
+    class Policy:
+        def sample(self, prompts: list, n: int, how: Sampling, seed: int, step: int) -> list:
+            seen.append(how.max_tokens)
+            return []
+
+    part = siri.within({"steps": steps})
+    for step in range(steps):
+        part(RolloutRequest({"policy": Policy()}, [], Sampling(max_tokens=100), 0, step))  # type: ignore[dict-item]
+    third = steps // 3
+    assert seen[0] == seen[third] == seen[2 * third] == 100 and all(x < 60 for x in seen[third // 2 :: third][:3])
+    with pytest.raises(UserError, match=r"steps of siri is the run's steps"):
+        siri(RolloutRequest({"policy": Policy()}, []))  # type: ignore[dict-item]

@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 
+import posttrain as pt
 from posttrain.api import run_plan
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
@@ -16,10 +17,11 @@ from posttrain.core.turn import Observation
 from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.policies.load import load_model
 from posttrain.rewards.scorers.process_model import ProcessModel
-from posttrain.rollouts.step_labels import label_steps, step_ends, step_labels
+from posttrain.rollouts.step_labels import label_steps, labelled, step_ends, step_labels
 from posttrain.runs.in_memory import FunctionScorer, Listed, fit, row
 from posttrain.systems.policy_gradient.pure import pure
 from posttrain.systems.reward_model.process_reward_model import process_reward_model
+from tests.runs import tiny_run
 
 
 class Spelled:
@@ -103,9 +105,24 @@ def test_the_model_learns_worths_and_pays_each_step() -> None:
 
 
 def test_pure_with_a_model_of_its_own(tmp_path) -> None:
-    plan = pure(steps=1, prm_steps=1)
+    plan = pure(prm="train", steps=1, prm_steps=1, level="sentence")
     config = Config(task="word_problems", prompts=2, num_generations=2, name="p", sampling=Sampling(24))
     summary = run_plan(plan, config, tmp_path)
     rows = [json.loads(line) for line in (tmp_path / "p/artifacts/steps.jsonl").read_text().splitlines()]
     assert summary["labelled_steps"] == sum(len(r["steps"]) for r in rows) > 0
     assert all(0 <= s["worth"] <= 1 for r in rows for s in r["steps"])
+
+
+def test_rows_with_completions_and_labels_are_steps() -> None:
+    policy = tiny_run.policy()
+    p = Prompt.text("p", "write", completions=["ab", "c"], labels=[True, 0])
+    (group,) = step_labels(RolloutRequest({"policy": policy}, [p]))
+    assert [(policy.decode(r.actions), r.reward) for r in group.rollouts] == [("ab", 1.0), ("ab\nc", 0.0)]
+    assert int(group.rollouts[0].actions[-1]) != policy.tokenizer.eos_token_id  # the answer goes on
+    with pytest.raises(UserError, match="2 completions and 1 labels"):
+        labelled(Prompt.text("p", "?", completions=["a", "b"], labels=[1]))
+
+
+def test_a_task_without_steps_is_refused_before_anything_is_loaded() -> None:
+    with pytest.raises(UserError, match="process-reward-model learns from answers whose steps are labelled"):
+        pt.run(method="process-reward-model", model="/no/such/model", task=[{"question": "1+1=?", "answer": "2"}] * 4)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,10 +13,12 @@ from claims.worlds.tabular import TabularPolicy
 from posttrain.core.errors import UserError
 from posttrain.core.protocols import RolloutRequest
 from posttrain.core.sampling import Sampling
-from posttrain.core.types import Group, Prompt, Rollout
+from posttrain.core.types import End, Group, Prompt, Rollout
+from posttrain.inference.engine import Engine
+from posttrain.inference.remember import remembering
 from posttrain.policies.load import load_model
 from posttrain.rollouts.resume import cut, resume, room, stem
-from posttrain.rollouts.tree import tree
+from posttrain.rollouts.tree import Shape, Tree, says_again, tree
 from posttrain.runs.in_memory import row
 
 
@@ -66,7 +70,7 @@ def test_stems_of_unequal_length_and_ended_ones() -> None:
 @pytest.mark.derived("rollout/tree")
 def test_a_tree_shares_prefixes_where_it_says() -> None:
     p = policy()
-    groups = tree(RolloutRequest({"policy": p}, [row(0), row(1)], Sampling(), 0, 0), n=8, fork=(2, 2))
+    groups = tree(RolloutRequest({"policy": p}, [row(0), row(1)], Sampling(), 0, 0), n=8, fork=(2, 2), root=(2, 2))
     for g in groups:
         # one root forks at 0, 2 and 4: 1 -> 2 -> 4 -> 8 paths
         assert [r.index for r in g.rollouts] == list(range(8))
@@ -83,7 +87,7 @@ def test_a_tree_shares_prefixes_where_it_says() -> None:
 
 def test_a_tree_whose_paths_end_early_still_has_n_answers() -> None:
     p = policy(end=3)
-    (g,) = tree(RolloutRequest({"policy": p}, [row(0)], Sampling(), 1, 0), n=7, fork=(2, 2))
+    (g,) = tree(RolloutRequest({"policy": p}, [row(0)], Sampling(), 1, 0), n=7, fork=(2, 2), root=(2, 2))
     assert len(g.rollouts) == 7 and all((not r.truncated) or len(r) == 6 for r in g.rollouts)
     assert all(shares(r, g) for r in g.rollouts[1:])
 
@@ -98,7 +102,7 @@ def test_a_tree_is_a_function_of_its_identity() -> None:
 
 
 def test_a_segment_as_long_as_the_answer_is_plain_sampling_of_branches() -> None:
-    (g,) = tree(RolloutRequest({"policy": policy()}, [row(0)], Sampling(), 0, 0), n=4, fork=(6, 4))
+    (g,) = tree(RolloutRequest({"policy": policy()}, [row(0)], Sampling(), 0, 0), n=4, fork=(6, 4), root=(4, 4))
     assert [left(r)[1] for r in g.rollouts] == [0, 0, 0, 0] and len({r.text for r in g.rollouts}) > 1
 
 
@@ -115,6 +119,69 @@ def test_a_language_policy_goes_on_from_a_prefix() -> None:
             assert shares(r, g)
 
 
+@pytest.mark.derived("rollout/tree")
+def test_the_root_forks_at_random_and_segments_are_a_fourteenth() -> None:
+    p = TabularPolicy(2, 28, 4).randomise(1.0, "tree test")
+    groups = tree(RolloutRequest({"policy": p}, [row(0, k) for k in range(30)], Sampling(), 0, 0))
+    assert {len(g.rollouts) for g in groups} == {16}
+    roots = [1 + sum(r.branch is not None and r.branch.at == 0 for r in g.rollouts) for g in groups]
+    assert set(roots) == {2, 3, 4, 5, 6, 7, 8}
+    assert {left(r)[1] % 2 for g in groups for r in g.rollouts} == {0}  # 28 / 14 letters
+    for g, first in zip(groups, roots, strict=True):
+        assert sum(left(r)[1] == 2 for r in g.rollouts) == min(first, 16 - first)  # then every path forks in two
+
+
+def test_paths_that_end_leave_their_branches_to_the_others() -> None:
+    # of three paths one ended with the last segment: the two that go on get a branch each, and two for it
+    p = policy(end=3)
+    made = Tree(RolloutRequest({"policy": p}, [row(0)], Sampling()), Shape(9, 2, 2, (3, 3), 0), [stem(p, row(0))])
+    going = [cut(p, p.sample([row(0)], 1, Sampling(), seed=k)[0][0], 2) for k in range(2)]
+    made.paths, made.ended = [replace(going[0], end=End.COMPLETED), *going], 1
+    assert [slots for _, _, slots in made.forks()] == [[1, 3, 4], [2, 5, 6]]
+
+
+def test_when_all_ended_paths_start_again_from_any_boundary() -> None:
+    p = policy()
+    (whole,) = p.sample([row(0)], 1, Sampling())[0]
+    made = Tree(RolloutRequest({"policy": p}, [row(0)], Sampling()), Shape(9, 2, 2, (2, 2), 0), [whole])
+    places = set()
+    for seed in range(20):
+        made.ask = RolloutRequest({"policy": p}, [row(0)], Sampling(), seed)
+        ((parent, begun, slots),) = made.forks()
+        assert (parent, slots) == (0, [1]) and torch.equal(begun.actions, whole.actions[: len(begun)])
+        places.add(len(begun))
+    assert places == {0, 2, 4}
+
+
+def test_a_path_that_says_the_same_again_and_again_is_stopped() -> None:
+    assert says_again("ab" * 30, 8) and not says_again("ab" * 20, 8) and not says_again("", 1)
+    p = TabularPolicy(1, 200, 2)
+    with torch.no_grad():
+        p.table[..., 0] += 50  # always the same letter
+    ask = RolloutRequest({"policy": p}, [row(0)], Sampling(max_tokens=200))
+    (g,) = tree(ask, n=3, fork=(10, 2), root=(3, 3))
+    assert [len(r) for r in g.rollouts] == [40, 40, 40]  # 39 letters hold 32 of them eight times
+    assert all(r.truncated and r.info["repeats"] for r in g.rollouts)
+    assert len(tree(ask, n=3, fork=(10, 2), root=(3, 3), repeats=0)[0].rollouts[0]) == 200
+
+
+def test_segments_share_the_engines_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = load_model("pocket", "cpu")
+    ask = RolloutRequest({"policy": p}, [Prompt.text("a", "2+3=" * 20)], Sampling(max_tokens=48), 0, 0)
+    read, texts = [], []
+    for kept in (remembering, nullcontext):
+        engine = Engine(p.model, num_pages=80)
+        monkeypatch.setattr(p, "_engine", lambda engine=engine: engine)
+        monkeypatch.setattr(
+            "posttrain.rollouts.tree.remembering", kept if kept is remembering else lambda p: nullcontext()
+        )
+        (g,) = tree(ask, n=4, fork=(16, 2), root=(2, 2))
+        read.append(engine.prefill_tokens)
+        texts.append([r.text for r in g.rollouts])
+        assert not engine.prefix_cache and not engine.slots.pages.cached  # nothing is left for other weights
+    assert texts[0] == texts[1] and read[0] < 0.7 * read[1]
+
+
 def test_bad_settings() -> None:
     with pytest.raises(UserError, match="at least 1"):
-        tree(RolloutRequest({"policy": policy()}, [row(0)], Sampling(), 0, 0), n=4, fork=(0, 2))
+        tree(RolloutRequest({"policy": policy()}, [row(0)], Sampling(), 0, 0), n=4, fork=(-1, 2))

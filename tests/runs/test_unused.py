@@ -15,6 +15,7 @@ from posttrain.core.method import find_method
 from posttrain.core.plan import Context, Do, Phase, Plan
 from posttrain.core.registry import find, parts
 from posttrain.methods.grpo import grpo
+from posttrain.methods.ppo import ppo
 from posttrain.methods.settings import asked_demonstrations, asked_rewards, asked_task, shown
 from posttrain.methods.sft import sft
 from posttrain.runs import plans as recipe
@@ -31,7 +32,9 @@ def test_every_setting_is_read_by_some_plan_or_told() -> None:
     """A plan of one phase that reads task and reward takes all settings but --steps and the columns of pairs."""
     plan = Plan((Phase("x", grpo, 1, nothing),), "toy", options={"steps": 60}, uses=("task", "reward"))
     every = {f.name for f in dataclasses.fields(Config)}
-    assert every - used(plan) == {"steps", "chosen", "rejected", "method"}
+    of_a_critic = {"critic", "critic_lr", "critic_warmup", "critic_max_norm"}
+    assert every - used(plan) == {"steps", "chosen", "rejected", "method"} | of_a_critic
+    assert of_a_critic <= used(dataclasses.replace(plan, parts=(Phase("x", ppo, 1, nothing),)))
 
 
 @pytest.mark.parametrize(

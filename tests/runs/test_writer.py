@@ -51,6 +51,16 @@ def test_a_step_does_not_wait_and_is_written_as_it_was_when_logged(tmp_path: Pat
         assert row["text"] == "answer 0.0" and store.events()[0]["message"] == "after the step"
 
 
+def test_metrics_are_written_as_they_were_when_logged(tmp_path: Path, gate: threading.Event) -> None:
+    with Store(tmp_path / "run.sqlite", background=True) as store:
+        store.log("train", 0, {"loss": 1.0}, groups(1, 2), 1.0)  # holds the thread up
+        metrics = {"loss": 2.0}
+        store.log("train", 1, metrics, [], 1.0)
+        metrics["loss"] = 9.0
+        gate.set()
+        assert store.series("loss") == [(0, 1.0), (1, 2.0)]
+
+
 def test_the_queue_is_bounded(tmp_path: Path, gate: threading.Event) -> None:
     """A disk that is too slow holds the steps up instead of filling the memory."""
     with Store(tmp_path / "run.sqlite", background=True) as store:

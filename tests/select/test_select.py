@@ -49,6 +49,13 @@ def test_zero_variance() -> None:
     assert kept("zero_variance", *groups) == {"mixed": [0, 1, 2], "half": [0, 1, 2]}
 
 
+@pytest.mark.derived("select/zero-variance")
+def test_what_turns_earned_is_variance_too() -> None:
+    played = group("played", [0.0, 0.0])
+    played.rollouts[1].turns[0].reward = 1.0
+    assert kept("zero_variance", played) == {"played": [0, 1]}
+
+
 @pytest.mark.derived("select/overlong")
 def test_overlong_masks_by_default() -> None:
     before = group("a", [1.0, 0.0], cut=(1,))

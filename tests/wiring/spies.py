@@ -64,7 +64,7 @@ def traced(
     name: str, rows: Sequence[dict[str, Any]] | str | None = None, reward: Any = None, steps: int = 2,
     says: Sequence[str] = (), **settings: Any,
 ) -> Trace:  # fmt: skip
-    """Run the method or plan of that name; rows: of its data file (or the name of a task), settings: anything that `pt.run` takes."""
+    """Run the method or plan of that name; rows: of its data file (or the name of a task; "": none is named), settings: anything that `pt.run` takes."""
     functions = reward if isinstance(reward, dict) else {"reward": reward} if callable(reward) else {}
     trace = Trace(functions)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
@@ -91,8 +91,8 @@ def traced(
         for owner, attribute, spy in _spies(trace, says):
             stack.enter_context(patch.object(owner, attribute, spy))
         trace.summary = pt.run(
-            model=tiny_folder(), task=task, method=name.replace("{file}", str(file)),
-            runs=Path(folder) / "runs", **(plain | told),
+            model=tiny_folder(), task=task or None, method=name.replace("{file}", str(file)),
+            runs=Path(folder) / "runs", **{k: v for k, v in (plain | told).items() if v is not None},
         )  # fmt: skip
     return trace
 

@@ -167,6 +167,10 @@ def test_vapo_carries_surprises_by_length_and_imitates_right_answers() -> None:
         0
     ]  # before any update the ratio is 1: credit, and 0.1 of a token's share where the answer was right
     inside = torch.zeros(len(made.rows), 1).index_fill(0, p.rows, 1.0)
-    pull_BT = (made.batch["adv_BT"] + 0.1 * rows.earned_B[:, None]) * f.mean("tokens", p) * inside
+    right = float(
+        (rows.earned_B[:, None] * rows.mask_BT).sum()
+    )  # tokens of right answers: what their loss is divided by
+    share = float(rows.mask_BT.sum()) / right
+    pull_BT = (made.batch["adv_BT"] + 0.1 * share * rows.earned_B[:, None]) * f.mean("tokens", p) * inside
     torch.testing.assert_close(p.pull["logp_BT"], pull_BT, rtol=1e-3, atol=1e-5)
     assert float(p.pull["value_BT"].abs().sum()) > 0

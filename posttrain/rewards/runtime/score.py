@@ -17,6 +17,7 @@ from posttrain.core.types import Group, Prompt
 from posttrain.rewards.runtime.ahead import Ahead
 from posttrain.rewards.runtime.calls import begin_async, sync_outcomes
 from posttrain.rewards.runtime.conventions import Answers, Call, adapt, own, part
+from posttrain.rewards.runtime.file_ahead import FileAhead
 from posttrain.rewards.runtime.file_reward import FileReward, member
 from posttrain.rewards.runtime.messages import Unreadable
 from posttrain.rewards.runtime.outcome import MOST, Failure, finite
@@ -63,10 +64,11 @@ class RewardSum(BaseScorer):
         }
         self.loop = EventLoop()
         self.begun = Ahead(timeout, workers)
+        self.files = {n: FileAhead(r, timeout, workers) for n, r in self.rewards.items() if _of_one(r)}
 
     @property
     def ahead(self) -> list[str]:
-        """Rewards that can be begun when an answer ends: those of one answer, not asynchronous."""
+        """Rewards of this process that can be begun when an answer ends: those of one answer, not asynchronous."""
         return [n for n, c in self.rewards.items() if isinstance(c, Call) and c.kind == "one" and not c.asynchronous]
 
     def begin(self, prompt: Prompt, index: int, text: Callable[[], str]) -> None:
@@ -79,6 +81,8 @@ class RewardSum(BaseScorer):
                 return decoded, as_number(fn(prompt if isinstance(fn, Part) else own(prompt), decoded))
 
             self.begun.begin((name, prompt.id, index), call)
+        for file in self.files.values():
+            file.begin(prompt, index, text)
 
     def score(self, groups: list[Group]) -> ScoreReport:
         """Set reward (the weighted sum) and rewards (by name) of every rollout; NaN where a reward failed."""
@@ -126,6 +130,8 @@ class RewardSum(BaseScorer):
 
     def _begin(self, name: str, reward: Any, answers: Answers) -> Callable[[], list[Outcome]] | None:
         """Begin a reward that runs beside others, asynchronous or in a process of its own; None for all others."""
+        if name in self.files and len(answers.index) == len(answers.texts) > 0:  # sampled: some may have been begun
+            return partial(self._waited, name, self.files[name].wait_for(answers), answers)
         if isinstance(reward, FileReward):
             return partial(self._waited, name, reward.begin(answers, self.timeout, self.workers), answers)
         if isinstance(reward, Call) and reward.asynchronous:
@@ -163,6 +169,7 @@ class RewardSum(BaseScorer):
                 f"note: the prompts cannot be sent to another process ({error}); {best_effort(name)}", file=sys.stderr
             )
             moved.process.kill()
+            self.files.pop(name, None)
             self.rewards[name] = call = _checked(member(moved.file, moved.name))
             if call.asynchronous:
                 return begin_async(self.loop, call, answers, self.timeout, self.workers)()
@@ -179,10 +186,10 @@ def say_once(note: str) -> None:
         print(f"note: {note}", file=sys.stderr)
 
 
-def best_effort(name: str) -> str:
-    """What is said of a reward that runs in this process."""
+def best_effort(name: str, kind: str = "reward") -> str:
+    """What is said of a reward, or of a judge, that runs in this process."""
     return (
-        f"the reward {name} runs in the training process, so its time-out is best effort: code that never gives up the "
+        f"the {kind} {name} runs in the training process, so its time-out is best effort: code that never gives up the "
         "interpreter (a regular expression that backtracks) cannot be stopped; a reward named file.py:function can"
     )
 
@@ -190,6 +197,11 @@ def best_effort(name: str) -> str:
 def is_scorer(fn: Any) -> bool:
     """A scorer, and not also a function of texts that can be called like any other reward."""
     return hasattr(fn, "score") and not callable(fn)
+
+
+def _of_one(reward: Any) -> bool:
+    """A reward of a file that is asked about one answer at a time."""
+    return isinstance(reward, FileReward) and reward.process.kind == "one"
 
 
 def _checked(fn: Any) -> Call:

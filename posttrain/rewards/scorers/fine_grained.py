@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,9 +14,17 @@ from posttrain.core.errors import UserError
 from posttrain.core.protocols import Environment
 from posttrain.core.registry import scorer, split_sum
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.rewards.runtime.scorer import NAN, BaseScorer, Outcome, Verdict, answers_of
+from posttrain.rewards.runtime.scorer import (
+    NAN,
+    BaseScorer,
+    Outcome,
+    TextScorer,
+    Verdict,
+    answers_of,
+    texts_of,
+)
 from posttrain.rewards.runtime.timeout_pool import caught
-from posttrain.rewards.scorers.spec import named
+from posttrain.rewards.scorers.spec import function_of, named
 
 Judge = Callable[[Prompt, str, Span], float]  # the reward of a segment of a text
 
@@ -63,7 +72,7 @@ class FineGrained(BaseScorer):
 
     def one(self, r: Rollout) -> Verdict:
         """Every model on one answer."""
-        ends = token_ends(self.decode, r.actions)
+        ends = token_ends(self.decode, r.actions, r.turns[-1].observation.lead)
         reward, reward_T = 0.0, spans_to_tokens([], [], ends, r.mask_T)
         found: dict[str, Outcome] = {}
         for m in self.models:
@@ -81,6 +90,20 @@ class FineGrained(BaseScorer):
         return Verdict(reward, found, reward_T)
 
 
+def judge_of(rule: str, env: Environment) -> Judge:
+    """A function of (prompt, text, start, end) sees the whole answer and where the segment is; a scorer (`runs/NAME`, a folder)
+    scores the answer so far, and the segment earns the change; a rule or a function of (prompt, text) sees the segment alone."""
+    file, _, name = rule.rpartition(":")
+    if file.endswith(".py"):
+        fn = function_of(file, name)
+        if len(inspect.signature(fn).parameters) == 4:
+            return lambda prompt, text, span: float(fn(prompt, text, *span))
+    found = named(rule, env)[1]
+    if isinstance(found, TextScorer):
+        return of_change(lambda prompt, text: texts_of(found, [prompt], [text])[0])
+    return of_segment(found)
+
+
 def models_of(spec: str, env: Environment) -> list[SegmentModel]:
     """`"0.3*phrase:repetition + answer:task"` as models: weight * level : rule."""
     made = []
@@ -94,5 +117,5 @@ def models_of(spec: str, env: Environment) -> list[SegmentModel]:
         if not colon or math.isnan(number):
             raise UserError(f"cannot read {piece!r}; write it like '0.3*sentence:repetition + answer:task'")
         split_steps("", level)  # refuses a level that does not exist
-        made.append(SegmentModel(f"{level}-{rule}", level, of_segment(named(rule, env)[1]), number))
+        made.append(SegmentModel(f"{level}-{rule}", level, judge_of(rule, env), number))
     return made

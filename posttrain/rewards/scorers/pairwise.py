@@ -15,7 +15,9 @@ from typing import Any
 from posttrain.core import rng
 from posttrain.core.errors import UserError, unknown
 from posttrain.core.registry import scorer
+from posttrain.core.terminal import printable
 from posttrain.core.types import Group, Prompt, Rollout
+from posttrain.rewards.runtime.score import say_once
 from posttrain.rewards.runtime.scorer import NAN, BaseScorer, Verdict, answers_of
 
 Judge = Callable[[Sequence[Prompt], Sequence[str], Sequence[str]], Sequence[float]]
@@ -69,8 +71,21 @@ def by_score(texts: Callable[[Sequence[Prompt], Sequence[str]], Sequence[float]]
 
 
 def one_by_one(judge: Callable[[Prompt, str, str], float]) -> Judge:
-    """A judge of single pairs, asked in turn."""
-    return lambda prompts, a, b: [judge(*match) for match in zip(prompts, a, b, strict=True)]
+    """A judge of single pairs, asked in turn; where it fails it cannot say, and why is told once."""
+
+    failed: list[str] = []
+
+    def one(*match: Any) -> float:
+        try:
+            return float(judge(*match))
+        except Exception as error:  # a failed judge is data
+            if not failed:  # the next one may fail in other words
+                failed.append(printable(f"{type(error).__name__}: {error}"[:300], one_line=True))
+                name = getattr(judge, "__name__", "of pairs")
+                say_once(f"the judge {name} failed, and what it cannot say is masked: {failed[0]}")
+            return NAN
+
+    return lambda prompts, a, b: [one(*match) for match in zip(prompts, a, b, strict=True)]
 
 
 def is_judge(fn: Any) -> bool:

@@ -9,6 +9,7 @@ judge(url='http://host/v1', rubric='...') a model behind an OpenAI-compatible AP
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable
@@ -22,8 +23,10 @@ from posttrain.core.registry import Part, find, fold, parse, split_sum
 from posttrain.core.typed import checked, parameter_hints, shown
 from posttrain.rewards.rules.task import task
 from posttrain.rewards.runtime.file_reward import FileReward, member, try_import
-from posttrain.rewards.runtime.score import RewardSum, is_scorer
+from posttrain.rewards.runtime.outcome import Failure
+from posttrain.rewards.runtime.score import RewardSum, best_effort, is_scorer, say_once
 from posttrain.rewards.runtime.scorer import BaseScorer, texts_of
+from posttrain.rewards.runtime.timeout_pool import run_items
 
 _NAME = r"[A-Za-z][\w.-]*(?:\(.*\))?|[^*]+\.py:\w+|'[^']+'|[^*()]+/[^*()]*"
 _SUMMAND = re.compile(rf"^(?:(?P<weight>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*\*\s*)?(?P<name>{_NAME})$")
@@ -141,7 +144,7 @@ def _judge(spec: str, how: Build) -> Any:
     from posttrain.rewards.scorers.pairwise import by_score, is_judge, one_by_one
 
     file, _, name = str(spec).rpartition(":")
-    if file.endswith(".py") and "+" not in spec and is_judge(fn := function_of(file, name)):
+    if file.endswith(".py") and "+" not in spec and is_judge(fn := function_of(file, name, how.timeout)):
         return one_by_one(fn)
     word, params = parse(spec) if str(spec).strip().endswith(")") else (str(spec), {})
     if fold(word) == "judge":
@@ -166,10 +169,26 @@ def names_judge(spec: str) -> bool:
     return file.endswith(".py") and "+" not in spec and is_judge(function_of(file, name))
 
 
-def function_of(file: str, name: str) -> Any:
-    """A function of the user's in this process: a judge, a critic."""
+def function_of(file: str, name: str, timeout: float = 10.0) -> Any:
+    """A function of the user's in this process, with a time limit: a judge, a critic."""
     try_import(file, name)
-    return member(file, name)
+    found = member(file, name)
+    return timed(found, timeout) if callable(found) and not isinstance(found, type) else found
+
+
+def timed(fn: Callable[..., Any], timeout: float) -> Callable[..., Any]:
+    """The function, called in a thread that is left behind when it is late; what it raised, or that it was late, is raised here."""
+
+    @functools.wraps(fn)
+    def call(*args: Any) -> Any:
+        say_once(best_effort(getattr(fn, "__name__", "of yours"), "judge or critic"))
+        (found,) = run_items(lambda _: fn(*args), 1, timeout, 1)
+        if isinstance(found, Failure):
+            told = f"{found.error} {found.where}".strip()
+            raise TimeoutError(told) if found.kind == "late" else ValueError(told)
+        return found
+
+    return call
 
 
 def file_reward(file: str, name: str) -> Any:
@@ -178,4 +197,7 @@ def file_reward(file: str, name: str) -> Any:
     if not made.process.is_scorer:
         return made
     made.process.kill()
+    say_once(
+        f"{name} of {file} is a scorer, which sees whole rollouts: it runs in the training process, without a time-out"
+    )
     return member(file, name)

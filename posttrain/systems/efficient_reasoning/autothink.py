@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -10,10 +12,12 @@ from posttrain.core.batch import Batch
 from posttrain.core.credit import component, on_last
 from posttrain.core.errors import UserError
 from posttrain.core.plan import Context, Phase, Plan, plan
+from posttrain.core.protocols import Environment
 from posttrain.core.registry import Part, shaping
+from posttrain.environments.mapped import with_prefill
+from posttrain.losses.aggregate import token_mean
 from posttrain.methods.grpo import grpo
-from posttrain.methods.settings import asked_task
-from posttrain.rewards.rules.task import task as own_grade
+from posttrain.methods.settings import asked_rewards, asked_task
 from posttrain.rewards.rules.thinks import thinks
 from posttrain.rewards.runtime.score import RewardSum
 
@@ -92,6 +96,7 @@ def autothink_length(
 
 # ---- the plan
 
+ELLIPSIS = "<think>\n...\n"  # what the paper's prompts end in
 STAGES: tuple[tuple[str, Part], ...] = (
     ("balance", autothink_balance),
     ("both", naive_reward),
@@ -99,34 +104,46 @@ STAGES: tuple[tuple[str, Part], ...] = (
 )
 
 
-@plan(paper="arXiv:2505.10832", title="AutoThink", uses=("task",))
-def autothink(balance: int = 20, both: int = 60, prune: int = 20) -> Plan:
+@plan(paper="arXiv:2505.10832", title="AutoThink", uses=("task", "reward"))
+def autothink(balance: int = 20, both: int = 60, prune: int = 20, ellipsis: bool = True) -> Plan:
     """AutoThink: rewards that favour answering at once when it is right, in three stages of so many steps of GRPO.
 
     balance: AutoThink's rewards, less for the mode that the batch chose too often;  both: the rewards alone;
     prune: plus a bonus for shorter right and longer wrong answers
-    An answer thought if `thinks` says so.
+    An answer is right where the reward of the settings (the task's own grade without one) is above 1/2, and thought if there is
+    more than space and dots between its tags, whoever wrote them. ellipsis: where the model's chat template knows
+    `<think>`, answers begin with it, a line of dots and a new line, at which a model that was distilled to think closes the tag at once
+    about every other time; `--prefill` is another text.
 
-    Departures: the start policy must show both modes: the paper's prompt ends in `<think>`, a line of dots and a new
-    line, at which a model that was distilled to think closes the tag at once about every other time; here nothing is
-    written for the model, and a run on one that always thinks teaches nothing about when. A thought is one only
-    between tags in the answer itself: under a chat template that opens the tag, every answer counts as not thinking.
-    `--reward` is ignored: the task's own grade says what is right. The rewards are the authors'; 20, 60 and 20 steps
-    are this package's.
+    Departures: a model whose template knows no `<think>` gets no ellipsis and must show both modes itself, or be given a
+    `--prefill`; one that always thinks is taught nothing about when. The authors take 128 prompts, 8,192 tokens and temperature
+    0.6 for 220, 440 and 60 steps, here the run's and 20, 60 and 20. The rewards, 8 answers, 2 updates of a batch, the mean over
+    tokens, the clip of 0.2 and no KL are the authors'.
     """
     steps = {"balance": balance, "both": both, "prune": prune}
     if min(steps.values()) < 0 or not sum(steps.values()):
         raise UserError(f"got {steps}; a stage takes 0 steps or more, and one of them some")
 
-    def rewards(context: Context) -> RewardSum:
-        graded = own_grade.but(environment=asked_task(context))
-        return RewardSum([("task", graded, 1.0), ("thinks", thinks, 0.0)], context.config.reward_timeout)
+    def env(context: Context) -> Environment:
+        asked: Environment = asked_task(context)
+        dots = ellipsis and not context.config.prefill and knows_thoughts(context.role("policy"))
+        return with_prefill(asked, ELLIPSIS) if dots else asked
 
+    def rewards(context: Context) -> RewardSum:
+        timeout = context.config.reward_timeout
+        return RewardSum([("right", asked_rewards(context), 1.0), ("thinks", thinks, 0.0)], timeout)
+
+    base = grpo.but(terms=(), aggregate=token_mean, minibatches=2)
     parts = tuple(
         Phase(
-            name, grpo.but(name=f"autothink-{name}", shaping=part.but(outcome="task", mode="thinks"), terms=()), steps[name],
-            asked_task, rewards=rewards,
+            name, base.but(name=f"autothink-{name}", shaping=part.but(outcome="right", mode="thinks")), steps[name], env,
+            rewards=rewards, measured=True,
         )
         for name, part in STAGES if steps[name]
     )  # fmt: skip
     return Plan(parts)
+
+
+def knows_thoughts(policy: Any) -> bool:
+    """Whether the chat template of a policy speaks of thoughts (R1-Distill, QwQ, Qwen3)."""
+    return "<think>" in str(getattr(getattr(policy, "tokenizer", None), "chat_template", None) or "")

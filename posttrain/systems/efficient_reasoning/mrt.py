@@ -1,17 +1,22 @@
-"""MRT: GRPO that also pays each piece of a thought for what it adds to the chance of answering right at once, so that no
+"""MRT: GRPO that also pays each episode of a thought for what it adds to the chance of answering right at once, so that no
 part of the budget is wasted: the regret over the tokens falls, not only the error at the end.
 
-Departures: the paper samples answers from each prefix to measure progress; here it is the likelihood of the gold
-answer's exact text, so that a right answer put in other words counts as wrong. Its episodes are stretches of
-backtracking or search, here sentences; its continuations from prefixes of earlier answers and its form by
-self-training (STaR) are not here. Progress is measured only where an answer itself opens `<think>`: without that tag
-(a template that opens it, a model without one) this is GRPO, and no warning is given. Rows must have a gold answer.
-alpha 1 and GRPO's KL of 0.04 are this package's.
+After each episode of a thought the thought is closed, and 4 answers are sampled from there and graded: their mean is J. An
+episode begins where a line or sentence takes a new course ("Wait", "Alternatively", "Let me", ...). Cost: (episodes + 1) x 4
+short answers for each of the 8.
+
+Departures: the paper's chance of answering is that of a separate policy asked for its best guess, here of the policy itself
+(with at most 64 tokens, `--rollout "mrt(longest=64)"`), graded by the task whatever `--reward` pays. The paper samples new
+continuations from prefixes of earlier answers as well; here the prefixes are those of the answers that are trained. Its form
+by self-training (STaR) is not here. Where no answer of the first step holds a thought (<think>, written by the model or
+opened by its template), the run ends with that sentence. alpha 1 and GRPO's KL of 0.04 are this package's.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,62 +24,122 @@ from torch import Tensor
 
 from posttrain.advantages.group import group_sum
 from posttrain.advantages.grpo import grpo as group_relative
+from posttrain.core import rng, thinking
 from posttrain.core.batch import Batch
-from posttrain.core.credit import split_steps, token_ends
+from posttrain.core.credit import Span, split_steps, token_ends
 from posttrain.core.errors import UserError
 from posttrain.core.method import method
-from posttrain.core.protocols import Policy, RolloutRequest
+from posttrain.core.protocols import RolloutRequest
 from posttrain.core.registry import advantage, rollout
-from posttrain.core.types import Group, Prompt, Rollout
+from posttrain.core.types import Group, Rollout
 from posttrain.methods.grpo import grpo
+from posttrain.rollouts.resume import cut
 from posttrain.rollouts.sample import sample
 
 # ---- how answers are made
 
-Probe = Callable[[Any, Rollout], list[float]]  # (policy, answer) -> for each token, the progress of its piece
+Probe = Callable[[Any, Rollout], list[float]]  # (policy, answer) -> for each token, the progress of its episode
+CLOSE = thinking.CLOSE
+TURNS = re.compile(
+    r"\s*(?:wait|alternatively|hmm|hold on|but wait|however|let me|let's|actually|another|maybe|perhaps|on second thought)\b",
+    re.IGNORECASE,
+)
 
 
 @rollout(name="mrt", title="MRT", paper="arXiv:2503.07572", base="sample")
-def probed(ask: RolloutRequest, n: int = 8, probe: Probe | None = None,
+def probed(ask: RolloutRequest, n: int = 8, answers: int = 4, longest: int = 64, probe: Probe | None = None,
 ) -> list[Group]:  # fmt: skip
-    """MRT: sample, and for each piece of a thought note by how much it raised the chance of answering right at once.
+    """MRT: sample, and for each episode of a thought note by how much it raised the chance of answering right at once.
 
-    p_j = J(z_0..j) - J(z_0..j-1);  J: the chance of the gold answer if the thought were closed here, read off the policy's
-    own probabilities (the paper samples such answers);  each token of piece j carries p_j, the others and the last 0
+    p_j = J(z_0..j) - J(z_0..j-1);  J: the mean grade of `answers` answers (of at most `longest` tokens) sampled where the
+    thought is closed after episode j;  each token of episode j carries p_j, the others and the last 0
     """
+    if min(n, answers, longest) < 1:
+        raise UserError(f"got n={n}, answers={answers}, longest={longest}; each is at least 1")
     groups = sample(ask, n=n)
-    for r in (r for g in groups for r in g.rollouts):
-        gain_T = torch.tensor((probe or progress)(ask.policy, r))
+    rollouts = [r for g in groups for r in g.rollouts]
+    gains = [probe(ask.policy, r) for r in rollouts] if probe else progress(ask, rollouts, answers, longest)
+    for r, gain in zip(rollouts, gains, strict=True):
+        gain_T = torch.tensor(gain)
         gain_T[-1:] = 0.0  # the outcome's place
         r.set_stream("reward", gain_T)
     return groups
 
 
-@torch.no_grad()
-def progress(policy: Policy, r: Rollout, level: str = "sentence") -> list[float]:
-    """Each token's p: pieces are sentences between <think> and </think>, the gold answer is forced after each."""
-    if not isinstance(r.prompt.answer, str):
-        raise UserError(f"prompt {r.prompt.id!r} has no gold answer; MRT measures progress towards it")
-    head, opened, rest = r.text.partition("<think>")
-    spans = split_steps(rest.partition("</think>")[0], level) if opened else []
-    if not spans:
-        return [0.0] * len(r)
-    thoughts = ["", *[rest[:end] for _, end in spans]]
-    J = forced(policy, r.prompt, [f"{head}<think>{z}</think>" for z in thoughts])
-    start = len(head) + len("<think>")
-    pieces = [(start + a, start + b, J[j + 1] - J[j]) for j, (a, b) in enumerate(spans)]
-    ends = token_ends(policy.decode, r.actions)
-    return [next((p for a, b, p in pieces if a < end <= b), 0.0) for end in ends]
+@dataclass(frozen=True)
+class Thought:
+    """Where the thought of an answer stands in its text: begin (after the tag), and its episodes counted from there."""
+
+    begin: int
+    text: str
+    episodes: list[Span]
 
 
-def forced(policy: Policy, prompt: Prompt, heads: list[str]) -> list[float]:
-    """The chance that the policy, having written each head, goes on with the gold answer and ends."""
-    whole = [policy.written(prompt, head + prompt.answer) for head in heads]
-    more = [len(w) - len(policy.written(prompt, head)) + 1 for w, head in zip(whole, heads, strict=True)]
-    logp_BT = policy.forward(whole)["logp_BT"].cpu()
-    return [
-        float(logp_BT[b, len(w) - k : len(w)].sum().exp()) for b, (w, k) in enumerate(zip(whole, more, strict=True))
+def thought_of(r: Rollout) -> Thought | None:
+    """The thought of an answer: behind <think>, whoever wrote the tag (the text of an answer begins with what was written for it)."""
+    found = thinking.thought_of(r.text)
+    if not found.opened:
+        return None
+    inside = r.text[found.start : found.end].partition(CLOSE)[0]
+    return Thought(found.start, r.text, episodes(inside))
+
+
+def episodes(thought: str) -> list[Span]:
+    """The spans of a thought's episodes: sentences and lines, joined until one takes a new course."""
+    out: list[Span] = []
+    for begin, end in split_steps(thought, "sentence"):
+        if out and not TURNS.match(thought[begin:end]):
+            out[-1] = (out[-1][0], end)
+        else:
+            out.append((begin, end))
+    return out
+
+
+def progress(ask: RolloutRequest, rollouts: list[Rollout], answers: int = 4, longest: int = 64) -> list[list[float]]:
+    """Each token's p, for every answer: thoughts are closed after each episode (and before the first), and answers sampled."""
+    if not ask.env.graded:
+        raise UserError(
+            f"mrt grades answers after each episode, and {ask.env.name} has no gold answers; give rows with one"
+        )
+    found = [thought_of(r) for r in rollouts]
+    if ask.step == 0 and not any(t is not None and t.episodes for t in found):
+        raise UserError(
+            "mrt pays the progress of thoughts, and no answer of the first step holds one (<think> ... </think>); use a model "
+            "that thinks, or ask for it: --think"
+        )
+    heads = [
+        (k, t.text[: t.begin + end] + CLOSE)
+        for k, t in enumerate(found)
+        if t is not None and t.episodes
+        for end in (0, *(end for _, end in t.episodes))
     ]
+    chances = iter(chance(ask, [(rollouts[k], head) for k, head in heads], answers, longest))
+    out = []
+    for r, t in zip(rollouts, found, strict=True):
+        if t is None or not t.episodes:
+            out.append([0.0] * len(r))
+            continue
+        J = [next(chances) for _ in range(len(t.episodes) + 1)]
+        worth = [(t.begin + a, t.begin + b, J[j + 1] - J[j]) for j, (a, b) in enumerate(t.episodes)]
+        ends = token_ends(ask.policy.decode, r.actions, r.turns[-1].observation.lead)
+        out.append([next((p for a, b, p in worth if a < end <= b), 0.0) for end in ends])
+    return out
+
+
+@torch.no_grad()
+def chance(ask: RolloutRequest, heads: list[tuple[Rollout, str]], answers: int, longest: int) -> list[float]:
+    """J after each head: the mean grade of answers that go on from it."""
+    stems = [ask.policy.written(r.prompt, head) for r, head in heads]
+    stems = [cut(ask.policy, s, len(s) - 1) for s in stems]  # without the end
+    keys = [
+        [rng.key(ask.seed, ask.step, r.prompt.id, "probe", r.index, len(head), i) for i in range(answers)]
+        for r, head in heads
+    ]
+    if not stems:
+        return []
+    made = ask.policy.act([s.turns for s in stems], keys, replace(ask.sampling, max_tokens=longest), version=ask.step)
+    grades = [[ask.env.grade(r.prompt, t.text) for t in turns] for (r, _), turns in zip(heads, made, strict=True)]
+    return [sum(some) / len(some) for some in grades]
 
 
 # ---- who gets the credit

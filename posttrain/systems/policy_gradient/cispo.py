@@ -1,9 +1,8 @@
 """CISPO: DAPO's batch with the importance weight clipped instead of the gradient, so that no token falls silent.
 
-Departures: the paper names no number for the limit; high = 5 is that of ScaleRL (arXiv:2510.13786). DAPO's batch is
-inherited: answers that were cut off are masked, where the paper has DAPO's length penalty, and groups of equals are
-dropped and not replaced. 8 answers per prompt and 4 updates per batch are this package's; the paper speaks of 16
-updates.
+Departures: the paper (MiniMax-M1) has DAPO's dynamic sampling and length penalty and names no number for the limit; a
+weight of at most 5 (high = 4) is that of ScaleRL (arXiv:2510.13786). 16 updates per batch are the paper's, 16 answers per
+prompt DAPO's. Its early stop of answers that repeat themselves and its head in fp32 are not here.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from posttrain.systems.policy_gradient.dapo import dapo
     laws=("on_policy_is_reinforce", "zero_credit_no_gradient", "never_against_the_credit"),
     reads=("adv_BT", "old_logp_BT"),
 )
-def clipped_weight(batch: Batch, high: float = 5.0) -> Tensor:
+def clipped_weight(batch: Batch, high: float = 4.0) -> Tensor:
     """CISPO: clip the importance weight, never the gradient of a token.
 
-    L = -sg(min(r, 1 + high)) A log pi;  no lower bound, as in the paper, which names no number for high
+    L = -sg(min(r, 1 + high)) A log pi;  no lower bound, as in the paper, which names no number for high (5 in all: ScaleRL's)
     """
     weight_BT = torch.exp(batch.logp_BT - batch["old_logp_BT"]).clamp(max=1 + high)
     return weight_BT.detach() * reinforce(batch)

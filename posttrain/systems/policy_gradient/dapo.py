@@ -1,10 +1,11 @@
-"""DAPO: GRPO with a higher upper clip, tokens weighed alike, equal groups and unfinished answers left out, no KL.
+"""DAPO: GRPO with a higher upper clip, tokens weighed alike, batches refilled until every group teaches, long answers paid for.
 
-Departures: the paper samples 16 answers to each of 512 prompts and takes 16 updates per batch; here 8 answers
-(`--num-generations 16`) and 4 updates. Its dynamic sampling draws new prompts until the batch is full again; here
-groups of equals are dropped and not replaced, so that a step may learn from few. Its soft penalty for nearly overlong
-answers (16,384 to 20,480 tokens) is not here, only the masking of those cut off. Clip 0.2 and 0.28, the token mean
-and no KL are the paper's.
+Departures: none known in the formulas. 16 answers per prompt, 16 updates per batch, clip 0.2 and 0.28, the token mean,
+no KL and at most 10 rounds of prompts are the authors'; they sample 512 prompts per step and rounds of 1,536
+(`--prompts 512`: with the default of 16 an update sees one prompt), at a rate of 1e-6 that stays. Where 10 rounds
+do not fill a batch they stop the run, here the step learns from what there is and says so. A fifth of the run's
+`--sampling.max-tokens` is the share where length is punished (4,096 of 20,480 in the paper). Overlong filtering, which
+the paper tries first and its punishment replaces, is off: `--select "overlong + zero_variance" --shaping none`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ from posttrain.core.types import Group, Rollout
 from posttrain.losses.aggregate import token_mean
 from posttrain.losses.policy.dapo import dapo as clip_higher
 from posttrain.methods.grpo import grpo
+from posttrain.rewards.shaping.soft_overlong import soft_overlong
+from posttrain.rollouts.sample import sample
 from posttrain.select.zero_variance import zero_variance
+
+# ---- which answers are trained on
 
 
 @select(paper="arXiv:2503.14476")
@@ -28,7 +33,7 @@ def overlong(groups: list[Group], how: str = "mask") -> list[Group]:
     """Overlong filtering (DAPO): an answer cut off by the length limit was not finished, so it is not judged.
 
     how="mask": its tokens leave the loss (and, as a row without valid tokens, its group's statistics);
-    how="drop": it leaves its group, and a group left empty goes.
+    how="drop": it leaves its group, and a group left empty goes. Nothing then teaches a policy to end its answers.
     """
     if how not in ("mask", "drop"):
         raise unknown("way to treat overlong answers", how, ("mask", "drop"))
@@ -48,9 +53,12 @@ def _silent(rollout: Rollout) -> Rollout:
     return replace(rollout, turns=[t for context in earlier for t in context] + silent)
 
 
+# ---- the method
+
 dapo = method(
     grpo.but(
-        name="dapo", title="DAPO", paper="arXiv:2503.14476", doc=__doc__,
-        loss=clip_higher, aggregate=token_mean, select=(overlong, zero_variance), terms=(), minibatches=4,
+        name="dapo", title="DAPO", paper="arXiv:2503.14476", doc=__doc__, rollout=sample.but(n=16),
+        loss=clip_higher, aggregate=token_mean, select=zero_variance, shaping=soft_overlong, terms=(),
+        minibatches=16, rounds=10,
     )
 )  # fmt: skip

@@ -1,8 +1,7 @@
 """Dr. GRPO: GRPO without its two biases: no division by the group's spread, none by the answer's length; and no KL.
 
-Departures: the paper divides by its budget of 3,000 tokens; here by 64, which does not follow
-`--sampling.max-tokens`: use `--aggregate "constant(length=3000)"`. AdamW hides that scale except where gradients are
-clipped. 8 answers per question and no KL are the paper's.
+Departures: none known. It divides by the run's `--sampling.max-tokens`, as the paper by its budget of 3,000 tokens. 8
+answers per question and no KL are the paper's; it samples 128 questions per step, here 16 (`--prompts 128`).
 """
 
 from __future__ import annotations

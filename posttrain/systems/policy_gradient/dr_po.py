@@ -1,11 +1,4 @@
-"""DR-PO: PPO whose answers begin, half of the time, in the middle of a demonstration: states worth seeing need not be found.
-
-Departures: the paper first fine-tunes on its demonstrations and trains a reward model of preferences over the same
-data; here neither is done, and both must be given (`--model`, `--reward runs/NAME`), else the task's own grade pays.
-A prompt without a demonstration or a preferred answer starts from a prefix of its gold answer, which is trivial where
-that is a bare number. Half of the prompts are reset (beta 0.5); the authors' code resets all of them (1). 8 answers
-per prompt and the critic are `ppo`'s.
-"""
+"""DR-PO: PPO whose answers begin in the middle of a demonstration: states worth seeing need not be found."""
 
 from __future__ import annotations
 
@@ -16,12 +9,15 @@ import torch
 
 from posttrain.core import rng
 from posttrain.core.errors import UserError
-from posttrain.core.method import method
+from posttrain.core.method import Method
+from posttrain.core.plan import Context, Phase, Plan, plan
 from posttrain.core.protocols import Policy, RolloutRequest
 from posttrain.core.registry import rollout
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt, Rollout
+from posttrain.methods.from_pairs import demonstrations, epochs_of, imitation, paid_somehow, payer, reward_phase
 from posttrain.methods.ppo import ppo
+from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 from posttrain.rollouts.resume import cut, resume, stem
 
 
@@ -55,4 +51,45 @@ def start(policy: Policy, prompt: Prompt, draw: Any, beta: float, how: Sampling)
     return replace(begun.but_turn(mask_T=torch.zeros(h, dtype=torch.bool)), info={"prefix": h})
 
 
-dr_po = method(ppo.but(name="dr-po", title="DR-PO", paper="arXiv:2404.08495", doc=__doc__, rollout=dataset_reset))
+# ---- the plan
+
+
+def reset_ppo(beta: float = 1.0, kl: float = 0.02) -> Method:
+    """PPO from states of demonstrations; it learns from the tokens that it wrote itself."""
+    return ppo.but(
+        name="dr-po", title="DR-PO", paper="arXiv:2404.08495", doc=__doc__,
+        rollout=dataset_reset.but(beta=beta), shaping=kl_in_reward.but(coef=kl),
+    )  # fmt: skip
+
+
+@plan(paper="arXiv:2404.08495", title="DR-PO")
+def dr_po(
+    pairs: str = "", warmup: float = 1, epochs: float = 1, beta: float = 1.0, kl: float = 0.02, questions: int = 0
+) -> Plan:  # fmt: skip
+    """DR-PO: SFT on demonstrations, a reward model of preferences, then PPO whose answers begin where a random prefix of a demonstration
+    ends.
+
+    start ~ beta (x, y*_{<h}), h uniform, + (1 - beta) x;  maximise E[R - kl log(pi / pi_sft)]
+    R: a reward model of `pairs` (a file with chosen and rejected), trained here for one pass, or --reward. Demonstrations are those of
+    --task. warmup, epochs: passes of SFT (0: none) and of PPO over them. beta: share of prompts that are reset.
+
+    Departures: the paper's data are TL;DR and Anthropic HH; here yours. All prompts are reset (beta 1), as in the authors' code; the
+    paper also mixes. 8 answers per prompt from one reset, the KL price 0.02 and the critic are `ppo`'s; the authors take one answer
+    per prompt and KL 0.05.
+    """
+    if warmup < 0 or epochs <= 0 or questions < 0:
+        raise UserError(
+            f"got warmup={warmup}, epochs={epochs}, questions={questions}; epochs is above 0, the others 0 or more"
+        )
+    worked = demonstrations(questions, option="")
+
+    def ready(context: Context) -> None:
+        paid_somehow(context, "dr-po", pairs)
+        worked(context)
+
+    parts = (
+        *imitation(warmup, worked),
+        *reward_phase(pairs),
+        Phase("ppo", reset_ppo(beta, kl), epochs_of(worked, epochs), worked, rewards=payer(pairs)),
+    )
+    return Plan(parts, ready=ready, uses=("task",) if pairs else ("task", "reward"))

@@ -2,8 +2,8 @@
 
 1/B sum_b |y_b| min(s A, clip(s) A): GSPO's tokens summed instead of averaged.
 
-Departures: the paper clips at 2e-3 below and 2.5e-3 above; here GSPO's 3e-4 and 4e-4 are kept: use
-`--loss "gspo(low=2e-3, high=2.5e-3)"`. 8 answers per prompt and 4 updates per batch are this package's.
+Departures: clip 2e-3 below and 2.5e-3 above are the paper's; 8 answers per prompt and 4 updates per batch are this
+package's.
 """
 
 from __future__ import annotations
@@ -15,6 +15,6 @@ from posttrain.systems.policy_gradient.gspo import gspo
 luspo = method(
     gspo.but(
         name="luspo", title="LUSPO", paper="arXiv:2602.05261", doc=__doc__,
-        aggregate=sequence_sum,
+        loss=gspo.loss.but(low=2e-3, high=2.5e-3), aggregate=sequence_sum,
     )
 )  # fmt: skip

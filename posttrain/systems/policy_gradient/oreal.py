@@ -63,7 +63,7 @@ class difficulty_balance:
 
     def start(self, env: Environment, seed: int) -> None:
         self.env, self.seed, self.size = env, seed, size_of(env, "train")
-        self.endless = uniform.live()
+        self.endless = uniform()
         self.endless.start(env, seed)
 
     def times(self, prompt: Prompt) -> int:

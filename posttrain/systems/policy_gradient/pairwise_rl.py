@@ -16,11 +16,13 @@ from posttrain.core.plan import Context, Copy, Do, Phase, Plan, plan
 from posttrain.core.protocols import Policy
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt
+from posttrain.environments.base import size_of
 from posttrain.environments.language.listed import Listed, from_rows
+from posttrain.environments.mapped import each
+from posttrain.methods.from_pairs import epochs_of, has_reward
 from posttrain.methods.ppo import ppo
-from posttrain.methods.settings import asked_judge, asked_task
+from posttrain.methods.settings import asked_judge, asked_pairs, asked_task, written
 from posttrain.methods.sft import sft
-from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.scorers.pairwise import WinRate, compare
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 
@@ -33,7 +35,9 @@ WORDS = ("A", "B")  # what it says when the first, or the second, is better
 
 def ask(prompt: Prompt, a: str, b: str) -> Prompt:
     """The question to the judge; its id is that of all it reads."""
-    text = f"{prompt.last}\n\nA: {a}\n\nB: {b}\n\nWhich is better, A or B?"
+    said = [f"{m['role']}: {m['content']}" for m in prompt.content]
+    asked = prompt.last if len(said) == 1 else "\n\n".join(said)
+    text = f"{asked}\n\nA: {a}\n\nB: {b}\n\nWhich is better, A or B?"
     return Prompt.text(f"{prompt.id}|{a}|{b}", text)
 
 
@@ -113,26 +117,26 @@ def _row(seed: int, prompt: Prompt, a: str, b: str, chance: float) -> dict[str, 
 
 @plan(paper="arXiv:2504.04950", title="Pairwise-RL")
 def pairwise_rl(
-    pairs: int = 400, steps: int = 60, m: int = 1, beta: float = 0.02, k: float = 4.0, orders: str = "both"
+    pairs: str = "", epochs: float = 1, m: int = 1, beta: float = 0.02, orders: str = "both", own: int = 400, k: float = 4.0
 ) -> Plan:  # fmt: skip
     """Pairwise-RL: the judge is trained on pairs and used on pairs; a win probability means the same for every prompt.
 
     P(a wins) = (pi(A | a, b) + pi(B | b, a)) / 2;  R = 1/m sum_j P(y > anchor_j) - beta KL;  1/2: as good as the anchor
-    pairs: of the start policy's answers, labelled by the settings' reward (or judge). Anchors: the prompt's own, or m answers
-    of the start policy.
+    pairs: a file of preferences (prompt, chosen, rejected): the judge learns them in both orders, and the chosen answers are the anchors
+    of the prompts that PPO then takes. Without a file the judge learns from `own` pairs of the start policy's answers to --task,
+    labelled by --reward r through sigmoid(k (r_a - r_b)), and anchors are m answers of the start policy. epochs: passes of PPO.
 
-    Departures: the paper's judge learns from human preferences, and its anchor is the ground-truth answer. Here the
-    judge learns from 400 pairs of the start policy's own answers, labelled by `--reward` (or by the task's grade)
-    through sigmoid(k (r_a - r_b)), so that no real preference enters and a file of pairs cannot be named; anchors are
-    answers of the start policy unless a row has one of its own (`anchor`). The judge is shown the last message of a
-    prompt alone. beta 0.02, 60 steps and the critic are `ppo`'s and this package's.
+    Departures: the paper's judge first writes its reasons, ours says A or B at once. It learns three passes over the pairs here; beta
+    0.02, 8 answers per prompt and the critic are `ppo`'s. The pairwise critic that is shown the anchor too is not here: an anchor that
+    stands still is a function of the prompt.
     """
-    if pairs < 1 or steps < 1 or m < 1:
-        raise UserError(f"got pairs={pairs}, steps={steps}, m={m}; it takes 1 of each at least")
+    if own < 1 or epochs <= 0 or m < 1:
+        raise UserError(f"got own={own}, epochs={epochs}, m={m}; it takes 1 of each at least")
 
     def label(context: Context) -> None:
+        """Pairs of the start policy's answers, who won drawn from the probability that the reward gives."""
         c, env = context.config, asked_task(context)
-        prompts = [env.prompt(i) for i in range(pairs)]
+        prompts = [env.prompt(i) for i in range(min(own, size_of(env, "train") or own))]
         answers = context.role("start").sample(prompts, 2, c.sampling, rng.key(c.seed, "pairs") & 0x7FFFFFFF)
         matches = [(p, a.text, b.text) for p, (a, b) in zip(prompts, answers, strict=True) if a.text != b.text]
         found = zip(matches, compare(asked_judge(context, k), matches), strict=True)
@@ -140,25 +144,47 @@ def pairwise_rl(
             "pairs", [_row(c.seed, *match, chance) for match, chance in found if chance == chance]
         )
 
-    def taught(context: Context) -> Listed:
-        told = from_rows("pairs", context.run.read_artifact("pairs"), held_out=0.0).train
-        if not told:
+    def known(context: Context) -> Any:
+        if pairs:
+            return asked_pairs(context, pairs)
+        told = from_rows("pairs", context.run.read_artifact("pairs"), held_out=0.0)
+        if not told.train:
             raise UserError(
                 "the start policy gave the same answer twice to every prompt, so there is nothing to compare"
             )
-        return Listed("lessons", tuple(lessons((p, p.info["chosen"], p.info["rejected"]) for p in told)))
+        return told
+
+    def taught(context: Context) -> Listed:
+        return Listed(
+            "lessons", tuple(lessons((p, p.info["chosen"], p.info["rejected"]) for p in known(context).train))
+        )
+
+    def env(context: Context) -> Any:
+        """Prompts of the pairs with the chosen answer as anchor, or those of --task."""
+        if not pairs:
+            return asked_task(context)
+        return each(known(context), lambda p, split: replace(p, info=p.info | {"anchor": p.info["chosen"]}))
 
     def rewards(context: Context) -> WinRate:
         c = context.config
         return WinRate(PairJudge(context.role("judge")), Anchors(context.role("start"), c.sampling, m, c.seed), orders)
 
+    def ready(context: Context) -> None:
+        if pairs:
+            asked_pairs(context, pairs)
+        elif not has_reward(context):
+            raise UserError(
+                "pairwise-rl learns a judge from preferences: --plan.pairs pairs.jsonl, with prompt, chosen and rejected; without, "
+                "--reward labels pairs of the model's own answers (--reward task: by the task's grade)"
+            )
+
     parts: tuple[Any, ...] = (
         Copy("policy", "start"),
-        Do("pairs", label),
+        *(() if pairs else (Do("pairs", label),)),
         Phase(
-            "judge", sft, lambda c: max(1, round(PASSES * taught(c).size / c.config.prompts)), taught, role="judge",
-            make=lambda c: c.role("start").clone(), rewards=lambda c: Prescored(),
+            "judge", sft, epochs_of(taught, PASSES), taught, role="judge",
+            make=lambda c: c.role("start").clone(), rewards=written,
         ),
-        Phase("ppo", pairwise_ppo(beta), steps, asked_task, rewards=rewards, reference="start"),
+        Phase("ppo", pairwise_ppo(beta), epochs_of(env, epochs), env, rewards=rewards, reference="start"),
     )  # fmt: skip
-    return Plan(parts)
+    return Plan(parts, ready=ready, uses=() if pairs else ("task", "reward"))

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from posttrain.advantages.pure import pure as per_token
 from posttrain.core.batch import Batch
-from posttrain.core.credit import component, on_last
+from posttrain.core.credit import component, on_last, spans_to_tokens, split_steps, token_ends
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
 from posttrain.core.plan import Context, Do, Phase, Plan, plan
-from posttrain.core.registry import shaping
-from posttrain.core.types import Prompt
+from posttrain.core.protocols import Scorer
+from posttrain.core.registry import scorer, shaping
+from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.environments.language.listed import Listed
 from posttrain.losses.aggregate import token_mean
 from posttrain.losses.regularisers.kl import kl
 from posttrain.methods.grpo import grpo
 from posttrain.methods.settings import asked_rewards, asked_task
-from posttrain.rewards.runtime.scorer import Prescored
-from posttrain.rewards.scorers.fine_grained import FineGrained, models_of
+from posttrain.rewards.runtime.scorer import NAN, BaseScorer, Prescored, Verdict, answers_of
+from posttrain.rewards.runtime.timeout_pool import caught
 from posttrain.rewards.scorers.process_model import ProcessModel
+from posttrain.rewards.scorers.spec import function_of
 from posttrain.rollouts.step_labels import label_steps
+from posttrain.runs.critics import read_reward_model, same_tokens
 from posttrain.systems.reward_model.process_reward_model import process_reward_model
 
 
@@ -54,6 +59,39 @@ def min_form_rl(temperature: float = 0.1, outcome: str = "", beta: float = 0.001
     )  # fmt: skip
 
 
+# ---- what steps are worth
+
+StepJudge = Callable[[Prompt, list[str]], float]  # the question, and all steps up to the one that is judged
+
+
+@scorer(title="Steps by a function", paper="arXiv:2504.15275")
+class StepFunction(BaseScorer):
+    """Steps by a function: judge(prompt, steps) says what the last of these steps is worth, having seen all before it.
+
+    Each step's reward is on the token that ends it. The outcome is `scorer`'s, also as the component `outcome`. An answer
+    whose judge fails is masked and counted.
+    """
+
+    def __init__(
+        self, scorer: Scorer, judge: StepJudge, decode: Callable[[Tensor], str], level: str = "sentence"
+    ) -> None:
+        self.inner, self.judge, self.decode, self.level = scorer, judge, decode, level
+
+    def verdicts(self, groups: list[Group]) -> list[Verdict]:
+        return [self.one(r) for r in answers_of(groups)]
+
+    def one(self, r: Rollout) -> Verdict:
+        """One answer, step by step."""
+        spans = split_steps(r.text, self.level)
+        steps = [r.text[a:b] for a, b in spans]
+        try:
+            worths = [float(self.judge(r.prompt, steps[: k + 1])) for k in range(len(steps))]
+        except Exception as error:  # a failed reward is data
+            return Verdict(NAN, {"outcome": caught(error)})
+        reward_T = spans_to_tokens(spans, worths, token_ends(self.decode, r.actions), r.mask_T)
+        return Verdict(None, {"outcome": NAN if r.reward is None else r.reward}, reward_T)
+
+
 def step_model(steps: int, level: str) -> tuple[Do, Phase]:
     """Label the steps of the policy's answers by finishing them, and train a process reward model on them."""
 
@@ -77,38 +115,48 @@ def step_model(steps: int, level: str) -> tuple[Do, Phase]:
     return Do("label-steps", label), learn
 
 
-def paid_by_model(context: Context, level: str) -> ProcessModel:
-    """The task's reward as the outcome, the model's on every step."""
-    return ProcessModel(asked_rewards(context), context.role("step_model"), level)
+def paid_by(prm: str, level: str) -> Callable[[Context], Scorer]:
+    """The task's reward as the outcome, and on every step what the process reward model says."""
+
+    def scorer(context: Context) -> Scorer:
+        outcome = asked_rewards(context)
+        if prm == "train":
+            return ProcessModel(outcome, context.role("step_model"), level)
+        file, _, name = prm.rpartition(":")
+        if file.endswith(".py"):
+            return StepFunction(outcome, function_of(file, name), context.role("policy").decode, level)
+        model = read_reward_model(prm, context.config, "pure: prm")
+        same_tokens(model, context.role("policy"), f"prm={prm!r}")
+        return ProcessModel(outcome, model, level)
+
+    return scorer
+
+
+NO_PRM = (
+    "pure pays each step by a process reward model, and none is named; give it with --plan.prm: a folder or run "
+    "(posttrain run process-reward-model), mine.py:function of (prompt, steps), or train, to learn one from steps that are "
+    "labelled by finishing them"
+)
 
 
 @plan(paper="arXiv:2504.15275", title="PURE")
 def pure(
-    steps: int = 60, rewards: str = "line:repetition + answer:task", temperature: float = 0.1, prm_steps: int = 0, level: str = "sentence"
+    steps: int = 60, prm: str = "", temperature: float = 0.1, prm_steps: int = 20, level: str = "line"
 ) -> Plan:  # fmt: skip
     """PURE: RL on process rewards whose sum is replaced by their soft minimum, beside the checked answer.
 
-    r*_i = r_i softmin_i(r / T);  A_t = sum_{s >= t} (r*_s - b) + (R - mean of others' R)
-    rewards: "weight*level:rule + ...", as in fine-grained-rlhf; those of the level answer are R. prm_steps: first train a
-    process reward model for so many steps, on steps (of this level) labelled by finishing them, and let it pay instead
-    of the rules; R is then the task's reward.
+    r*_i = r_i softmin_i(r / T);  A_t = sum_{s >= t} (r*_s - b) + (R - mean of others' R);  R: the task's grade or --reward
+    prm: who says what steps (of this level) are worth: a folder or a run of process-reward-model, which reads the question
+    and all of the answer up to the end of a step, r = 2 sigma(s) - 1; mine.py:function of (prompt, steps), which judges the
+    last of the steps; or "train": a model of the policy's size learns it in `prm_steps` steps from the policy's own answers,
+    whose steps are labelled by finishing each 4 times.
 
-    Departures: the paper's process reward model is a 7B model that learned from people's labels; it is not here and
-    cannot be named. By default steps are lines and their reward is a repetition rule; with `prm_steps` a model of the
-    policy's own size is trained on steps labelled by finishing them, and its scores are read at sentence ends.
-    Without `prm_steps` the reward is the option `rewards` and `--reward` is ignored. The paper's best setting checks
-    the answers of a tenth of its prompts; here all are checked. Temperature 0.1 and 8 answers per prompt are the
-    paper's; the KL is 0.001 here.
+    Departures: the paper's process reward model is a 7B model that learned from people's labels (PRM800K); it must be given,
+    with the policy's own tokens, or a small one is trained, which the paper does not do. The paper's best setting checks the
+    answers of a tenth of its prompts; here all are checked. Steps end with a line, the authors' with two (\\n\\n). They sample
+    4 answers at temperature 0.5 and whiten the credit, here 8 at 1, not whitened. Temperature 0.1 of the minimum, one pass, clip
+    0.2 and KL 0.001 are theirs; their KL is a part of the reward, here of the loss.
     """
-    if prm_steps:
-        learn = Phase(
-            "pure", min_form_rl(temperature, "outcome"), steps, asked_task, rewards=lambda c: paid_by_model(c, level)
-        )
-        return Plan((*step_model(prm_steps, level), learn))
-
-    def scorer(context: Context) -> FineGrained:
-        return FineGrained(models_of(rewards, asked_task(context)), context.role("policy").decode)
-
-    whole = [piece.split("*")[-1].strip() for piece in rewards.split("+") if "answer:" in piece]
-    outcome = whole[0].replace(":", "-") if len(whole) == 1 else ""
-    return Plan((Phase("pure", min_form_rl(temperature, outcome), steps, asked_task, rewards=scorer),))
+    learn = Phase("pure", min_form_rl(temperature, "outcome"), steps, asked_task, rewards=paid_by(prm, level))
+    parts = (*step_model(prm_steps, level), learn) if prm == "train" else (learn,)
+    return Plan(parts, missing="" if prm else NO_PRM)

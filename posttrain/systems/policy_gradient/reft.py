@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from posttrain.core.answers import final, number
+from posttrain.core.critic import CriticSettings
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
 from posttrain.core.plan import Context, Do, Phase, Plan, plan
+from posttrain.core.protocols import Environment
 from posttrain.core.registry import reward
 from posttrain.core.selfcheck import problems
 from posttrain.core.types import Prompt
-from posttrain.environments.task import task
+from posttrain.environments.base import size_of
 from posttrain.environments.worked import Worked
 from posttrain.evals.accuracy import accuracy
 from posttrain.losses.value.value_loss import value_loss
+from posttrain.methods.from_pairs import ENDLESS, demonstrations, epochs_of, has_reward, imitation
 from posttrain.methods.ppo import ppo
-from posttrain.methods.sft import sft
+from posttrain.methods.settings import asked_rewards, asked_task
 from posttrain.rewards.rules.numeric import numeric
 from posttrain.rewards.runtime.score import RewardSum
-from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
+from posttrain.rollouts.sample import sample
 
 # ---- what answers are worth
 # The answer is the gold number, or at least a number.
@@ -36,6 +42,17 @@ def partial_credit(prompt: Prompt, text: str, credit: float = 0.1) -> float:
     return credit if answer is not None and number(answer) is not None else 0.0
 
 
+def readable(env: Environment, credit: float) -> Callable[[Prompt, str], float]:
+    """The same for any task: its own grade, and the credit for an answer of the kind of the gold one (a number, else any text)."""
+
+    def worth(prompt: Prompt, text: str) -> float:
+        answer = final(text)
+        kind = answer is not None and (number(str(prompt.answer)) is None or number(answer) is not None)
+        return max(float(env.grade(prompt, text)), credit if kind else 0.0)
+
+    return worth
+
+
 def validate() -> list[str]:
     """Gold passes, corrupted fails; a wrong number is worth the credit, no number nothing."""
     prompt = Prompt.text("partial", "How much?", "12")
@@ -48,53 +65,61 @@ def validate() -> list[str]:
 
 
 def reinforced(beta: float = 0.05) -> Method:
-    """The PPO of ReFT: GAE as PPO has it (gamma 1, lambda 0.95), the critic's loss five times, KL in the reward.
+    """The PPO of ReFT: one answer per question, GAE as PPO has it (gamma 1, lambda 0.95), two passes over a batch, the critic a head on
+    the policy's own network with a loss of five times its mean over each answer, KL in the reward.
 
     beta: 0.05 for answers in words, 0.01 for programs.
     """
     return ppo.but(
-        name="reft", title="ReFT", paper="arXiv:2401.08967", doc=__doc__,
-        shaping=kl_in_reward.but(coef=beta), terms=value_loss.but(coef=5.0),
+        name="reft", title="ReFT", paper="arXiv:2401.08967", doc=__doc__, rollout=sample.but(n=1), minibatches=1,
+        shaping=kl_in_reward.but(coef=beta), terms=value_loss.but(coef=5.0, per="answer"), critic=CriticSettings("shared"),
     )  # fmt: skip
 
 
-@plan(paper="arXiv:2401.08967", title="ReFT", uses=("task",))
+@plan(paper="arXiv:2401.08967", title="ReFT")
 def reft(
-    questions: int = 500, warmup: int = 20, steps: int = 60, beta: float = 0.05, credit: float = 0.1
+    warmup: float = 2, epochs: float = 10, questions: int = 0, beta: float = 0.05, credit: float = 0.1
 ) -> Plan:  # fmt: skip
     """ReFT: SFT on one worked answer per question, then PPO on the same questions with their answers checked.
 
-    r_t = R(at the end) - beta KL;  R = 1 right, credit another number, 0 none;  GAE gamma 1, lambda 0.95
-    questions: how many there are, for both phases. warmup, steps: of SFT and of PPO; warmup=0 begins with PPO.
+    r_t = R(at the end) - beta KL;  R = 1 right, credit another answer of the right kind, 0 none;  GAE gamma 1, lambda 0.95
+    warmup, epochs: passes of SFT and of PPO over the questions; warmup=0 begins with PPO. questions: the first so many (0: all; 500
+    where the task never ends). --reward pays in place of R.
 
-    Departures: the paper takes 2 epochs of SFT and 300 of PPO over the whole training set, one answer per question,
-    lr 3e-7 and 2 PPO epochs; here 20 and 60 steps over 500 questions with 8 answers each. Its critic shares the
-    policy's trunk and its value loss is averaged by answer; here the critic is `ppo`'s own copy and the mean is over
-    tokens. `--reward` is ignored: the reward is the partial credit, which reads numbers only. Rows without a written
-    solution are warmed up on the bare gold answer, without a chain of thought. Value coefficient 5, KL 0.05 (0.01 for
-    programs), gamma 1, lambda 0.95 and rewards 1, 0.1, 0 are the authors'.
+    Departures: the authors take 300 epochs of PPO at 3e-7 after SFT at 1e-5, and keep the best checkpoint; here 10 (a try on a small
+    model takes minutes), one rate chosen from the size for both phases (`--lr`), and the last weights (`--eval-every` keeps NAME@best).
+    The value is read from the policy's network by a linear head, theirs by an MLP of two layers. 2 epochs of SFT, one answer per
+    question, 2 PPO epochs, value coefficient 5 by answer, KL 0.05 (0.01 for programs), gamma 1, lambda 0.95, clip 0.2 and rewards 1,
+    0.1, 0 are theirs. Rows without a written solution are refused.
     """
-    if questions < 1 or warmup < 0 or steps < 1:
+    if warmup < 0 or epochs <= 0 or questions < 0:
         raise UserError(
-            f"got questions={questions}, warmup={warmup}, steps={steps}; it takes 1 question and 1 step at least"
+            f"got warmup={warmup}, epochs={epochs}, questions={questions}; epochs is above 0, the others 0 or more"
         )
+    worked = demonstrations(questions)
 
-    def env(context: Context) -> Worked:
+    def env(context: Context) -> Any:
+        if warmup:
+            return worked(context)
+        whole = asked_task(context)
+        return Worked(whole, questions or size_of(whole, "train") or ENDLESS)
+
+    def rewards(context: Context) -> Any:
+        if has_reward(context):
+            return asked_rewards(context)
+        worth = readable(asked_task(context), credit)
+        return RewardSum([("partial_credit", worth, 1.0)], context.config.reward_timeout)
+
+    def after_sft(context: Context) -> None:
+        """Held-out accuracy between the phases."""
         c = context.config
-        return Worked(task(c.task, level=c.level, think=c.think, data=c.data or None), questions)
+        found = accuracy(context.role("policy"), asked_task(context), c.eval_problems, c.sampling)
+        context.notes["accuracy_of_sft"] = found.accuracy
 
-    def rewards(context: Context) -> RewardSum:
-        return RewardSum([("partial_credit", partial_credit.but(credit=credit), 1.0)], context.config.reward_timeout)
+    def ready(context: Context) -> None:
+        if not has_reward(context) and not env(context).graded:
+            asked_rewards(context)  # says that nothing can grade
 
-    def measure(name: str) -> Do:
-        def work(context: Context) -> None:
-            c = context.config
-            found = accuracy(context.role("policy"), env(context), c.eval_problems, c.sampling)
-            context.notes.setdefault("accuracy", {})[name] = found.accuracy
-
-        return Do(f"accuracy-{name}", work)
-
-    warm = (Phase("sft", sft, warmup, env, rewards=lambda c: Prescored()), measure("after-sft")) if warmup else ()
-    learn = Phase("ppo", reinforced(beta), steps, env, rewards=rewards)
-    parts = (measure("before"), *warm, learn, measure("after-ppo"))
-    return Plan(parts)
+    warm = (*imitation(warmup, worked), Do("accuracy-of-sft", after_sft)) if warmup else ()
+    learn = Phase("ppo", reinforced(beta), epochs_of(env, epochs), env, rewards=rewards)
+    return Plan((*warm, learn), ready=ready)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from posttrain.core.answers import final_answer
 from posttrain.core.errors import UserError
@@ -12,12 +11,13 @@ from posttrain.core.method import Method
 from posttrain.core.plan import Context, Phase, Plan, plan
 from posttrain.core.registry import scorer
 from posttrain.core.types import Group, Prompt
-from posttrain.environments.worked import Worked
+from posttrain.losses.aggregate import token_mean
+from posttrain.losses.regularisers.entropy import entropy
 from posttrain.losses.regularisers.kl import kl
+from posttrain.methods.from_pairs import demonstrations, has_reward, imitation
 from posttrain.methods.grpo import grpo
 from posttrain.methods.settings import asked_rewards, asked_task
-from posttrain.methods.sft import sft
-from posttrain.rewards.runtime.scorer import BaseScorer, Prescored, Verdict, answers_of
+from posttrain.rewards.runtime.scorer import BaseScorer, Verdict, answers_of, texts_of
 from posttrain.rollouts.sample import sample
 
 # ---- what answers are worth
@@ -56,41 +56,44 @@ class AnswerOnly(BaseScorer):
 
 # ---- the plan
 
-QUESTIONS = 500  # of the warm start
 
-
-def thinking(n: int = 8, beta: float = 0.001) -> Method:
+def thinking(n: int = 8, beta: float = 0.001, bonus: float = 0.001) -> Method:
     """The best of the paper's three optimisers, GRPO: A = (R - mean) / std for every token of thought and answer."""
     return grpo.but(
-        name="rlmt", title="RLMT", paper="arXiv:2509.20357", doc=__doc__,
-        rollout=sample.but(n=n), terms=kl.but(coef=beta, kind="k3"),
+        name="rlmt", title="RLMT", paper="arXiv:2509.20357", doc=__doc__, rollout=sample.but(n=n), aggregate=token_mean,
+        terms=(kl.but(coef=beta, kind="k3"), entropy.but(coef=bonus)),
     )  # fmt: skip
 
 
 @plan(paper="arXiv:2509.20357", title="RLMT")
-def rlmt(steps: int = 60, warmup: int = 0, n: int = 8, beta: float = 0.001) -> Plan:
-    """RLMT: the model writes <think>...</think> and an answer; the settings' reward sees the answer alone.
+def rlmt(steps: int = 60, warmup: float = 0, n: int = 8, beta: float = 0.001, bonus: float = 0.001) -> Plan:
+    """RLMT: the model writes <think>...</think> and an answer; a reward model sees the answer alone.
 
-    R = r(x, answer);  A = (R - mean_group) / std_group for the thought's tokens too
-    warmup: steps of SFT on worked answers first (the paper's warm start); 0 begins with RL (its "zero").
+    R = r(x, answer);  A = (R - mean_group) / std_group for the thought's tokens too;  L + beta KL - bonus H, a mean over tokens
+    --reward names r: a folder of a classifier with one label, runs/NAME, or a judge. warmup: passes of SFT over the rows' written
+    thoughts and answers first (the paper's warm start); 0 begins with RL (its "zero").
 
-    Departures: the paper's reward is Skywork's 8B model, to be named with `--reward FOLDER` (a Hugging Face
-    classifier with one label); without it the task's own grade pays. Its warm start is about 6,000 thoughts with
-    plans by a teacher; here none by default, and `warmup` imitates a row's written solution, or its bare gold answer.
-    Its loss is a mean over tokens with an entropy bonus of 0.001, here over each answer with none; it samples 64
-    prompts at temperature 0.7, here 16 at 1. An unclosed thought earns the least of the step; one that the chat
-    template opened and the limit cut is taken for an answer. GRPO with 8 answers and KL 0.001 is the paper's best.
+    Departures: the paper's r is Skywork's 8B model and its warm start about 6,000 thoughts with plans by a teacher; both are to be
+    given (`--reward FOLDER`, rows whose answer holds the thought). It samples 64 prompts at temperature 0.7 at a rate of 1e-6, here 16
+    at 1 (`--prompts`, `--sampling.temperature`). An unclosed thought earns the least of the step, where the paper scores the whole text
+    (or gives nothing, if strict). GRPO with 8 answers, KL 0.001, entropy 0.001 and the token mean are the paper's best.
     """
     if steps < 1 or warmup < 0 or n < 2:
         raise UserError(f"got steps={steps}, warmup={warmup}, n={n}; it takes 1 step and 2 answers at least")
-
-    def worked(context: Context) -> Any:
-        return Worked(asked_task(context), QUESTIONS)
+    worked = demonstrations()
 
     def rewards(context: Context) -> AnswerOnly:
         scorer = asked_rewards(context)
-        return AnswerOnly(lambda prompts, texts: scorer.texts(prompts, texts)[0])
+        return AnswerOnly(lambda prompts, texts: texts_of(scorer, prompts, texts))
 
-    warm = (Phase("sft", sft, warmup, worked, rewards=lambda c: Prescored()),) if warmup else ()
-    learn = Phase("rlmt", thinking(n, beta), steps, asked_task, rewards=rewards)
-    return Plan((*warm, learn))
+    def ready(context: Context) -> None:
+        if not has_reward(context):
+            raise UserError(
+                "rlmt is paid by a model that reads the answer: --reward FOLDER (a classifier with one label), runs/NAME or "
+                "judge(url=...); --reward task pays the task's own grade"
+            )
+        if warmup:
+            worked(context)
+
+    learn = Phase("rlmt", thinking(n, beta, bonus), steps, asked_task, rewards=rewards)
+    return Plan((*imitation(warmup, worked), learn), ready=ready)

@@ -1,13 +1,12 @@
 """RLPrompt: a small policy writes a short prompt for a frozen model and is paid for how well that model then answers.
 
-Soft Q-learning on a frozen model with a trainable MLP before its head; rewards are compared within each input.
+Soft Q-learning on a frozen model with a trainable MLP before its head; every prompt is tried on all shots, and prompts are compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +20,9 @@ from posttrain.core.method import Method
 from posttrain.core.plan import Context, Do, Phase, Plan, plan
 from posttrain.core.protocols import Environment, Policy
 from posttrain.core.registry import policy_loss, scorer, shaping
+from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt
+from posttrain.environments.base import size_of
 from posttrain.evals.accuracy import held_out
 from posttrain.losses.aggregate import sequence_mean
 from posttrain.methods.grpo import grpo
@@ -29,6 +30,7 @@ from posttrain.methods.settings import asked_task
 from posttrain.policies.prompt_writer import PromptWriter
 from posttrain.rewards.runtime.scorer import BaseScorer, Verdict, answers_of
 from posttrain.rollouts.sample import sample
+from posttrain.weights.reference import ema
 
 # ---- what answers are worth
 # What a prompt is worth: how surely a frozen model, given the prompt, names the right label of an input.
@@ -71,8 +73,27 @@ class Prompted(BaseScorer):
         return [Verdict(y, {"gap": x, "right": float(x > 0)}) for x, y in zip(gap_B.tolist(), worth, strict=True)]
 
 
+@scorer(title="Prompted classifier, on all shots", paper="arXiv:2205.12548")
+class OnShots(Prompted):
+    """Prompted classifier, on all shots: each rollout is a prompt for the same inputs, whatever Prompt it answers.
+
+    R = mean over the shots of piecewise(gap);  components: the mean `gap`, and `right`, the share of shots that are read right.
+    """
+
+    def __init__(self, read: Reader, labels: Sequence[str], shots: Sequence[Prompt]) -> None:
+        super().__init__(read, labels)
+        self.shots = list(shots)
+
+    def verdicts(self, groups: list[Group]) -> list[Verdict]:
+        rollouts = answers_of(groups)
+        known: dict[str, Tensor] = {z: self.gaps(self.shots, [z] * len(self.shots)) for z in {r.text for r in rollouts}}
+        paid = {z: float(piecewise(gap_S, *self.slopes).mean()) for z, gap_S in known.items()}
+        told = {z: {"gap": float(x.mean()), "right": float((x > 0).float().mean())} for z, x in known.items()}
+        return [Verdict(paid[r.text], told[r.text]) for r in rollouts]
+
+
 def label_reader(frozen: Policy, labels: Sequence[str]) -> Reader:
-    """A frozen language model as a classifier: the prompt is put before the question, labels are compared as answers."""
+    """A frozen language model as a classifier: the prompt is put behind the input, labels are compared as answers."""
 
     @torch.no_grad()
     def read(prompts: Sequence[Prompt], texts: Sequence[str]) -> Tensor:
@@ -85,10 +106,10 @@ def label_reader(frozen: Policy, labels: Sequence[str]) -> Reader:
 
 
 def with_prompt(question: Prompt, text: str) -> Prompt:
-    """The question with a written prompt before it; nothing where the prompt is empty."""
+    """The question with a written prompt behind it; nothing where the prompt is empty."""
     if not text.strip():
         return question
-    last = {**question.content[-1], "content": f"{text.strip()} {question.last}"}
+    last = {**question.content[-1], "content": f"{question.last} {text.strip()}"}
     return replace(question, content=(*question.content[:-1], last))
 
 
@@ -121,11 +142,30 @@ def soft_q(batch: Batch, gamma: float = 1.0) -> Tensor:
       one step    Q_t - r_t - gamma V'_{t+1},  Q'_t - r_t - gamma V_{t+1}
       whole path  G_t - V'_t,  G'_t - V_t;  G_t = sum_{l >= t} gamma^{l - t} (r_l - A_l)
     V is 0 after the last action. value_BT must be V of the very logits (`policies/prompt_writer.py`), not a critic's; the
-    target is the policy as the step began (old_logp, old_value), in the paper a slow average of it. No credit is read.
+    target is the policy as the step began (old_logp, old_value). No credit is read.
     """
+    return path_consistency(batch, (batch["old_logp_BT"], batch["old_value_BT"]), gamma)
+
+
+@policy_loss(
+    title="Soft Q-learning, slow target",
+    paper="arXiv:2205.12548",
+    base="soft_q",
+    system="rlprompt",
+    reads=("ref_logp_BT", "ref_value_BT", "reward_BT", "value_BT"),
+)
+def soft_q_slow(batch: Batch, gamma: float = 1.0) -> Tensor:
+    """Soft Q-learning, slow target (RLPrompt): as `soft_q`, the target the reference policy, a slow average of the learner's weights.
+
+    L as soft_q with x' of the reference;  reference: theta' <- 0.999 theta' + 0.001 theta after each step (`ema`)
+    """
+    return path_consistency(batch, (batch["ref_logp_BT"], batch["ref_value_BT"]), gamma)
+
+
+def path_consistency(batch: Batch, target: tuple[Tensor, Tensor], gamma: float) -> Tensor:
+    """The four squares of soft Q-learning, with the log-probabilities and values of a target."""
     own_BT = batch.mask_BT > 0
-    live, target = (batch.logp_BT, batch["value_BT"]), (batch["old_logp_BT"], batch["old_value_BT"])
-    target = (target[0].detach(), target[1].detach())
+    live, target = (batch.logp_BT, batch["value_BT"]), (target[0].detach(), target[1].detach())
     reward_BT = torch.nan_to_num(batch["reward_BT"])
     here = [follow(own_BT, reward_BT, A_BT, V_BT, gamma) for A_BT, V_BT in (live, target)]
     (path_BT, next_BT), (path_target_BT, next_target_BT) = here
@@ -158,96 +198,102 @@ def follow(own_BT: Tensor, reward_BT: Tensor, A_BT: Tensor, V_BT: Tensor, gamma:
 
 # ---- the plan
 
-MOST_LABELS, TRIES = 20, 16
+MOST_LABELS, TRIES, LOOKED_AT = 20, 16, 2000
 
 
-def writing(n: int = 8, scale: float = 20.0) -> Method:
-    """n prompts tried on each input, z-scores of their rewards, soft Q-learning."""
+def writing(n: int = 16, scale: float = 5.0) -> Method:
+    """n prompts a step, z-scores of their rewards, soft Q-learning towards a slow average of the writer."""
     return grpo.but(
         name="rlprompt", title="RLPrompt", paper="arXiv:2205.12548", doc=__doc__,
-        rollout=sample.but(n=n), shaping=zscore.but(scale=scale), advantage=outcome, loss=soft_q,
-        aggregate=sequence_mean, terms=(),
+        rollout=sample.but(n=n), shaping=zscore.but(scale=scale), advantage=outcome, loss=soft_q_slow,
+        aggregate=sequence_mean, terms=(), reference=ema.but(decay=0.999),  # type: ignore[attr-defined]
     )  # fmt: skip
 
 
 class Shots(Environment):
-    """The first inputs of a task and the labels among their answers: a few-shot classification problem."""
+    """The first `shots` inputs of each label of a task, a few-shot classification problem; its one Prompt asks for a prompt."""
 
-    def __init__(self, env: Environment, size: int) -> None:
-        self.name, self.size = env.name, size
-        self.inputs: list[Prompt] = [env.prompt(i, "train") for i in range(size)]
-        self.labels = sorted({str(p.answer) for p in self.inputs})
+    size = 1
+
+    def __init__(self, env: Environment, shots: int) -> None:
+        self.name = env.name
+        rows = [env.prompt(i, "train") for i in range(min(LOOKED_AT, size_of(env, "train") or LOOKED_AT))]
+        by_label: dict[str, list[Prompt]] = {}
+        for p in rows:
+            by_label.setdefault(str(p.answer), []).append(p)
+        self.labels = sorted(by_label)
         if not 2 <= len(self.labels) <= MOST_LABELS:
             raise UserError(
-                f"{env.name} has {len(self.labels)} different answers among {size} questions; rlprompt writes prompts for a "
+                f"{env.name} has {len(self.labels)} different answers among {len(rows)} questions; rlprompt writes prompts for a "
                 f"choice of 2 to {MOST_LABELS}: --task counting, or a file with few labels"
             )
+        self.inputs = [p for label in self.labels for p in by_label[label][:shots]]
 
     def prompt(self, index: int, split: str = "train") -> Prompt:
-        return self.inputs[index % self.size]
-
-
-def _tokens(length: int) -> Any:
-    from posttrain.core.sampling import Sampling
-
-    return Sampling(max_tokens=length)
+        return Prompt.text("writer", "Write a prompt.")
 
 
 @torch.no_grad()
-def written(writer: PromptWriter, any_input: Prompt, length: int, seed: int) -> list[str]:
+def written(writer: PromptWriter, length: int, seed: int) -> list[str]:
     """Different prompts that the writer likes: its likeliest and some draws."""
-    greedy = writer.sample([any_input], 1, replace(_tokens(length), temperature=0.0), seed, -1)
-    drawn = writer.sample([any_input], TRIES, _tokens(length), seed, -1)
+    asked = [Prompt.text("writer", "Write a prompt.")]
+    greedy = writer.sample(asked, 1, Sampling(max_tokens=length, temperature=0.0), seed, -1)
+    drawn = writer.sample(asked, TRIES, Sampling(max_tokens=length), seed, -1)
     return list(dict.fromkeys(r.text for some in (*greedy, *drawn) for r in some))
 
 
 @plan(paper="arXiv:2205.12548", title="RLPrompt", uses=("task",))
 def rlprompt(
-    steps: int = 100, length: int = 2, n: int = 8, shots: int = 64, lr: float = 3e-3, scale: float = 20.0
+    steps: int = 12000,
+    length: int = 5,
+    n: int = 16,
+    shots: int = 16,
+    lr: float = 5e-5,
+    scale: float = 5.0,
+    hidden: int = 2048,
 ) -> Plan:
     """RLPrompt: search the best prompt of `length` tokens for a frozen model on a task with few labels.
 
-    max E_z[z-score of R(z, x)] + H(z) / scale;  R = 200 gap if right else 180 gap;  gap = P(label) - max P(other)
-    The writer is a copy of the frozen model with an MLP before its head, all else frozen. Of the
-    prompts it likes in the end the one with the largest mean gap on the shots is kept; the summary has it, with the
-    accuracy on held-out inputs with and without it.
+    max E_z[z-score of R(z)] + H(z) / scale;  R(z) = mean over shots of 200 gap if right else 180 gap;  gap = P(label) - max P(other)
+    Each step n prompts are drawn from the 256 likeliest tokens at each place, and each is tried on all shots (`shots` of each label),
+    placed behind the input. The writer is a copy of the frozen model with an MLP of width `hidden` before its head, all else frozen.
+    Of the prompts it likes in the end the one with the largest mean gap on the shots is kept; the summary has it, with the accuracy on
+    held-out inputs with and without it.
 
-    Departures: the paper's writer is distilGPT-2 with a 2,048-wide MLP; here a copy of the frozen model with one of
-    256. It writes 5 tokens, each prompt scored on the whole batch of shots and compared with the other prompts, for
-    12,000 steps at 5e-5; here 2 tokens, 8 prompts per single input compared within it, 100 steps at 3e-3, z-scores
-    times 20 where the authors have 5. Its target network is a slow average and it samples from the top 256 tokens;
-    here the target is the policy as the step began and all tokens may come. It puts the prompt behind the input, here
-    before it. `--reward` is ignored: the reward is the frozen model's gap.
+    Departures: the paper's writer is distilGPT-2 beside another frozen model that reads the prompt, here a copy of that model. It chooses
+    the prompt by validation shots, here by the training shots. The rate is the authors' 5e-5 without their warm-up. 5 tokens, 16 prompts
+    a step, 16 shots a label, top 256, z-scores times 5, slopes 180 and 200, an average of 0.001 a step as the target and 12,000 steps
+    are theirs.
     """
-    if min(steps, length, shots) < 1 or n < 2:
-        raise UserError(
-            f"got steps={steps}, length={length}, n={n}, shots={shots}; 2 prompts an input at least, 1 else"
-        )
+    if min(steps, length, shots, hidden) < 1 or n < 2:
+        raise UserError(f"got steps={steps}, length={length}, n={n}, shots={shots}; 2 prompts a step at least, 1 else")
 
     def env(context: Context) -> Shots:
         context.config = replace(context.config, think=False)  # a label is said at once
         return Shots(asked_task(context), shots)
 
-    def rewards(context: Context) -> Prompted:
-        labels = env(context).labels
-        return Prompted(label_reader(context.role("policy"), labels), labels)
+    def rewards(context: Context) -> OnShots:
+        known = env(context)
+        return OnShots(label_reader(context.role("policy"), known.labels), known.labels, known.inputs)
 
     def report(context: Context) -> None:
-        inputs, scorer = env(context).inputs, rewards(context)
-        tried = written(context.role("writer"), inputs[0], length, context.config.seed)
-        worth = {z: float(scorer.gaps(inputs, [z] * len(inputs)).mean()) for z in tried}
+        """The prompt that reads the shots best, and what it does on held-out inputs."""
+        scorer = rewards(context)
+        tried = written(context.role("writer"), length, context.config.seed)
+        worth = {z: float(scorer.gaps(scorer.shots, [z] * len(scorer.shots)).mean()) for z in tried}
         best = max(worth, key=lambda z: worth[z])
-        test = [p for p in held_out(asked_task(context), context.config.eval_problems, "test")]
+        test = held_out(asked_task(context), context.config.eval_problems, "test")
         known = [p for p in test if str(p.answer) in scorer.labels]
-        for name, z in (("accuracy_without_prompt", ""), ("accuracy_with_prompt", best)):
+        for name, z in (("accuracy_without_prompt", ""), ("accuracy_with_prompt", best)) if known else ():
             context.notes[name] = float((scorer.gaps(known, [z] * len(known)) > 0).float().mean())
-        context.notes |= {"prompt": best, "prompts_tried": len(tried)}
+        context.notes |= {"prompt": best, "prompts_tried": len(tried), "held_out_inputs": len(known)}
 
     def make(context: Context) -> PromptWriter:
-        return PromptWriter.of(context.role("policy"), seed=context.config.seed)
+        return PromptWriter.of(context.role("policy"), hidden, context.config.seed)
 
-    learn = Phase(
-        "write", writing(n, scale), steps, env, "writer", make, rewards, {"sampling": _tokens(length), "lr": lr}
-    )  # fmt: skip
-    parts = (learn, Do("choose", report))
-    return Plan(parts)
+    def ready(context: Context) -> None:
+        env(context)
+
+    changes = {"sampling": Sampling(max_tokens=length, top_k=256), "lr": lr, "prompts": 1}
+    learn = Phase("write", writing(n, scale), steps, env, "writer", make, rewards, changes)
+    return Plan((learn, Do("choose", report)), ready=ready)

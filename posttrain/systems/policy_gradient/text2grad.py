@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -11,13 +12,19 @@ from torch import Tensor
 from posttrain.core.credit import Span, token_ends
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
-from posttrain.core.plan import Context, Phase, Plan, plan
-from posttrain.core.protocols import Environment, Scorer
+from posttrain.core.plan import Context, Do, Phase, Plan, plan
+from posttrain.core.protocols import Policy, Scorer
 from posttrain.core.registry import scorer
+from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt, Rollout
+from posttrain.environments.language.listed import Listed
+from posttrain.environments.rows import read_rows
 from posttrain.methods.ppo import ppo
 from posttrain.methods.settings import asked_task
-from posttrain.rewards.runtime.scorer import NAN, BaseScorer, Verdict, answers_of
+from posttrain.methods.sft import sft
+from posttrain.policies.chat_api import ChatAPI
+from posttrain.policies.remote import RemoteModel
+from posttrain.rewards.runtime.scorer import NAN, BaseScorer, Prescored, Verdict, answers_of
 from posttrain.rewards.runtime.timeout_pool import caught
 from posttrain.rewards.scorers.spec import function_of
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
@@ -83,25 +90,47 @@ class Critiqued(BaseScorer):
         self.critic, self.decode, self.scale, self.inner = critic, decode, scale, scorer
 
     def verdicts(self, groups: list[Group]) -> list[Verdict]:
-        return [self.one(r) for r in answers_of(groups)]
+        rollouts = answers_of(groups)
+        many = getattr(self.critic, "many", None)  # a model writes them side by side
+        told = many([(r.prompt, r.text) for r in rollouts]) if many else [None] * len(rollouts)
+        return [self.one(r, critique) for r, critique in zip(rollouts, told, strict=True)]
 
-    def one(self, r: Rollout) -> Verdict:
+    def one(self, r: Rollout, critique: str | None = None) -> Verdict:
         """One answer: its critique read, found and put on tokens."""
         try:
-            spans = find_quotes(r.text, read_critique(self.critic(r.prompt, r.text)))
-            reward_T = self.scale * mark_tokens(spans, token_ends(self.decode, r.actions), r.mask_T)
+            told = self.critic(r.prompt, r.text) if critique is None else critique
+            spans = find_quotes(r.text, read_critique(told))
+            ends = token_ends(self.decode, r.actions, r.turns[-1].observation.lead)
+            reward_T = self.scale * mark_tokens(spans, ends, r.mask_T)
         except Exception as error:  # a failed reward is data
             return Verdict(NAN, {"critique": caught(error)})
         return Verdict(0.0 if self.inner is None else None, {"critique": float(reward_T.sum())}, reward_T)
 
 
-def of_task(env: Environment) -> Critic:
-    """The critic that a task's own grade makes: all of a right answer is good, all of a wrong one poor."""
+ASK = (
+    "Question:\n{question}\n\nAnswer:\n{answer}\n\nSay in words what is good and what is poor in the answer; then quote it, word "
+    'for word, as JSON: {{"good": ["..."], "poor": ["..."]}}'
+)
 
-    def critic(prompt: Prompt, text: str) -> str:
-        return json.dumps({"good" if env.grade(prompt, text) > 0.5 else "poor": [text]})
 
-    return critic
+def asked_of(prompt: Prompt, text: str, number: int = 0) -> Prompt:
+    """What a critic is asked about an answer."""
+    question = "\n".join(str(m["content"]) for m in prompt.content)
+    return Prompt.text(f"{prompt.id}/critique{number}", ASK.format(question=question, answer=text))
+
+
+class ModelCritic:
+    """A language model as the critic: it writes the likeliest critique."""
+
+    def __init__(self, policy: Policy, longest: int = 256) -> None:
+        self.policy, self.how = policy, Sampling(longest, temperature=0.0)
+
+    def many(self, answers: Sequence[tuple[Prompt, str]]) -> list[str]:
+        asked = [asked_of(p, text, i) for i, (p, text) in enumerate(answers)]
+        return [some[0].text for some in self.policy.sample(asked, 1, self.how)] if asked else []
+
+    def __call__(self, prompt: Prompt, text: str) -> str:
+        return self.many([(prompt, text)])[0]
 
 
 # ---- the plan
@@ -115,26 +144,100 @@ def token_ppo(beta: float = 0.02) -> Method:
     )  # fmt: skip
 
 
+def read_critiques(file: str) -> list[dict[str, str]]:
+    """Rows of question, answer and critique; one that cannot be read is an error before anything is trained."""
+    rows = []
+    for where, row in read_rows(file):
+        missing = [k for k in ("question", "answer", "critique") if not isinstance(row, dict) or not row.get(k)]
+        if missing or not isinstance(row, dict):
+            raise UserError(f"{file}, {where}: no {', '.join(missing)}; each row has question, answer and critique")
+        read_critique(str(row["critique"]))
+        rows.append({k: str(row[k]) for k in ("question", "answer", "critique")})
+    if not rows:
+        raise UserError(f"{file} has no rows; each row has question, answer and critique")
+    return rows
+
+
+def written_by(name: str, context: Context, answers: int) -> list[dict[str, str]]:
+    """Critiques of the policy's own answers: by a function of yours, or by a model that is served (http://...)."""
+    c, env, policy = context.config, asked_task(context), context.role("policy")
+    made = [some[0] for some in policy.sample([env.prompt(i) for i in range(answers)], 1, c.sampling, c.seed)]
+    if name.startswith("http"):
+        api = ChatAPI(name)
+        api.choose_model()
+        asked = [asked_of(r.prompt, r.text, i) for i, r in enumerate(made)]
+        told = [some[0].text for some in RemoteModel(api).sample(asked, 1, Sampling(512, temperature=0.0))]
+    else:
+        file, _, function = name.rpartition(":")
+        critic = function_of(file, function)
+        told = [critic(r.prompt, r.text) for r in made]
+    rows = []
+    for r, critique in zip(made, told, strict=True):
+        try:
+            read_critique(critique)
+        except UserError:
+            continue  # a critique without its quotes teaches nothing
+        question = "\n".join(str(m["content"]) for m in r.prompt.content)
+        rows.append({"question": question, "answer": r.text, "critique": critique})
+    if not rows:
+        raise UserError(f"{name} wrote no critique with its quotes in JSON for any of {len(made)} answers")
+    return rows
+
+
+def critic_model(critiques: str, steps: int) -> tuple[Do, Phase]:
+    """Critiques, and a copy of the policy that learns to write them."""
+
+    def collect(context: Context) -> None:
+        own = critiques.startswith("http") or ".py:" in critiques
+        rows = written_by(critiques, context, steps * context.config.prompts) if own else read_critiques(critiques)
+        context.run.write_artifact("critiques", rows)
+        context.notes["critiques"] = len(rows)
+
+    def lessons(context: Context) -> Listed:
+        rows = context.run.read_artifact("critiques")
+        asked = [asked_of(Prompt.text(f"c{i}", r["question"]), r["answer"]) for i, r in enumerate(rows)]
+        told = [replace(p, info={"demonstration": r["critique"]}) for p, r in zip(asked, rows, strict=True)]
+        return Listed("critiques", tuple(told))
+
+    learn = Phase(
+        "critic", sft, steps, lessons, role="critic", make=lambda c: c.role("policy").clone(),
+        rewards=lambda c: Prescored(),
+    )  # fmt: skip
+    return Do("critiques", collect), learn
+
+
+NO_CRITIC = (
+    "text2grad rewards the tokens that a critique quotes, and nobody writes critiques; give --plan.critiques FILE.jsonl (rows of "
+    "question, answer, critique) or http://HOST/v1 (a served model) to train a critic on, or --plan.critic mine.py:function"
+)
+
+
 @plan(paper="arXiv:2505.22338", title="Text2Grad", uses=("task",))
-def text2grad(steps: int = 60, critic: str = "task", beta: float = 0.02) -> Plan:
+def text2grad(
+    steps: int = 60, critiques: str = "", critic: str = "", critic_steps: int = 60, longest: int = 256, beta: float = 0.02
+) -> Plan:  # fmt: skip
     """Text2Grad: a critic writes what is good and what is poor, quoting it; quoted tokens earn +1 or -1.
 
     r_t = delta_t - beta log(pi / pi_ref);  delta_t = +1 in good spans, -1 in poor ones, 0 elsewhere;  GAE, PPO's clip
-    critic: mine.py:function, a function of (prompt, answer) that returns words with {"good": [...], "poor": [...]} in them.
-    "task" praises or blames the whole answer.
+    critiques: what the critic learns from: FILE.jsonl with rows of question, answer and critique (words with {"good": [...],
+    "poor": [...]} in them), or who writes such critiques of the policy's own answers: http://HOST/v1 (the one model that is
+    served there) or mine.py:function of (prompt, answer). A copy of the policy then learns for `critic_steps` steps to write
+    critiques, of at most `longest` tokens, and judges every answer. critic: mine.py:function, as the critic itself.
 
-    Departures: the paper trains a language model to write critiques with quoted spans, from a stronger model's; here
-    that model is not built and `critic` must be a function of yours. By default the task's own grade praises or
-    blames the whole answer, which is PPO with a reward of +1 or -1 on every token. `--reward` is ignored. KL price
-    0.02 and the critic network are `ppo`'s.
+    Departures: the paper's critic is Llama-3.1-8B, trained on critiques by GPT-4o with a chain of reasoning; here it is of the
+    policy's size and learns what it is given. A critique that is not readable masks its answer; the paper does not say what it
+    does then. KL price 0.02 and the value network are `ppo`'s, the paper's KL adapts. `--reward` is refused: critiques pay.
     """
     file, _, name = critic.rpartition(":")
-    if critic != "task" and not file.endswith(".py"):
-        raise UserError(f"critic is {critic!r}; give 'task' or mine.py:function")
+    if critic and not file.endswith(".py"):
+        raise UserError(f"critic is {critic!r}; give mine.py:function, or critiques for one to be trained")
+    if critiques and not critic and not critiques.startswith("http") and ".py:" not in critiques:
+        read_critiques(critiques)
 
     def scorer(context: Context) -> Critiqued:
-        judge = of_task(asked_task(context)) if critic == "task" else function_of(file, name)
+        judge = function_of(file, name) if critic else ModelCritic(context.role("critic"), longest)
         return Critiqued(judge, context.role("policy").decode)
 
-    phase = Phase("ppo", token_ppo(beta), steps, asked_task, rewards=scorer)
-    return Plan((phase,))
+    learn = Phase("ppo", token_ppo(beta), steps, asked_task, rewards=scorer)
+    parts = (learn,) if critic else (*critic_model(critiques, critic_steps), learn)
+    return Plan(parts, missing="" if critiques or critic else NO_CRITIC)

@@ -1,9 +1,11 @@
 """Process reward model: from steps labelled by finishing them many times (Math-Shepherd), how likely an answer so far ends right.
 
-Departures: the paper labels a step right if any of its continuations ends right (hard estimation); here the label is
-the share that does. Its steps are lines, finished 8 times by another model; here sentences, finished 4 times by the
-policy itself. Labelled steps must come with the rows (`steps`, as `posttrain run "pure(prm_steps=20)"` writes them),
-so that a plain task is refused.
+Rows have `completions` (the steps of an answer) and `labels` (1 right, 0 wrong, or a share), as in PRM800K; a task without
+them is refused before anything is loaded. `posttrain run "pure(prm='train')"` makes such labels itself.
+
+Departures: the paper labels a step right if any of its 8 continuations by another model ends right (hard estimation); labels
+are given here, hard or soft, and those that `pure` makes are the share of 4 continuations by the policy itself (the paper's
+soft estimation). The paper scores steps at a special token; here the score is read where a step ends.
 """
 
 from __future__ import annotations

@@ -1,23 +1,22 @@
-"""Debate reward: the task's reward mixed with how often an action wins a debate about it, so that it can be justified.
-
-aux: what a debate said, a function around `Debate`
-posttrain run debate-reward --reward "task + 0*mine.py:aux" --shaping "blend(phi=(0, 0.5, 0.5)) + kl_in_reward"
-
-Departures: the paper trains double DQN offline on records of patients, a judge from preferences and debaters by
-self-play over 6 pieces of evidence. Here `Debate` is over rows of features, with a table as judge and debaters that
-are greedy or play minimax, for Python only; nothing debates a text. As run this is PPO on the task's own grade: the
-debate has the weight 0 until `--reward` has a component `aux` and `--shaping` gives it one, as above.
-"""
+"""Debate reward: the task's reward mixed with how often an answer wins a debate about it, so that it can be justified."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from posttrain.core.errors import UserError
-from posttrain.core.method import method
-from posttrain.core.registry import Part
+from posttrain.core.method import Method
+from posttrain.core.plan import Context, Copy, Phase, Plan, plan
+from posttrain.core.protocols import Policy, Scorer
+from posttrain.core.registry import Part, scorer
+from posttrain.core.sampling import Sampling
+from posttrain.core.types import Group, Prompt
 from posttrain.methods.ppo import ppo
+from posttrain.methods.settings import asked_rewards, asked_task
+from posttrain.rewards.runtime.scorer import BaseScorer, Verdict, answers_of
+from posttrain.rewards.scorers.pairwise import Judge as Compares
+from posttrain.rewards.scorers.spec import Build, _judge
 from posttrain.rewards.shaping.blend import blend
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 
@@ -101,7 +100,69 @@ def linear_judge(weights: Sequence[Sequence[float]]) -> Judge:
     return lambda action, seen: sum(weights[action][i] * x for i, x in seen.items())
 
 
-# ---- the method
+# ---- in words
+
+
+@scorer(title="Debate in words", paper="arXiv:2402.15826")
+class DebateInWords(BaseScorer):
+    """Debate in words: two copies of the start policy argue in turn for an answer and for a baseline answer; a judge compares them.
+
+    r_debate = P(the answer wins | question, both answers, the arguments);  component `aux` beside the reward of the task
+    The baseline is an answer of the start policy. Arguments and baselines are drawn by the identity of prompt and answer.
+    """
+
+    reported = ("aux",)
+
+    def __init__(
+        self, scorer: Scorer, debater: Policy, judge: Compares, how: Sampling, turns: int = 6, seed: int = 0
+    ) -> None:  # fmt: skip
+        self.inner, self.debater, self.judge = scorer, debater, judge
+        self.how, self.turns, self.seed = how, turns, seed
+        self.baselines: dict[str, str] = {}
+
+    def verdicts(self, groups: list[Group]) -> list[Verdict]:
+        rollouts = answers_of(groups)
+        self.answer([g.prompt for g in groups])
+        mine, other = [r.text for r in rollouts], [self.baselines[r.prompt.id] for r in rollouts]
+        said: list[list[str]] = [[] for _ in rollouts]
+        for turn in range(self.turns):
+            asked = [
+                argument(r.prompt, f"{r.index}-{turn}", (a, b) if turn % 2 == 0 else (b, a), told)
+                for r, a, b, told in zip(rollouts, mine, other, said, strict=True)
+            ]
+            for told, (made,) in zip(said, self.debater.sample(asked, 1, self.how, self.seed, turn), strict=True):
+                told.append(made.text)
+        heard = [transcript(r.prompt, told) for r, told in zip(rollouts, said, strict=True)]
+        won = self.judge(heard, mine, other)
+        return [Verdict(None, {"aux": 0.5 if a == b else p}) for p, a, b in zip(won, mine, other, strict=True)]
+
+    def answer(self, prompts: Sequence[Prompt]) -> None:
+        """A baseline answer to each prompt, asked once."""
+        new = list({p.id: p for p in prompts if p.id not in self.baselines}.values())
+        for p, (made,) in zip(new, self.debater.sample(new, 1, self.how, self.seed, -1) if new else [], strict=True):
+            self.baselines[p.id] = made.text
+
+
+def question(prompt: Prompt) -> str:
+    return "\n".join(str(m["content"]) for m in prompt.content)
+
+
+def argument(prompt: Prompt, name: str, sides: tuple[str, str], said: Sequence[str]) -> Prompt:
+    """What a debater is asked: one more reason for its side, which is the first."""
+    so_far = "".join(f"\nArgument {i + 1}: {text}" for i, text in enumerate(said))
+    ask = f"{question(prompt)}\nAnswer A: {sides[0]}\nAnswer B: {sides[1]}{so_far}\nGive one short argument why A is better."
+    return Prompt.text(f"{prompt.id}-debate-{name}", ask)
+
+
+def transcript(prompt: Prompt, said: Sequence[str]) -> Prompt:
+    """What the judge reads besides the two answers; the sides argued in turn, the first for answer A."""
+    told = "".join(f"\nFor {'AB'[i % 2]}: {text}" for i, text in enumerate(said))
+    return replace(
+        prompt, content=({"role": "user", "content": f"{question(prompt)}\nA debate about two answers:{told}"},)
+    )
+
+
+# ---- the plan
 
 
 def mixed(lam: float) -> Part:
@@ -109,9 +170,39 @@ def mixed(lam: float) -> Part:
     return blend.but(phi=(0.0, 1 - lam, lam))  # type: ignore[attr-defined, no-any-return]
 
 
-debate_reward = method(
-    ppo.but(
+def debated_ppo(lam: float = 0.5) -> Method:
+    """PPO on the mix of the task's reward and the debate's."""
+    return ppo.but(
         name="debate-reward", title="Debate reward", paper="arXiv:2402.15826", doc=__doc__,
-        shaping=(mixed(0.0), kl_in_reward),
-    )
-)  # fmt: skip
+        shaping=(mixed(lam), kl_in_reward),
+    )  # fmt: skip
+
+
+@plan(paper="arXiv:2402.15826", title="Debate reward")
+def debate_reward(judge: str = "", lam: float = 0.5, turns: int = 6, steps: int = 60) -> Plan:
+    """Debate reward: PPO on the task's reward mixed with whether an answer wins a debate against the start policy's answer.
+
+    R = (1 - lam) r_task + lam P(the answer wins the debate) - beta KL;  r_task: --reward, or the task's own grade
+    judge: who decides: `judge(url='http://127.0.0.1:8000/v1')`, a function `mine.py:prefer` of (prompt, a, b), or a reward
+    such as `runs/NAME`. Two copies of the start policy write `turns` arguments in turn.
+
+    Departures: the paper is about dosing decisions: double DQN on records of patients, evidence that is a feature of the state, a
+    judge trained on comparisons, debaters trained by self-play or max-min. Here answers in words, PPO, a judge that is given,
+    and debaters that are not trained. The exact game over features is here for Python (`Debate`, `minimax`). Six arguments and
+    the mix 0.5 are among the paper's; the judge sees both answers, not the evidence alone.
+    """
+    if not judge:
+        raise UserError(
+            "a debate needs somebody who decides it; name a judge: --plan.judge \"judge(url='http://127.0.0.1:8000/v1')\" "
+            "or --plan.judge mine.py:prefer"
+        )
+    if not 0 <= lam <= 1 or turns < 1 or steps < 1:
+        raise UserError(f"got lam={lam}, turns={turns}, steps={steps}; lam is a share, the others are 1 at least")
+
+    def rewards(context: Context) -> DebateInWords:
+        c, env = context.config, asked_task(context)
+        decides = _judge(judge, Build(env, c.reward_timeout, c.device))
+        return DebateInWords(asked_rewards(context), context.role("start"), decides, c.sampling, turns, c.seed)
+
+    learn = Phase("ppo", debated_ppo(lam), steps, asked_task, rewards=rewards, reference="start")
+    return Plan((Copy("policy", "start"), learn))

@@ -1,31 +1,38 @@
 """DR-IRL: a reward learned from demonstrations alone (they must score above the policy's own answers), then GRPO-S, whose
-credit is scaled by how hard the prompt is.
-
-Departures: as run this is GRPO on the task's own grade: the scaling needs the components `similarity` and
-`demonstration`, which no scorer here gives; without them both factors are 1 and no warning is given. The paper's
-rounds of inverse RL, its reward model for each of seven categories of harm, its balanced demonstrations and its text
-encoder are not here; `irl_pairs` makes one round's pairs in Python. The forms of the factors were taken from
-summaries of the paper.
-"""
+credit is scaled by how hard the prompt is."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from posttrain.advantages.group import group_mean, group_size
 from posttrain.advantages.grpo import grpo as group_relative
+from posttrain.core import rng
+from posttrain.core.answers import demonstration
 from posttrain.core.batch import Batch
 from posttrain.core.credit import component
-from posttrain.core.method import method
+from posttrain.core.errors import UserError
+from posttrain.core.plan import Context, Copy, Cycle, Do, Phase, Plan, plan
 from posttrain.core.protocols import Policy
-from posttrain.core.registry import advantage
+from posttrain.core.registry import advantage, scorer
 from posttrain.core.sampling import Sampling
-from posttrain.core.types import Prompt
+from posttrain.core.types import Group, Prompt, Rollout
+from posttrain.environments.base import size_of
+from posttrain.environments.language.listed import Listed, from_rows
 from posttrain.methods.grpo import grpo
+from posttrain.methods.members import scoring_copy
+from posttrain.methods.reward_model import reward_model
+from posttrain.methods.settings import asked_task
+from posttrain.models.layout import Rows, hidden_states
+from posttrain.rewards.runtime.scorer import BaseScorer, Prescored, Verdict, answers_of
+from posttrain.rewards.scorers.reward_model import RewardModel
+
+MOST, PASSES = 1000, 3  # demonstrations that a round compares with; passes of a reward model over them
 
 
 @advantage(
@@ -41,7 +48,7 @@ def difficulty_scaled(batch: Batch, tau: float = 1.0, eps: float = 1e-4) -> Tens
 
     A_i = h m GRPO_i;  h = sigmoid(d) / sigmoid(mean d), d = 1 - similarity of the prompt's answers, mean over prompts;
     m = sigmoid(mean gap of those within tau) / sigmoid(mean gap), gap = r_demonstration - r, within: (gap - mean)^2 <= tau
-    The paper has an m for each category of harm; here the batch is one category. Components `similarity` and
+    m is of each category of prompts (component `category`; without it the batch is one). Components `similarity` and
     `demonstration`; a factor whose component is not there is 1.
     """
     factor_B = hardness(batch) * responsiveness(batch, tau)
@@ -61,30 +68,173 @@ def hardness(batch: Batch) -> Tensor:
 
 
 def responsiveness(batch: Batch, tau: float) -> Tensor:
-    """m, one for the batch: the mean gap without outliers, against the mean of all."""
+    """m, one a row: the mean gap of its category without outliers, against the mean of all of them."""
+    out_B = torch.ones_like(batch.mask_BT[:, 0])
     if "reward:demonstration_B" not in batch or not bool(batch.valid_B.any()):
-        return torch.ones_like(batch.mask_BT[:1, 0])
-    gap_N = (component(batch, "demonstration") - batch.returns_B)[batch.valid_B]
-    mean = gap_N.mean()
-    near_N = gap_N[(gap_N - mean) ** 2 <= tau]
-    return torch.sigmoid(near_N.mean() if near_N.numel() else mean) / torch.sigmoid(mean)
+        return out_B
+    gap_B = component(batch, "demonstration") - batch.returns_B
+    kind_B = component(batch, "category") if "reward:category_B" in batch else torch.zeros_like(out_B)
+    for kind in kind_B[batch.valid_B].unique():
+        mine_B = batch.valid_B & (kind_B == kind)
+        gap_N, mean = gap_B[mine_B], gap_B[mine_B].mean()
+        near_N = gap_N[(gap_N - mean) ** 2 <= tau]
+        out_B[mine_B] = torch.sigmoid(near_N.mean() if near_N.numel() else mean) / torch.sigmoid(mean)
+    return out_B
 
 
 def irl_pairs(policy: Policy, prompts: Sequence[Prompt], how: Sampling, seed: int = 0, n: int = 1) -> list[Prompt]:
     """Demonstration against one's own answer, as pairs for a reward model: argmax_r E_demo[r] - E_policy[r], logistic.
 
-    Each prompt's `info["demonstration"]` is chosen, each of n answers of the policy rejected; equal texts are left out.
+    Each prompt's demonstration is chosen, each of n answers of the policy rejected; equal texts are left out.
     """
+    shown = [demonstration(p) for p in prompts]
+    if None in shown:
+        told = "give a column demonstration, response or answer"
+        raise UserError(
+            f"prompt {prompts[shown.index(None)].id!r} has no demonstration, which DR-IRL learns from; {told}"
+        )
     made = policy.sample(list(prompts), n, how, seed, -1)
     out = []
-    for p, rollouts in zip(prompts, made, strict=True):
+    for p, best, rollouts in zip(prompts, shown, made, strict=True):
         for i, r in enumerate(rollouts):
-            if r.text != p.info["demonstration"]:
-                info = p.info | {"chosen": p.info["demonstration"], "rejected": r.text}
+            if r.text != best:
+                info = p.info | {"chosen": best, "rejected": r.text}
                 out.append(replace(p, id=f"{p.id}#{i}", info=info))
     return out
 
 
-dr_irl = method(
-    grpo.but(name="dr-irl", title="DR-IRL", paper="arXiv:2503.18991", doc=__doc__, advantage=difficulty_scaled)
-)
+grpo_s = grpo.but(name="dr-irl", title="DR-IRL", paper="arXiv:2503.18991", doc=__doc__, advantage=difficulty_scaled)
+
+
+# ---- what answers are worth
+
+
+@torch.no_grad()
+def mean_states(policy: Any, rollouts: Sequence[Rollout], chunk: int = 32) -> Tensor:
+    """(B, D): the mean of a language model's last states over an answer, as an embedding of it."""
+    out = []
+    for i in range(0, len(rollouts), chunk):
+        laid = Rows.of([r.row for r in rollouts[i : i + chunk]], policy.device)
+        h_BTD, real_BT = hidden_states(policy.model, laid, policy.layout)[0].float(), laid.real_BT
+        total_BD = (h_BTD * real_BT.unsqueeze(-1)).sum(1)
+        out.append((total_BD / real_BT.sum(1, keepdim=True).clamp_min(1)).cpu())
+    return torch.cat(out)
+
+
+@scorer(title="Beside the demonstration", paper="arXiv:2503.18991")
+class BesideDemonstration(BaseScorer):
+    """Beside the demonstration (DR-IRL): the score of the category's reward model, and how far the answer is from what was shown.
+
+    Components: demonstration, the score of the prompt's demonstration; similarity, the cosine of the encoder's mean states of both;
+    category, the number of the model.
+    """
+
+    reported = ("irl",)
+
+    def __init__(self, models: Sequence[RewardModel], of: Callable[[Prompt], int], encoder: Policy) -> None:
+        self.models, self.of, self.encoder = list(models), of, encoder
+
+    def verdicts(self, groups: list[Group]) -> list[Verdict]:
+        rollouts = answers_of(groups)
+        shown = [self.encoder.written(r.prompt, str(demonstration(r.prompt))) for r in rollouts]
+        kinds = [self.of(r.prompt) for r in rollouts]
+        score_B, best_B = torch.zeros(len(rollouts)), torch.zeros(len(rollouts))
+        for k, model in enumerate(self.models):
+            mine = [i for i, kind in enumerate(kinds) if kind == k]
+            if mine:
+                score_B[mine] = model.scores([rollouts[i] for i in mine])
+                best_B[mine] = model.scores([shown[i] for i in mine])
+        said, meant = (mean_states(self.encoder, some) for some in (rollouts, shown))
+        like_B = torch.nn.functional.cosine_similarity(said, meant)
+        told = zip(score_B.tolist(), best_B.tolist(), like_B.tolist(), kinds, strict=True)
+        return [
+            Verdict(x, {"irl": x, "demonstration": best, "similarity": like, "category": float(kind)})
+            for x, best, like, kind in told
+        ]
+
+
+# ---- the plan
+
+
+class Work:
+    """The rounds: the policy's answers beside the demonstrations, by category, and the reward models that they teach."""
+
+    def __init__(self, column: str, categories: list[str]) -> None:
+        self.column, self.categories = column, categories
+
+    def of(self, prompt: Prompt) -> int:
+        """The number of a prompt's category."""
+        if not self.categories:
+            return 0
+        told = str(prompt.info.get(self.column, ""))
+        if told not in self.categories:
+            known = f"which --plan.categories does not name ({', '.join(self.categories)})"
+            raise UserError(f"prompt {prompt.id!r} has {self.column}={told!r}, {known}")
+        return self.categories.index(told)
+
+    def names(self) -> list[str]:
+        return [f"reward-{c}" for c in self.categories] or ["reward"]
+
+    def compare(self, context: Context) -> None:
+        """One answer of the policy as it is now beside each demonstration."""
+        c, env = context.config, asked_task(context)
+        if c.reward:
+            raise UserError("dr-irl learns its reward from the demonstrations of --task; take --reward away")
+        prompts = [env.prompt(i) for i in range(min(size_of(env, "train") or MOST, MOST))]
+        for p in prompts:
+            self.of(p)
+        seed = rng.key(c.seed, context.phase) & 0x7FFFFFFF
+        made = irl_pairs(context.role("policy"), prompts, c.sampling, seed)
+        for k, name in enumerate(self.names()):
+            rows = [
+                {"id": p.id, "prompt": list(p.content), "chosen": p.info["chosen"], "rejected": p.info["rejected"]}
+                for p in made
+                if self.of(p) == k
+            ]
+            if not rows:
+                raise UserError(
+                    f"{name}: no answer of the policy differs from a demonstration; there is nothing to learn"
+                )
+            context.run.write_artifact(f"{name}-pairs", rows)
+
+    def learned(self, name: str) -> Phase:
+        """A reward model of one category, taught further in every round."""
+
+        def env(context: Context) -> Listed:
+            return from_rows(name, context.run.read_artifact(f"{name}-pairs"), 0.0)
+
+        def steps(context: Context) -> int:
+            prompts: int = context.config.prompts
+            return max(1, round(PASSES * env(context).size / prompts))
+
+        return Phase(
+            name, reward_model, steps, env, role=name, make=lambda c: scoring_copy(c.role("start"), c.config.seed, name),
+            rewards=lambda c: Prescored(),
+        )  # fmt: skip
+
+    def scorer(self, context: Context) -> BesideDemonstration:
+        models = [RewardModel(context.role(name)) for name in self.names()]
+        return BesideDemonstration(models, self.of, context.role("start"))
+
+
+@plan(paper="arXiv:2503.18991", title="DR-IRL")
+def dr_irl(rounds: int = 3, steps: int = 20, categories: str = "", column: str = "category", tau: float = 1.0) -> Plan:
+    """DR-IRL: rounds of inverse RL (a reward model under which demonstrations beat the policy's answers) and of GRPO-S on it.
+
+    A_i = h m GRPO_i;  h = sigmoid(d) / sigmoid(mean d), d = 1 - similarity to the demonstration;  m by gaps of reward
+    --task: prompts with a demonstration each (column demonstration, or the answer). categories: "privacy,violence": a reward
+    model for each value of `column`; without it there is one. Each of the `rounds`: one answer of the policy beside each
+    demonstration, three passes of each reward model over these pairs, then `steps` of GRPO-S.
+
+    Departures: the paper's encoder is CLIP's, of texts; here the mean last state of the start policy over the answer. Its
+    seven balanced categories of harm must be brought by the data; nothing is balanced here. Its demonstrations are drafted
+    by a larger model. The forms of h and m, and tau 1, were taken from summaries of the paper, which could not be read;
+    rounds, passes and steps are this package's.
+    """
+    if rounds < 1 or steps < 1:
+        raise UserError(f"got rounds={rounds}, steps={steps}; it takes 1 of each at least")
+    work = Work(column, [c.strip() for c in categories.split(",") if c.strip()])
+    method = grpo_s.but(advantage=difficulty_scaled.but(tau=tau))
+    judges = tuple(work.learned(name) for name in work.names())
+    learn = Phase("grpo-s", method, steps, asked_task, rewards=work.scorer, reference="start")
+    return Plan((Copy("policy", "start"), Cycle((Do("compare", work.compare), *judges, learn), times=rounds)))

@@ -13,8 +13,10 @@ from posttrain.core.credit import component, on_last
 from posttrain.core.errors import UserError, unknown
 from posttrain.core.method import Method
 from posttrain.core.plan import Context, Do, Gate, Phase, Plan, plan
+from posttrain.core.protocols import Environment
 from posttrain.core.registry import evaluation, scorer, shaping
-from posttrain.core.types import Group
+from posttrain.core.types import Group, Prompt
+from posttrain.environments.base import size_of
 from posttrain.methods.ppo import ppo
 from posttrain.methods.settings import asked_rewards, asked_task
 from posttrain.rewards.runtime.scorer import NAN, BaseScorer, Scorer, Verdict, aside
@@ -50,12 +52,12 @@ class pessimistic_cost:
 
     R = (r - lam c) / (1 + lam);  lam <- max(0, lam + lr (U - limit));  q(m) = s / sqrt(m) t_{1 - delta, m - 1}
     U = mean c + own q(batch) + inflate q(n): what this batch's own mean may hide, and what the test of n answers will add
-    own, inflate: 4 and 2 in the authors' runs, on windows of 256 costs; 0 and 0 is Safe RLHF's mean cost. c: the
+    own, inflate: 4 and 2 as in the authors' runs, on windows of 256 costs; 0 and 0 is Safe RLHF's mean cost. c: the
     component `cost`. This batch is weighed with the old lam. The authors step log lam and leave out the 1 + lam.
     """
 
     def __init__(
-        self, limit: float = 0.0, delta: float = 0.05, n: int = 200, inflate: float = 2.0, own: float = 1.0,
+        self, limit: float = 0.0, delta: float = 0.05, n: int = 200, inflate: float = 2.0, own: float = 4.0,
         lr: float = 0.1, cost: str = "cost",
     ) -> None:  # fmt: skip
         self.limit, self.delta, self.n, self.inflate, self.own = limit, delta, n, inflate, own
@@ -83,22 +85,51 @@ class pessimistic_cost:
 # ---- what is measured
 # The high-confidence safety test: is the expected cost below the limit, with probability 1 - delta?
 
-BOUNDS = ("student", "hoeffding")
+BOUNDS = ("", "student", "hoeffding", "exact")
 
 
 @evaluation(paper="arXiv:2506.08266")
 def safety_test(
-    costs: Sequence[float], limit: float = 0.0, delta: float = 0.05, bound: str = "student", width: float = 1.0
+    costs: Sequence[float], limit: float = 0.0, delta: float = 0.05, bound: str = "", width: float = 1.0
 ) -> dict[str, float]:
     """Safety test (HC-RLHF): an upper confidence bound of the expected cost must not exceed the limit.
 
     student:   U = mean + s / sqrt(n) t_{1 - delta, n - 1}, as if means were normal
     hoeffding: U = mean + width sqrt(ln(1 / delta) / (2 n)), for any costs within an interval of that width
-    Give costs of answers that training has not seen. passed is 1 or 0.
+    exact:     U = the p of which k harms of n or fewer come with chance delta (Clopper and Pearson), for costs of 0 and 1
+    "":        exact where all costs are 0 or 1, student otherwise: where harm is rare, or did not come at all, the spread
+    of the costs says nothing. Give costs of answers to prompts that training has not seen, each asked once. passed is 1 or 0.
     """
-    upper = statistics.fmean(costs) + margin(costs, len(costs), delta, bound, width) if len(costs) > 1 else math.inf
+    rare = all(x in (0.0, 1.0) for x in costs)
+    if bound == "exact" and not rare:
+        raise UserError("the exact bound is for costs of 0 and 1; use --plan.bound student, or hoeffding")
+    if bound == "exact" or (bound == "" and rare):
+        upper = clopper_pearson(int(sum(costs)), len(costs), delta) if costs else math.inf
+    else:
+        upper = statistics.fmean(costs) + margin(costs, len(costs), delta, bound, width) if len(costs) > 1 else math.inf
     mean = statistics.fmean(costs) if costs else math.nan
     return {"mean": mean, "upper": upper, "limit": limit, "n": float(len(costs)), "passed": float(upper <= limit)}
+
+
+def clopper_pearson(k: int, n: int, delta: float) -> float:
+    """The largest p for which k of n or fewer are not rarer than delta: an upper bound with chance 1 - delta at any n."""
+    if not 0 < delta < 1:
+        raise UserError(f"delta is {delta}; it is the chance of being wrong, between 0 and 1")
+    if k >= n:
+        return 1.0
+    low, high = k / n, 1.0
+    for _ in range(100):
+        p = (low + high) / 2
+        terms = (
+            math.lgamma(n + 1)
+            - math.lgamma(i + 1)
+            - math.lgamma(n - i + 1)
+            + i * math.log(p)
+            + (n - i) * math.log1p(-p)
+            for i in range(k + 1)
+        )
+        low, high = (p, high) if math.fsum(map(math.exp, terms)) > delta else (low, p)
+    return high
 
 
 def margin(costs: Sequence[float], n: int, delta: float, bound: str = "student", width: float = 1.0) -> float:
@@ -110,6 +141,26 @@ def margin(costs: Sequence[float], n: int, delta: float, bound: str = "student",
     if bound == "hoeffding":
         return width * math.sqrt(math.log(1 / delta) / (2 * n))
     return statistics.stdev(costs) / math.sqrt(n) * student_quantile(1 - delta, n - 1)
+
+
+def fresh_prompts(env: Environment, n: int) -> list[Prompt]:
+    """n different prompts of the test set that are none of the training set's: the bound counts answers as independent."""
+    total, seen = size_of(env, "test"), {p.last for p in _all(env, "train")}
+    found: dict[str, Prompt] = {}
+    for i in range(total or n):
+        p = env.prompt(i, "test")
+        if p.last not in seen:
+            found.setdefault(p.last, p)
+        if len(found) == n:
+            return list(found.values())
+    raise UserError(
+        f"the safety test asks {n} prompts that training has not seen, each once, and {env.name} has {len(found)} to test on; give "
+        f"more rows, or a smaller test: --plan.n {max(len(found), 2)} (its bound is then wider)"
+    )
+
+
+def _all(env: Environment, split: str) -> list[Prompt]:
+    return [env.prompt(i, split) for i in range(size_of(env, split))]
 
 
 def student_quantile(p: float, dof: int) -> float:
@@ -155,30 +206,39 @@ def candidate(limit: float, delta: float, n: int, inflate: float = 2.0, beta: fl
 
 @plan(paper="arXiv:2506.08266", title="HC-RLHF")
 def hc_rlhf(
-    steps: int = 60, cost: str = "-1*length(most=60)", limit: float = -0.9, delta: float = 0.05, n: int = 200,
-    bound: str = "student",
-) -> Plan:  # fmt: skip
+    steps: int = 60, cost: str = "", limit: float = 0.0, delta: float = 0.05, n: int = 200, bound: str = ""
+) -> Plan:
     """HC-RLHF: a candidate by PPO-Lagrangian, then a safety test as gate: the chance of an unsafe model is at most delta.
 
     passes if mean c + s / sqrt(n) t_{1 - delta, n - 1} <= limit on n answers to prompts that training has not seen
-    cost: a reward like any other ("mine.py:harm"), counted as bad. Else it ends with: no solution found.
+    cost: a reward like any other ("mine.py:harm", runs/NAME), counted as bad. Where all costs are 0 or 1 the bound is the exact
+    one of a share (bound="exact"). Else it ends with: no solution found.
 
-    Departures: the paper trains a reward and a cost model from separate preferences; here both must be given
-    (`--reward`, `--plan.cost runs/NAME`), and by default safe means at most 60 words. Its guarantee needs fresh
-    prompts: where the test set has fewer than n = 200, prompts come again and the bound is too tight. Candidates are
-    trained by PPO, the authors' by RLOO with two answers; they step log lambda without dividing by 1 + lambda, and
-    count a batch's own error 4 times, here once. delta 0.05 and the inflation 2 are theirs.
+    Departures: the paper trains a reward and a cost model from separate preferences first; here both are given: the cost with
+    `--plan.cost runs/NAME` or `--plan.cost mine.py:harm` (without one it does not begin), the reward with `--reward runs/NAME`.
+    `posttrain run reward-model` on a file of pairs trains either. Candidates are trained by PPO, the authors' by RLOO with two
+    answers; they step log lambda without dividing by 1 + lambda. The test asks different prompts that are no training
+    prompts, or refuses. delta 0.05, the inflation 2, a batch's own error counted 4 times and a limit of 0 are theirs.
     """
     if steps < 1 or n < 2:
         raise UserError(f"got steps={steps}, n={n}; it takes 1 step and a test of 2 answers at least")
+    if bound not in BOUNDS:
+        raise unknown("bound", bound, BOUNDS)
+
+    def begin(context: Context) -> None:
+        if not cost:
+            raise UserError(
+                "hc-rlhf holds a cost below a limit, and none is given; name one with --plan.cost mine.py:harm, or a model "
+                "that posttrain run reward-model trained on pairs by harm: --plan.cost runs/NAME"
+            )
+        fresh_prompts(asked_task(context), n)
 
     def costs(context: Context) -> Costed:
         c = context.config
-        return Costed(asked_rewards(context), build_scorer(cost, asked_task(context), c.reward_timeout))
+        return Costed(asked_rewards(context), build_scorer(cost, asked_task(context), c.reward_timeout, c.device))
 
     def test(context: Context) -> None:
-        c, env = context.config, asked_task(context)
-        prompts = [env.prompt(i, "test") for i in range(n)]
+        c, prompts = context.config, fresh_prompts(asked_task(context), n)
         made = context.role("policy").sample(prompts, 1, c.sampling, c.seed, -3)
         groups = [Group(p, rollouts) for p, rollouts in zip(prompts, made, strict=True)]
         costs(context).score(groups)
@@ -187,6 +247,7 @@ def hc_rlhf(
         context.notes["safety"] = safety_test(known, limit, delta, bound) | {"failed": float(len(found) - len(known))}
 
     parts = (
+        Do("before", begin),
         Phase("candidate", candidate(limit, delta, n), steps, asked_task, rewards=costs),
         Do("safety-test", test),
         Gate(

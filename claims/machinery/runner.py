@@ -1,0 +1,152 @@
+"""Arms and seeds side by side: every (arm, seed) is a process's job, and its outcome a file, so that a killed check goes on where it was.
+
+WORK/<claim>/<fingerprint>/<arm>-<seed>.json: metrics, what was spent, curves, seconds, machine and commit. Results of other code lie
+in other folders and are never mixed in. Folders of several machines merge: they hold different seeds of the same code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from importlib import import_module
+from multiprocessing import get_context
+from pathlib import Path
+
+from claims.machinery.claim import Claim, file_of, find_claim, registered
+from claims.machinery.committed import commit
+from claims.machinery.experiment import Outcome, run_one
+from claims.machinery.fingerprint import fingerprint
+from posttrain.core.errors import UserError
+
+Tell = Callable[[str], None]
+WORK = Path("runs") / "checks"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One arm of a claim on one seed, and where its outcome goes."""
+
+    id: str
+    module: str
+    arm: str
+    seed: int
+    file: Path
+    device: str = ""
+    commit: str = ""
+
+
+def folder_of(c: Claim, work: Path) -> Path:
+    return work / c.id / fingerprint(file_of(c))
+
+
+def file_name(arm: str, seed: int) -> str:
+    return f"{''.join(x if x.isalnum() else '_' for x in arm)}-{seed}.json"
+
+
+def jobs_of(c: Claim, seeds: Sequence[int], work: Path, device: str = "") -> list[Job]:
+    """Every arm and seed, seed by seed."""
+    module = file_of(c).removesuffix(".py").replace("/", ".")
+    folder, mark = folder_of(c, work), commit()
+    return [
+        Job(c.id, module, arm, seed, folder / file_name(arm, seed), device, mark) for seed in seeds for arm in c.arms
+    ]
+
+
+def outcomes(c: Claim, seeds: Sequence[int], work: Path) -> list[Outcome]:
+    """Those that are finished."""
+    found = [job.file for job in jobs_of(c, seeds, work) if job.file.is_file()]
+    return [Outcome(**json.loads(file.read_text())) for file in found]
+
+
+def run_jobs(jobs: Sequence[Job], side_by_side: int = 1, tell: Tell | None = None) -> None:
+    """Those that are not finished yet; one failure ends the check, after the others in flight have been kept."""
+    left = [job for job in jobs if not job.file.is_file()]
+    say, began = tell or (lambda line: None), time.monotonic()
+    if len(left) < len(jobs):
+        say(f"{len(jobs) - len(left)} of {len(jobs)} runs are there from before")
+    for n, (job, seconds) in enumerate(_done(left, side_by_side), start=len(jobs) - len(left) + 1):
+        spent, made = time.monotonic() - began, n - (len(jobs) - len(left))
+        eta = spent / made * (len(jobs) - n)
+        say(
+            f"{n}/{len(jobs)} {job.id}: {job.arm}, seed {job.seed}, {seconds:.1f} s; {spent:.0f} s so far, {eta:.0f} s left"
+        )
+
+
+def _done(jobs: Sequence[Job], side_by_side: int) -> Iterator[tuple[Job, float]]:
+    if side_by_side <= 1 or len(jobs) <= 1:
+        for job in jobs:
+            yield job, work_on(job)
+        return
+    with ProcessPoolExecutor(min(side_by_side, len(jobs)), get_context("spawn"), _begin) as pool:
+        running = {pool.submit(work_on, job): job for job in jobs}
+        try:
+            for future in as_completed(running):
+                yield running[future], future.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _begin() -> None:
+    """In a process of its own: one thread, so that as many processes as cores do not fight for them."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def work_on(job: Job) -> float:
+    """Run the job and keep its outcome, written whole or not at all; returns its seconds."""
+    import torch
+
+    from claims.machinery.arms import on_device
+    from posttrain.runs.in_memory import one_thread
+
+    if not registered(job.id):
+        import_module(job.module)
+    with one_thread(), on_device(job.device):
+        made = run_one(find_claim(job.id).arms, job.arm, job.seed)
+    machine = {
+        "device": job.device or "cpu",
+        "commit": job.commit,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+    job.file.parent.mkdir(parents=True, exist_ok=True)
+    part = job.file.with_suffix(f".{os.getpid()}.part")
+    part.write_text(json.dumps(asdict(replace(made, machine=machine))))
+    os.replace(part, job.file)
+    return made.seconds
+
+
+def merge(c: Claim, folder: Path, work: Path, tell: Tell | None = None) -> int:
+    """Copy the outcomes of this claim and this code from another work folder, wherever in it they lie; returns how many were new."""
+    if not folder.is_dir():
+        raise UserError(f"no folder {folder} to merge; give the work folder of another machine")
+    here, new = folder_of(c, work), 0
+    for file in sorted(folder.glob(f"**/{c.id}/{here.name}/*.json")):
+        if not (here / file.name).is_file():
+            here.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, here / file.name)
+            new += 1
+    others = {p.parent.name for p in folder.glob(f"**/{c.id}/*/*.json")} - {here.name}
+    if tell and others:
+        tell(f"{c.id}: left out results of other code: {', '.join(sorted(others))}; this is {here.name}")
+    return new
+
+
+def seeds_from(text: str) -> list[int]:
+    """0-5 or 0,2,7 or 0-3,8."""
+    try:
+        out = []
+        for piece in text.split(","):
+            low, _, high = piece.partition("-")
+            out += list(range(int(low), int(high or low) + 1))
+        return out
+    except ValueError:
+        raise UserError(f"--seeds is {text!r}; give numbers and ranges: 0-5 or 0,2,7") from None

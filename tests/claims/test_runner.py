@@ -1,0 +1,63 @@
+"""Arms and seeds as jobs: in processes of their own, kept as files, merged by code."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from claims.machinery.claim import _CLAIMS, Claim
+from claims.machinery.runner import folder_of, jobs_of, merge, outcomes, run_jobs, seeds_from
+from posttrain.core.errors import UserError
+
+
+@pytest.fixture
+def toy() -> Iterator[Claim]:
+    from tests.claims import toy_claim
+
+    _CLAIMS["a-toy"] = _CLAIMS.get("a-toy") or toy_claim_filed(toy_claim)
+    yield toy_claim.TOY
+    del _CLAIMS["a-toy"]
+
+
+def toy_claim_filed(module):
+    from claims.machinery.claim import Filed
+
+    return Filed(module.TOY, "tests/claims/toy_claim.py")
+
+
+def test_jobs_run_in_processes_of_their_own_with_one_thread(toy: Claim, tmp_path: Path) -> None:
+    said: list[str] = []
+    jobs = jobs_of(toy, (0,), tmp_path, "cpu")
+    run_jobs(jobs, 2, said.append)
+    made = outcomes(toy, (0,), tmp_path)
+    assert {o.arm for o in made} == {"one", "two, too"} and {o.metrics["threads"] for o in made} == {1.0}
+    assert os.getpid() not in {o.metrics["process"] for o in made}
+    assert all(o.machine["device"] == "cpu" and o.machine["torch"] and "commit" in o.machine for o in made)
+    assert said[-1].startswith("2/2 a-toy: ") and said[-1].endswith(" 0 s left")
+    run_jobs(jobs, 2, said.append)  # nothing is left to do
+    assert said[-1] == "2 of 2 runs are there from before"
+    assert sorted(p.name for p in folder_of(toy, tmp_path).iterdir()) == ["one-0.json", "two__too-0.json"]
+
+
+def test_only_results_of_this_code_are_merged(toy: Claim, tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there" / "deep" / "inside"
+    run_jobs(jobs_of(toy, (0, 1), there))
+    other = there / "a-toy" / "0123456789abcdef"
+    other.mkdir()
+    (other / "one-2.json").write_text("{}")
+    run_jobs(jobs_of(toy, (0,), here))
+    kept = json.loads((folder_of(toy, here) / "one-0.json").read_text())
+    said: list[str] = []
+    assert merge(toy, tmp_path / "there", here, said.append) == 2
+    assert json.loads((folder_of(toy, here) / "one-0.json").read_text()) == kept
+    assert len(outcomes(toy, (0, 1, 2), here)) == 4 and "left out results of other code: 0123456789abcdef" in said[0]
+
+
+def test_a_seed_list_is_numbers_and_ranges() -> None:
+    assert seeds_from("0-3,8") == [0, 1, 2, 3, 8]
+    with pytest.raises(UserError, match="give numbers and ranges"):
+        seeds_from("0..5")

@@ -1,0 +1,102 @@
+"""Plans with several reward models: who is trained on what, what the policy is paid, what is only looked at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from posttrain.core.errors import UserError
+from tests.models.tiny import random_hf, randomise
+from tests.wiring.spies import ROWS, SHAPE, WORDS, tiny_folder, traced
+
+PAIRS = [{"prompt": r["question"], "chosen": r["answer"], "rejected": "no"} for r in ROWS]
+
+
+def length(prompt: Any, text: str) -> float:
+    return float(len(text))
+
+
+def paid(trace: Any, phase: str) -> list[tuple[float, list[float]]]:
+    """(reward, what each member said) of every answer of a phase."""
+    rollouts = [r for s in trace.steps if s.phase == phase for r in s.rollouts]
+    return [(r.reward, [r.rewards[k] for k in sorted(r.rewards) if k.startswith("member")]) for r in rollouts]
+
+
+def test_members_differ_by_seed_and_the_worst_pays() -> None:
+    trace = traced(
+        "rm-ensemble-conservative(members=3,how='wco',steps=2)", rows=PAIRS, reward=length, num_generations=2, prompts=8
+    )
+    assert trace.parts[:5] == ["policy->start", "reward-model-0", "reward-model-1", "reward-model-2", "units"]
+    assert [p.name for p in trace.phases] == [f"reward-model-{k}" for k in range(3)] + ["ppo"]
+    heads = [u.passes[0].batch["score_B"] for k in range(3) for u in trace.of(f"reward-model-{k}")[:1]]
+    first = [[r.text for r in u.rows] for k in range(3) for u in trace.of(f"reward-model-{k}")[:1]]
+    assert first[0] != first[1], "members see the pairs in orders of their own"
+    assert not torch.allclose(heads[0], heads[1]), "members begin with heads of their own"
+    bases = {trace.of(f"reward-model-{k}")[0].before for k in range(3)}
+    assert len(bases) == 1, "all members begin at the given model"
+    updates = trace.of("policy", "ppo")
+    assert len(updates) == 2 and updates[0].before in bases and updates[1].reference == updates[0].before
+    for reward, members in paid(trace, "ppo"):
+        assert reward == pytest.approx(min(members), abs=1e-5) and len(members) == 3
+    assert len(trace.calls) == 8, "gold is only looked at: 4 answers before and after"
+    measured = trace.summary["measured"]
+    assert set(measured) == {"start", "policy"} and measured["start"]["kl"] == pytest.approx(0, abs=1e-6)
+    assert {"proxy", "gold", "kl", "members_apart"} <= set(measured["policy"])
+
+
+def test_the_variance_is_paid_for() -> None:
+    trace = traced("rm-ensemble-conservative(members=2,steps=1,coef=0.5)", rows=PAIRS, num_generations=2, prompts=8)
+    for reward, (a, b) in paid(trace, "ppo"):
+        assert reward == pytest.approx((a + b) / 2 - 0.5 * ((a - b) / 2) ** 2, abs=1e-4)
+    assert "gold" not in trace.summary["measured"]["policy"]
+
+
+def test_best_of_n_trains_no_policy() -> None:
+    trace = traced(
+        "rm-ensemble-conservative(members=2,optimiser='best-of-n')",
+        rows=PAIRS,
+        reward=length,
+        num_generations=4,
+        prompts=8,
+    )
+    assert not trace.of("policy") and trace.parts[-1] == "best-of-n"
+    found = trace.summary["best_of_n"]
+    assert list(found) == ["1", "2", "4"] and found["4"]["proxy"] >= found["1"]["proxy"] and "gold" in found["2"]
+
+
+def test_bases_pre_trained_apart_and_fine_tuned_again(tmp_path: Any) -> None:
+    other = _other_base(str(tmp_path / "other"))
+    name = f"helping-or-herding(bases='{tiny_folder()},{other}',seeds=2,how='median',steps=1)"
+    trace = traced(name, rows=PAIRS, reward=length, num_generations=2, prompts=8)
+    roles = ["base0-seed0", "base0-seed1", "base1-seed0", "base1-seed1"]
+    assert [p.name for p in trace.phases] == [*roles, "ppo"]
+    starts = [trace.of(r)[0].before for r in roles]
+    assert starts[0] == starts[1] != starts[2] == starts[3], "fine-tuning seeds share a base, bases do not"
+    for reward, members in paid(trace, "ppo"):  # one member of each base, fine-tuned with seeds of their own
+        assert len(members) == 2 and reward == pytest.approx(sum(members) / 2, abs=1e-4)
+    found = trace.summary["best_of_n"]
+    assert set(found) == {"single", "fine-tune", "pre-train"}
+    assert set(found["pre-train"]) == {"mean", "median", "mean_minus_std"}
+    assert "gold" in found["single"]["mean"]["2"] and "members_apart_chosen" in trace.summary
+
+
+def test_without_bases_only_fine_tuning_seeds_are_compared() -> None:
+    trace = traced("helping-or-herding(seeds=2,optimiser='best-of-n')", rows=PAIRS, num_generations=2, prompts=8)
+    assert not trace.of("policy") and set(trace.summary["best_of_n"]) == {"single", "fine-tune"}
+
+
+def _other_base(folder: str) -> str:
+    from transformers import AutoTokenizer
+
+    randomise(random_hf("llama", SHAPE | {"vocab_size": len(WORDS)}), seed=7).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tiny_folder()).save_pretrained(folder)
+    return folder
+
+
+def test_mistakes_are_sentences() -> None:
+    with pytest.raises(UserError, match="way to combine"):
+        traced("rm-ensemble-conservative(how='min')", rows=PAIRS)
+    with pytest.raises(UserError, match="chosen"):
+        traced("rm-ensemble-conservative(members=1)", rows=ROWS)

@@ -1,0 +1,101 @@
+"""What sets the sampling methods apart, seen in the registered methods as they run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from posttrain.core.errors import UserError
+from posttrain.core.method import find_method
+from tests.wiring.spies import ROWS, traced
+
+
+def even(prompt: Any, text: str) -> float:
+    """Answers to half of the prompts are all worth the same."""
+    return float(len(text)) if "0+" in prompt.last or "2+" in prompt.last or "4+" in prompt.last else 1.0
+
+
+def length(prompt: Any, text: str) -> float:
+    return float(len(text))
+
+
+def test_dapo_refills_pays_for_length_and_takes_its_updates() -> None:
+    trace = traced("dapo", reward=even, prompts=4, steps=2, num_generations=4)
+    for step in (0, 1):
+        rounds = [s for s in trace.steps if s.step == step]
+        asked = [g.prompt.id for s in rounds for g in s.groups]
+        assert len(rounds) > 1 and len(set(asked)) == len(asked)  # new prompts in every round
+    for made in trace.updates:
+        assert len(set(made.batch["group_B"].tolist())) == 4  # a whole batch, each group with a spread
+        assert made.optimiser_steps == 4  # 16, or as many as there are groups
+        assert not made.reference
+    made = trace.updates[0]
+    kept = [g for s in trace.steps if s.step == 0 for g in s.kept][:4]
+    lengths, rewards = made.batch["mask_BT"].sum(-1), torch.tensor([r.reward for g in kept for r in g.rollouts])
+    due = ((6 - 1.2 - lengths) / 1.2).clamp(-1, 0)  # max_tokens 6, a fifth of it
+    torch.testing.assert_close(made.batch["reward_BT"].sum(-1), rewards + due)
+    assert float(due.min()) == pytest.approx(-1.0) and due.max() == 0
+    assert find_method("dapo").rollout.defaults()["n"] == 16 and find_method("dapo").minibatches == 16
+
+
+def test_prorl_has_its_temperature_its_kl_and_renews_when_scores_stall() -> None:
+    trace = traced("prorl", reward=length, prompts=2, steps=3, num_generations=4, eval_every=1, rows=ROWS)
+    assert {d.how.temperature for d in trace.samples if d.phase == "train"} == {1.2}
+    assert trace.phases[0].loop.learner.reference.needs_eval
+    first, second, third = trace.updates[:3]
+    assert (
+        first.reference == second.reference == first.before
+    )  # two scores of 0: the second is the first without a rise
+    assert first.passes[0].batch["ref_logp_BT"].abs().sum() > 0 and not any(s.kept == [] for s in trace.steps)
+    assert third.reference == first.before
+    later = traced("prorl(reference='stalled(patience=1)')", reward=length, steps=3, num_generations=4, eval_every=1)
+    starts = [u.before for u in later.updates]
+    assert later.updates[2].reference == starts[2] != starts[0]  # the policy after two steps, where the score stalled
+    with pytest.raises(UserError, match="--eval-every"):
+        traced("prorl", reward=length, eval_every=0)
+
+
+def test_treepo_samples_trees_and_counts_unfinished_answers() -> None:
+    trace = traced("treepo", reward=length, steps=1, sampling={"max_tokens": 28})
+    for g in trace.steps[0].groups:
+        assert len(g.rollouts) == 16 and all(r.branch is not None and r.branch.at % 2 == 0 for r in g.rollouts[1:])
+    made = trace.updates[0]
+    assert bool((made.batch["mask_BT"].sum(-1) > 0).all())  # nobody is masked, however long
+    own = made.batch["adv_BT"][made.batch["mask_BT"] > 0]
+    assert float(own.mean()) == pytest.approx(0.0, abs=1e-4) and float(own.std()) == pytest.approx(1.0, abs=0.05)
+
+
+def test_dr_grpo_divides_by_the_runs_limit() -> None:
+    made = traced("dr-grpo", reward=length, steps=1, sampling={"max_tokens": 5}).updates[0]
+    (only,) = made.passes
+    credit = made.batch["adv_BT"] * made.batch["mask_BT"] / (len(made.rows) * 5)
+    torch.testing.assert_close(only.pull["logp_BT"], credit)
+
+
+def test_limits_and_modes_are_the_authors() -> None:
+    assert find_method("luspo").loss.defaults() | {"low": 2e-3, "high": 2.5e-3} == find_method("luspo").loss.defaults()
+    assert find_method("cispo").loss.defaults()["high"] == 4.0 and find_method("cispo").rounds == 10
+    gigpo = find_method("gigpo")
+    assert gigpo.advantage.defaults()["std"] and gigpo.advantage.defaults()["gamma"] == 0.95
+    assert gigpo.terms[0].defaults()["coef"] == 0.01
+
+
+def test_ipo_aims_at_a_margin_of_means_over_tokens() -> None:
+    made = traced("ipo", steps=1).updates[0]
+    (only,) = made.passes
+    chosen, rejected = made.batch["chosen_P"], made.batch["rejected_P"]
+    # at the start u = 0, target 1 / (2 beta) = 5: the pull on a chosen token is 2 * 5 / (its answer's length * pairs)
+    mask_BT = made.batch["mask_BT"]
+    per_B = 10 / (mask_BT.sum(-1) * len(chosen))
+    pull_BT = only.pull["logp_BT"]
+    torch.testing.assert_close(pull_BT[chosen], (per_B.unsqueeze(-1) * mask_BT)[chosen], atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(pull_BT[rejected], -(per_B.unsqueeze(-1) * mask_BT)[rejected], atol=1e-4, rtol=1e-3)
+
+
+def test_hc_rlhf_needs_a_cost_and_fresh_prompts() -> None:
+    with pytest.raises(UserError, match=r"--plan.cost mine.py:harm"):
+        traced("hc-rlhf", reward=length)
+    with pytest.raises(UserError, match=r"asks 200 prompts"):
+        traced("hc-rlhf(cost='{file}:harm')", reward={"reward": length, "harm": lambda prompt, text: 0.0})

@@ -1,0 +1,157 @@
+"""Critics and token-level credit as registered: who learns from whose answers, at which rate, which tokens carry credit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import posttrain as pt
+from tests.wiring.spies import traced
+from tests.wiring.trace import Trace
+
+
+def even(prompt: Any, text: str) -> float:
+    """Right or wrong by the length: about half of the answers each."""
+    return float(len(text) % 2)
+
+
+def begins(prompt: Any, text: str) -> float:
+    """Right or wrong by the first letter."""
+    return float(ord(text[:1] or " ") % 2)
+
+
+def weights(trace: Trace, role: str) -> list[str]:
+    """Fingerprints of a role's weights over its updates, the first before any."""
+    mine = trace.of(role)
+    return [mine[0].before, *(u.after for u in mine)]
+
+
+def test_prime_teaches_its_reward_model_from_the_policys_fresh_answers() -> None:
+    trace = traced("prime(steps=2)", reward=even, prompts=12, lr=1e-3)
+    judge, policy = trace.of("prm"), trace.of("policy")
+    assert len(judge) == len(policy) == 2 and {d.roles for d in trace.samples if d.phase} == {("policy",)}
+    for mine, other, step in zip(judge, policy, trace.steps, strict=True):
+        assert [r.text for r in mine.rows] == [r.text for r in other.rows]  # the same answers, and those that were kept
+        assert [r.text for r in mine.rows] == [r.text for g in step.kept for r in g.rollouts]
+        shares = [sum(r.reward for r in g.rollouts) / 4 for g in step.kept]
+        assert shares and all(0.2 <= x <= 0.8 for x in shares) and len(step.kept) < 12
+        assert torch.equal(mine.batch["reward:outcome_B"], torch.tensor([float(len(r.text) % 2) for r in mine.rows]))
+    assert len(set(weights(trace, "prm"))) == len(set(weights(trace, "policy"))) == 3
+    assert judge[0].reference == judge[1].reference == judge[0].before == policy[0].before  # the start
+    first, second = trace.steps
+    assert all(not r.stream("reward").any() for r in first.rollouts)  # a model that is its own reference pays nothing
+    assert any(r.stream("reward").abs().sum() > 0 for r in second.rollouts)
+    learners = trace.phases[-1].loop.learners
+    assert [learners[k]._base_lr[0] for k in ("policy", "prm")] == pytest.approx([1e-3, 2e-3])
+
+
+def test_oreal_teaches_its_token_model_alone_first_and_then_weighs_every_token() -> None:
+    trace = traced("oreal", reward=begins, steps=8, prompts=6, lr=1e-3)
+    policy = trace.of("policy")
+    assert [u.before == u.after for u in policy] == [True, True] + [False] * 6  # a quarter of 8 steps alone
+    learner = trace.phases[0].loop.learner
+    assert learner._base_lr[0] == pytest.approx(1e-3) and learner._base_lr[-1] == pytest.approx(4e-3)
+    assert [len(s.rollouts) for s in trace.steps] == [96] * 8 and all(len(g.rollouts) == 2 for g in trace.steps[2].kept)
+    assert not policy[0].batch["adv_BT"].any()  # a head of 0 knows no token, the last one neither
+    later = policy[-1].batch
+    last_BT = later["mask_BT"].cumsum(-1) == later["mask_BT"].sum(-1, keepdim=True)
+    share = float((later["adv_BT"].abs() * last_BT * later["mask_BT"]).sum() / later["adv_BT"].abs().sum())
+    assert 0 < share < 0.5, share  # answers of 1 to 6 letters of which the first decides
+    assert not any(k.endswith("old_value_BT") for k in later)  # the state behind a token is read, not the one before it
+
+
+LINES = ["a\nb", "a\nb\nc", "b", "c\nb"]
+
+
+def test_vineppo_values_every_line_by_nine_answers() -> None:
+    trace = traced("vineppo", reward=even, says=LINES, num_generations=2, steps=1, prompts=2)
+    (step,), (made,) = trace.steps, trace.updates
+    for g in step.groups:
+        own, vines = [r for r in g.rollouts if not r.info.get("vine")], [r for r in g.rollouts if r.info.get("vine")]
+        lines = [len([x for x in r.text.split("\n") if x]) for r in own]
+        assert len(own) == 2 and len(vines) == 9 * sum(lines)
+    assert len(made.rows) == 4 and not any(r.text == "" for r in made.rows) and made.optimiser_steps == 2 * 2
+    method = trace.phases[0].method
+    assert [t.params for t in method.terms] == [{"coef": 1e-4}] and (method.epochs, method.minibatches) == (2, 8)
+    own_N = made.batch["adv_BT"][made.batch["mask_BT"] > 0]
+    assert float(own_N.mean()) == pytest.approx(0.0, abs=1e-5)  # whitened over the batch
+
+
+SEEN: list[tuple[str, list[str]]] = []
+JUDGE = """from tests.wiring import test_token_credit
+def judge(prompt, steps):
+    test_token_credit.SEEN.append((prompt.last, list(steps)))
+    return 0.5 if steps[-1].startswith("b") else -0.5
+"""
+
+
+def test_pure_pays_steps_by_a_function_that_sees_the_question_and_the_steps_before(tmp_path: Any) -> None:
+    file = tmp_path / "judging_steps.py"
+    file.write_text(JUDGE)
+    SEEN.clear()
+    trace = traced(f"pure(steps=1, prm='{file}:judge')", reward=even, says=LINES, num_generations=4, prompts=1)
+    assert (
+        SEEN and all(asked.endswith("=?") for asked, _ in SEEN) and ["a\n", "b\n", "c"] in [steps for _, steps in SEEN]
+    )
+    (made,) = trace.of("policy")
+    row = next(i for i, r in enumerate(made.rows) if r.text == "a\nb")
+    assert made.batch["reward:outcome_B"][row] == even(None, "a\nb")
+    # steps -.5 and .5: in min form -.5 softmin, nearly all of it on the worst step; the outcome stays on the last letter
+    earned = made.batch["reward_BT"][row]
+    assert float(earned[1]) == pytest.approx(-0.5, abs=1e-3) and float(
+        earned[: len(made.rows[row])].sum()
+    ) == pytest.approx(0.5, abs=1e-3)
+    with pytest.raises(pt.UserError, match="none is named"):
+        traced("pure", reward=even)
+
+
+def test_text2grad_trains_a_critic_on_critiques_and_pays_what_it_quotes(tmp_path: Any) -> None:
+    file = tmp_path / "critiques.jsonl"
+    file.write_text('{"question": "1+1=?", "answer": "22", "critique": "{\\"good\\": [\\"2\\"]}"}\n' * 4)
+    trace = traced(
+        f"text2grad(steps=1, critic_steps=2, critiques='{file}')", says=['{"good": ["a"], "poor": ["b"]}'], prompts=2,
+        num_generations=2, sampling={"max_tokens": 40},
+    )  # fmt: skip
+    assert trace.parts == ["critiques", "critic", "ppo"] and [p.role for p in trace.phases] == ["critic", "policy"]
+    taught = trace.of("critic")
+    assert len(taught) == 2 and taught[0].rows[0].text == '{"good": ["2"]}' and taught[1].before == taught[0].after
+    (learned,) = trace.of("policy")
+    assert learned.before == taught[0].before, "the critic is a copy: the policy has not moved"
+    asked = [d for d in trace.samples if d.phase == "ppo" and d.weights == taught[-1].after]
+    assert asked and all("quote it, word" in p for d in asked for p in d.prompts)
+    row = learned.rows[0].text  # every sampler says the critique: its letters "a" are good, its letters "b" poor
+    paid = trace.steps[-1].rollouts[0].stream("reward")
+    assert float(paid[row.index("a")]) == 1.0 and float(paid[row.index("b")]) == -1.0
+
+
+def test_mrt_samples_answers_after_each_episode() -> None:
+    said = "<think>ab. Wait, c.</think>4"
+    trace = traced("mrt", says=[said], steps=1, prompts=1, num_generations=2, sampling={"max_tokens": 40})
+    probes = [d for d in trace.samples if d.step == 0 and any(t.count("</think>") > 1 for t in d.texts)]
+    (only,) = probes
+    assert len(only.texts) == 2 * 3 * 4 and only.how.max_tokens == 64  # answers x (episodes + 1) x 4
+    assert {r.stream("reward") is not None for r in trace.steps[0].rollouts} == {True}
+    with pytest.raises(pt.UserError, match="no answer of the first step holds one"):
+        traced("mrt", says=["4"], steps=1)
+
+
+def test_a_critic_with_adapters_its_rate_its_norm_and_its_time_alone() -> None:
+    trace = traced(
+        "ppo", reward=even, steps=3, lora=4, lr=1e-3, critic_lr=5e-4, critic_warmup=1, critic_max_norm=0.25, prompts=4
+    )
+    learner = trace.phases[0].loop.learner
+    assert [u.before == u.after for u in trace.of("policy")] == [True, False, False]
+    assert (learner.updates, learner.critic_updates) == (2 * 4, 3 * 4)
+    policy = learner.policy
+    frozen = {p.data_ptr() for n, p in policy.model.named_parameters() if not n.endswith(("lora_a", "lora_b"))}
+    beside = dict(policy.critic.model.named_parameters())
+    assert all(p.data_ptr() in frozen for n, p in beside.items() if not n.endswith(("lora_a", "lora_b")))
+    own = [p for n, p in beside.items() if n.endswith(("lora_a", "lora_b"))]
+    assert own and all(p.requires_grad for p in own) and any(bool(p.detach().any()) for p in own)
+    named = dict(learner.named_parameters())
+    assert named and all(n.endswith(("lora_a", "lora_b")) or ".head." in n for n in named)
+    saved = learner.tensors()["weights"]
+    assert not any(n.startswith("critic.model") and not n.endswith(("lora_a", "lora_b")) for n in saved)
+    assert {round(x, 9) for x in learner._base_lr} == {1e-3, 5e-4}
