@@ -10,7 +10,7 @@ JOBS ?= 2
 SEED ?= 0
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: quickstart test check lint types format index pages methods docs examples fuzz clean
+.PHONY: quickstart test check lint types format index pages methods docs examples fuzz mutants clean
 
 # what a run needs, and nothing else
 $(RUNTIME): pyproject.toml constraints.txt
@@ -81,6 +81,10 @@ examples: $(RUNTIME)
 FUZZ_MINUTES ?= 10
 fuzz: $(STAMP)
 	$(BIN)/python -m tests.fuzz --minutes $(FUZZ_MINUTES) --seed $(SEED)
+
+# wrong changes, one at a time, to a copy: do the tests notice at least 95% of them?
+mutants: $(STAMP)
+	$(BIN)/python -m tests.mutants --jobs $(JOBS)
 
 clean:
 	rm -rf $(VENV) build site *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -55,7 +55,7 @@ def rounds(seed: int, k: int, beta: float = 0.0) -> dict[str, float]:
 
     look(-1)
     config = Config(seed=seed, steps=ROUNDS, prompts=KEPT, lr=0.1, warmup=0, max_norm=100.0)
-    method = raft.but(rollout=sample.but(n=k), epochs=PASSES)
+    method = raft.but(rollout=sample.but(n=k), epochs=PASSES, minibatches=1)
     fit(policy, method, repeated(P, KEPT // P), config, FunctionScorer(ranked_by), look)
     aim = best_of_k(ref, worth_N, k)
     return {

@@ -52,6 +52,7 @@ GENERAL = {
     "rewards/scorers/fine_grained": "rewards of segments that anybody may name",
     "advantages/dense": "any credit that was given token by token",
     "select/best_worst": "makes pairs of any group, for any preference loss",
+    "rollouts/logged": "answers that were given before, for any loss",
     "rollouts/memory": "a study of its own: reading a long text in parts",
     "rollouts/tree": "answers that share prefixes, for any advantage over trees",
     "rewards/rules/format": "a rule that anybody may name in a reward",

@@ -23,7 +23,7 @@ from posttrain.train import train
 from tests.runs import tiny_run
 
 NAMES = [p.name for p in parts("method")]
-WRITTEN = ("demonstrations", "pairs", "step_labels")
+WRITTEN = ("demonstrations", "pairs", "step_labels", "logged")
 
 
 class Pairs(tiny_run.Count):
@@ -33,7 +33,8 @@ class Pairs(tiny_run.Count):
         p = super().prompt(index, split)
         other = "abcd"[(index + 1) % 4]
         steps = [{"tokens": [3, 4], "worth": 1.0}, {"tokens": [4], "worth": 0.25}]
-        told = {"chosen": p.answer * 6, "rejected": other * 6, "steps": steps}
+        told: dict[str, Any] = {"chosen": p.answer * 6, "rejected": other * 6, "steps": steps}
+        told["answers"] = [{"text": p.answer * 6, "reward": 1.0}, {"text": other * 6, "reward": 0.0}]
         return Prompt(p.id, p.content, p.answer, {**p.info, **told})
 
 
@@ -99,7 +100,7 @@ DIFFERENCES = {
     "rloo": {"advantage", "loss", "aggregate", "shaping", "terms"},
     "reinforce-pp": {"advantage", "aggregate", "shaping", "terms"},
     "ppo": {"advantage", "aggregate", "shaping", "terms", "epochs", "minibatches"},
-    "raft": {"advantage", "loss", "aggregate", "select", "terms"},
+    "raft": {"advantage", "loss", "aggregate", "select", "terms", "epochs", "minibatches"},
     "online-dpo": {"advantage", "loss", "aggregate", "select", "terms"},
 }
 

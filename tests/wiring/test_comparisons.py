@@ -61,6 +61,8 @@ def test_nash_md_is_judged_against_the_mixture_of_itself_and_the_start() -> None
         credit = torch.tensor(wins) - 0.5 - 0.008 * ((old - ref) * own).sum(-1)
         (only,) = made.passes
         torch.testing.assert_close(only.pull["logp_BT"], credit[:, None] * own / len(made.rows), rtol=1e-3, atol=1e-6)
+    mixtures = {d.weights for d in trace.samples if d.step >= 0 and d.roles == ()}
+    assert len(mixtures) == 2, "it moves with the policy"
     first, second = trace.updates
     assert second.reference == first.before != second.before and all(
         len(g.rollouts) == 8 for g in trace.steps[0].groups

@@ -27,7 +27,7 @@ class Case:
     pull: Callable[[Pass, Tensor], Tensor] = f.ppo
     mean: str = "answers"
     updates: int = 1
-    reference: str = ""  # "start": of the run; "step": as each step begins
+    reference: str = ""  # "start": of the run; "step": as each step begins; "average": of past weights
     kl: float = 0.0
     n: int = 8
 
@@ -55,8 +55,8 @@ CASES: dict[str, Case] = {
     "tis": Case(f.whitened, f.corrected(lambda w: w.clamp(max=2.0)), updates=4, reference="step"),
     "mis": Case(f.whitened, f.corrected(lambda w: w * (w <= 2.0), "answer"), updates=4, reference="step"),
     "icepop": Case(f.whitened, f.corrected(lambda w: w * (w >= 0.5) * (w <= 5.0)), updates=4, reference="step"),
-    "decoupled-ppo": Case(f.whitened, f.corrected(lambda w: w), updates=4, reference="step"),
-    "t1": Case(f.others, mean="tokens", updates=2, reference="start", kl=0.01, n=64),
+    "decoupled-ppo": Case(f.whitened, f.corrected(lambda w: w), updates=4, reference="average"),
+    "t1": Case(f.others, mean="tokens", updates=2, reference="average", kl=0.01, n=64),
 }  # fmt: skip
 TASKED = [{"question": f"{a}+{b}=?", "answer": str(a + b), "task": "sums"} for a in range(6) for b in range(4)]
 
@@ -85,13 +85,34 @@ def test_the_pull_on_every_token_is_the_papers(name: str) -> None:
     case, trace = CASES[name], trained(name)
     assert [u.optimiser_steps for u in trace.updates] == [case.updates] * 2
     first, second = trace.updates
-    held = {"": ("", ""), "start": (first.before, first.before), "step": (first.before, second.before)}[case.reference]
-    assert name == "t1" or (first.reference, second.reference) == held
+    held = {"": ("", ""), "start": (first.before, first.before), "step": (first.before, second.before)}
+    if case.reference == "average":
+        assert first.reference == first.before and second.reference not in ("", first.before, second.before)
+    else:
+        assert (first.reference, second.reference) == held[case.reference]
     assert all(len(g.rollouts) == case.n + (name == "remax") for s in trace.steps for g in s.groups)
     assert any(float(p.pull["logp_BT"].abs().sum()) > 0 for p in second.passes), (
         "nothing was learned, so nothing was seen"
     )
     check(trace, case)
+
+
+CORRECTIONS = ("tis", "mis", "icepop", "decoupled-ppo")
+
+
+@pytest.mark.parametrize("name", CORRECTIONS)
+def test_corrections_for_a_sampler_that_is_not_the_trainer(name: str) -> None:
+    """Sampled from weights of 3 bits, answers are likelier or less likely under the trainer: caps, masks and weights all bind."""
+    trace = trained(f"{name}(rollout='rounded(n=8, bits=3)')", lr=3e-3)
+    check(trace, CASES[name])
+    own = torch.cat([(u.batch["ref_logp_BT"] - u.batch["old_logp_BT"])[u.batch["mask_BT"] > 0] for u in trace.updates])
+    assert float(own.exp().max()) > 1.5 and float(own.exp().min()) < 0.6
+
+
+def test_the_average_that_decoupled_ppo_clips_against_is_not_who_sampled() -> None:
+    second = trained("decoupled-ppo").updates[1]
+    gap = (second.batch["ref_logp_BT"] - second.batch["old_logp_BT"]) * second.batch["mask_BT"]
+    assert float(gap.abs().max()) > 0.01
 
 
 def test_no_answer_is_divided_by_its_spread_or_length() -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import posttrain as pt
 from tests.wiring import formulas as f
 from tests.wiring.spies import ROWS, traced
 from tests.wiring.trace import Pass, Trace, Update
@@ -23,6 +24,7 @@ def slope(z: Tensor) -> Tensor:
 PULLS: dict[str, Callable[[Tensor], Tensor]] = {
     "dpo": lambda u: 0.1 * slope(0.1 * u),
     "online-dpo": lambda u: 0.1 * slope(0.1 * u),
+    "hinge": lambda u: 0.1 * (0.1 * u < 1),
     "robust-dpo": lambda u: 0.1 * (0.9 * slope(0.1 * u) + 0.1 * slope(-0.1 * u)) / 0.8,
 }
 OWN = ("online-dpo",)  # pairs of the policy's own answers, ranked by the reward
@@ -32,8 +34,8 @@ def log_ratio(p: Pass) -> Tensor:
     return ((p.batch["logp_BT"] - p.batch["ref_logp_BT"]) * p.batch["mask_BT"]).sum(-1)
 
 
-def run(name: str, **settings: int) -> Trace:
-    return traced(name, None, f.worth if name in OWN or name == "copg" else None, prompts=4, lr=0.02, **settings)
+def run(name: str) -> Trace:
+    return traced(name, None, f.worth if name in OWN else None, prompts=4, lr=0.02)
 
 
 def texts(made: Update, stream: str) -> list[str]:
@@ -138,3 +140,50 @@ def test_a_start_that_was_left_no_way_pays_nothing() -> None:
     torch.testing.assert_close(only.pull["logp_BT"], f.mean("tokens", only))
     own_BT = only.batch["mask_BT"]
     assert only.loss == pytest.approx(float(-(only.batch["logp_BT"] * own_BT).sum() / own_BT.sum()), rel=1e-5)
+
+
+def test_raft_imitates_the_best_of_eight_in_four_epochs() -> None:
+    trace = traced("raft", None, f.worth, prompts=4, lr=0.02)
+    best_rows(trace, 8)
+    for made in trace.updates:
+        assert made.optimiser_steps == 16 and not made.reference
+        for p in made.passes:
+            inside_B1 = torch.zeros(len(made.rows), 1).index_fill(0, p.rows, 1.0)
+            torch.testing.assert_close(p.pull["logp_BT"], f.mean("tokens", p) * inside_B1)
+        assert sorted(torch.cat([p.rows for p in made.passes]).tolist()) == sorted([*range(4)] * 4)
+
+
+# ---- CoPG
+
+
+LOG = [
+    {"prompt": f"say {i}", "response": text, "reward": reward}
+    for i in range(30)
+    for text, reward in ((f"{i}a", i / 10), (f"b{i}", 1 - i / 7))
+]
+
+
+def test_copg_fits_logged_pairs_and_samples_nothing() -> None:
+    """-d/du of (R - R' - beta u)^2 / (2 beta) is R - R' - beta u: pairs of the log, whoever gave them, 4 updates."""
+    trace = traced("copg", LOG, prompts=4, lr=0.02)
+    assert not [d for d in trace.samples if d.step >= 0]
+    first, second = trace.updates
+    assert first.reference == second.reference == first.before and second.optimiser_steps == 4
+    for made in trace.updates:
+        chosen, rejected = made.batch["chosen_P"], made.batch["rejected_P"]
+        earned = made.batch["reward_BT"].sum(-1)
+        assert made.batch["old_logp_BT"].abs().sum() == 0, "nobody knows how likely they were"
+        assert (earned[chosen] >= earned[rejected]).all() and len(chosen) == 4
+        for p in made.passes:
+            inside = torch.isin(chosen, p.rows)
+            one, two = chosen[inside], rejected[inside]
+            u = log_ratio(p)[one] - log_ratio(p)[two]
+            want_BT = torch.zeros_like(made.batch["mask_BT"])
+            want_BT[one] += ((earned[one] - earned[two] - 0.1 * u) / len(one))[:, None]
+            want_BT[two] -= ((earned[one] - earned[two] - 0.1 * u) / len(one))[:, None]
+            torch.testing.assert_close(p.pull["logp_BT"], want_BT * made.batch["mask_BT"], rtol=1e-3, atol=1e-5)
+
+
+def test_copg_without_a_log_says_what_a_log_is() -> None:
+    with pytest.raises(pt.UserError, match="answers"):
+        traced("copg")

@@ -1,10 +1,10 @@
-"""CoPG: two answers per prompt, fitted so that their log-ratios to the reference differ as their rewards do; old ones too.
+"""CoPG: two logged answers per prompt, fitted so that their log-ratios to the reference differ as their rewards do.
 
-Departures: the paper learns offline, from two answers of anybody's with their scores; by default two fresh answers
-per prompt are sampled here at each step and used twice, in 4 updates. It is fully offline with
-`--rollout "logged(n=2, logp=False)" --task log.jsonl`: nobody needs to know how likely the logged answers were. The
-paper's scores come from a reward model, which must be given (`--reward runs/NAME`, or scores in the log); without one
-the task's own grade is the score. beta 0.1 is this package's and to be tuned.
+A log is rows of a prompt, a response and its reward, two or more of a prompt (`--task log.jsonl`), or a run (`--task runs/NAME`);
+nobody needs to know how likely the answers were. `--rollout "sample(n=2)"` learns from two fresh answers per prompt at each step instead.
+
+Departures: none known in the loss. beta 0.1 is this package's and to be tuned, as are 4 updates per step (2 epochs in 2). The
+paper's scores come from a reward model: they stand in the log, or `--reward runs/NAME` (a run, or a folder) gives them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from posttrain.core.registry import preference_loss, select
 from posttrain.core.types import Group
 from posttrain.losses.preference.margin import margin
 from posttrain.methods.dpo import dpo
-from posttrain.rollouts.sample import sample
+from posttrain.rollouts.logged import logged
 from posttrain.select.valid import reward_of
 
 
@@ -63,6 +63,6 @@ def contrastive_loss(batch: Batch, beta: float = 0.1) -> Tensor:
 copg = method(
     dpo.but(
         name="copg", title="CoPG", paper="arXiv:2406.19185", doc=__doc__,
-        rollout=sample.but(n=2), select=(in_twos,), loss=contrastive_loss, epochs=2, minibatches=2,
+        rollout=logged.but(n=2, logp=False), select=(in_twos,), loss=contrastive_loss, epochs=2, minibatches=2,
     )
 )  # fmt: skip

@@ -1,9 +1,12 @@
-"""Decoupled PPO: for stale answers: clipped against the weights as the step begins, weighted for who sampled them.
+"""Decoupled PPO: for stale answers: clipped against an average of past weights, weighted for who sampled them.
 
-Departures: the paper's proximal policy is a moving average of the weights (PPO-EWMA), with a critic and GAE, on
-games; here it is the weights as the step begins, with GRPO's credit and no critic. Where one process samples and
-learns in turn, the sampler is that policy: the correction is 1 up to rounding and this is GRPO's clip without a KL.
-It differs for answers that are stale, logged or replayed. The correction is not truncated (`tis` is).
+The proximal policy is PPO-EWMA's: a moving average of the weights, which lags behind the sampler. Answers are clipped against it
+and weighted for who sampled them, so that the size of a step does not depend on how old they are.
+
+Departures: the paper moves the average after every optimiser step by 0.889 (the weights of about 8 updates), here once per step
+of 4 updates by the same 0.889; it trains agents of games with a critic and GAE, here GRPO's credit. With `--reference "reset(every=1)"` the proximal policy
+is the weights as the step begins, and in one process the correction is 1 up to rounding; that suits stale, logged or rounded samples
+(`--rollout "rounded(bits=4)"`). The correction is not truncated (`tis` is).
 """
 
 from __future__ import annotations
@@ -11,11 +14,11 @@ from __future__ import annotations
 from posttrain.core.method import method
 from posttrain.losses.policy.decoupled_ppo import decoupled_ppo as behaviour_corrected
 from posttrain.methods.grpo import grpo
-from posttrain.weights.reference import reset
+from posttrain.weights.reference import ema
 
 decoupled_ppo = method(
     grpo.but(
         name="decoupled-ppo", title="Decoupled PPO", paper="arXiv:2110.00641", doc=__doc__,
-        loss=behaviour_corrected, reference=reset.but(every=1), terms=(), minibatches=4,  # type: ignore[attr-defined]
+        loss=behaviour_corrected, reference=ema.but(decay=0.889), terms=(), minibatches=4,  # type: ignore[attr-defined]
     )
 )  # fmt: skip

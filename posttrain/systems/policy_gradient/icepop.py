@@ -1,9 +1,9 @@
 """IcePop: GRPO without the tokens on which sampler and trainer disagree either way, the others corrected.
 
-Departures: the limits 0.5 and 5 are the paper's, which corrects for an inference engine that differs from the trainer
-of a large mixture of experts. Here sampler and trainer share the weights and agree up to rounding, so that by default
-hardly any token is left out and this is GRPO's clip without a KL; it differs for answers that are stale, logged or
-replayed. The paper's multi-stage recipe is not here.
+Departures: the paper corrects for an inference engine that differs from the trainer of a large mixture of experts. Here sampler and trainer share the weights and agree up to rounding, so that by default hardly any token is left out
+and this is GRPO's clip without a KL. It differs where they do: `--rollout "rounded(bits=4)"` samples from weights of 4 bits, as a fast
+engine does, and answers may be logged. The limits 0.5 and 5 are the
+paper's; its multi-stage recipe is not here.
 """
 
 from __future__ import annotations

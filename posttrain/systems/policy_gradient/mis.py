@@ -2,9 +2,9 @@
 
 Liu et al. 2025, "When speed kills stability: demystifying RL collapse from the training-inference mismatch".
 
-Departures: the authors correct for an inference engine that is not the trainer. Here both share the weights and agree
-up to rounding, so that by default no answer is left out and this is GRPO's clip without a KL; it differs for answers
-that are stale, logged or replayed. The cap 2 is theirs.
+Departures: the authors correct for an inference engine that is not the trainer. Here sampler and trainer share the weights and agree up to rounding, so that by default no answer is left out
+and this is GRPO's clip without a KL. It differs where they do: `--rollout "rounded(bits=4)"` samples from weights of 4 bits, as a fast
+engine does, and answers may be logged. The cap 2 is theirs.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training".
 
-Departures: the authors correct for an inference engine that is not the trainer. Here both share the weights and agree
-up to rounding, so that by default the weights are 1 and this is GRPO's clip without a KL; it differs for answers that
-are stale, logged or replayed. The cap 2 is theirs.
+Departures: the authors correct for an inference engine that is not the trainer. Here sampler and trainer share the weights and agree up to rounding, so that by default the weights are 1
+and this is GRPO's clip without a KL. It differs where they do: `--rollout "rounded(bits=4)"` samples from weights of 4 bits, as a fast
+engine does, and answers may be logged. The cap 2 is theirs.
 """
 
 from __future__ import annotations

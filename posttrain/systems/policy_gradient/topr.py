@@ -1,10 +1,10 @@
 """TOPR: many passes over old answers without a leash: the right ones are imitated, the wrong ones pushed down until rare.
 
-Departures: the paper learns offline from a set of answers, resampled in rounds, and chooses right and wrong ones so
-that about 10 to 20% of the weight is on the right; here answers are sampled at each step and used four times in 8
-updates, so that they are nearly on policy and the taper hardly binds, and none are chosen. Learn from a log with
-`--rollout logged --task log.jsonl`. The limits of the weights are the paper's; the bar c = 0.5 is its baseline 0 for
-rewards of 0 and 1.
+Departures: a round of the paper collects a set of answers, learns from it for an epoch or more, and collects anew; here a round is one
+step of 16 prompts, used four times in 8 updates, so that answers are nearly on policy and the taper hardly binds. `--prompts 512
+--minibatches 64` is a round in which it does, and `--rollout logged --task log.jsonl` learns from a set that somebody collected. The
+paper also chooses right and wrong answers so that about 10 to 20% of the weight is on the right; none are chosen here. The limits of the
+weights are the paper's; the bar c = 0.5 is its baseline 0 for rewards of 0 and 1.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ OPTIMISERS: dict[str, Callable[[float], Method | None]] = {
     "online-dpo": lambda beta: online_dpo.but(loss=dpo_loss.but(beta=beta)),
     "ppo": lambda beta: ppo.but(shaping=(kl_in_reward.but(coef=beta),)),
     "grpo": lambda beta: grpo.but(terms=(kl.but(coef=beta, kind="k3"),)),
-    "raft": lambda beta: raft,
+    "raft": lambda beta: raft.but(epochs=1, minibatches=1),  # as many updates as the others
     "best-of-n": lambda beta: None,
 }
 BEST_OF = (1, 2, 4, 8, 16, 32)

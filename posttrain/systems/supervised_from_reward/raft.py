@@ -1,9 +1,9 @@
 """RAFT: sample, keep each prompt's best answer, imitate it; supervised learning on one's own best.
 
-Departures: the paper ranks 1,024 or more prompts' answers per round and imitates the best for several epochs, for 20
-rounds; here a round is one step of 16 prompts and one update: `--prompts 1024 --epochs 4 --minibatches 64` is near
-it. Its ranking over all prompts and its discarding of broken texts are not here. The reward model must be given
-(`--reward runs/NAME`); without one the task's own grade ranks.
+Departures: a round of the paper ranks the answers to 1,024 or 2,048 prompts and imitates the best in 2 to 4 epochs, for 20
+rounds; here a round is one step of 16 prompts, imitated in 4 epochs of 4 updates: `--prompts 1024 --minibatches 64 --steps 20` is
+the paper's size. The best of 8 is the smallest of its 8, 16 and 32. Its ranking over all prompts and its discarding of broken texts
+are not here. The reward model must be given (`--reward runs/NAME`, or a folder); without one the task's own grade ranks.
 """
 
 from __future__ import annotations
@@ -48,6 +48,6 @@ def raft_loss(batch: Batch) -> Tensor:
 raft = method(
     sft.but(
         name="raft", title="RAFT", paper="arXiv:2304.06767", doc=__doc__,
-        rollout=sample.but(n=8), select=(best_of,), loss=raft_loss,
+        rollout=sample.but(n=8), select=(best_of,), loss=raft_loss, epochs=4, minibatches=4,
     )
 )  # fmt: skip
