@@ -19,9 +19,9 @@ UNMUTATED = {
     "debate-reward", "demystify-long-cot", "dr-irl", "dr-po", "fine-grained-rlhf", "gigpo", "grpo-lambda",
     "hc-rlhf", "helping-or-herding", "ipo", "kl-cov", "laser", "laser-d", "laser-de", "luspo", "mrt",
     "one-shot-rlvr", "open-rs", "oreal", "pairwise-rl", "par", "ppo", "prime", "process-reward-model", "prorl",
-    "pure", "qwenlong-stages", "reft", "reward-robust-rlhf", "rl-pgd-robustness",
+    "pure", "qwenlong-l15", "qwenlong-stages", "reft", "reward-robust-rlhf", "rl-pgd-robustness",
     "rlhf-generalisation-diversity", "rlhf-workflow", "rlmt", "rlprompt", "rm-ensemble-conservative", "salsa",
-    "siri", "summarize-hf", "text2grad", "treepo", "vineppo",
+    "siri", "summarize-hf", "t1", "text2grad", "treepo", "vineppo",
 }  # fmt: skip
 
 

@@ -44,7 +44,6 @@ CASES: dict[str, Case] = {
     "opo": Case(f.by_length, f.score, "sum"),
     "gpg": Case(f.gpg, f.score, "tokens"),
     "pass-at-k-training": Case(f.best_of_four, mean="tokens", updates=4),
-    "qwenlong-l15": Case(f.praise_in_batch_std, mean="tokens"),
     "dual-clip": Case(f.whitened, f.dual, updates=4, reference="start", kl=0.04),
     "gspo": Case(f.whitened, f.gspo, updates=4),
     "gmpo": Case(f.whitened, f.gmpo, updates=4),
@@ -56,14 +55,12 @@ CASES: dict[str, Case] = {
     "mis": Case(f.whitened, f.corrected(lambda w: w * (w <= 2.0), "answer"), updates=4, reference="step"),
     "icepop": Case(f.whitened, f.corrected(lambda w: w * (w >= 0.5) * (w <= 5.0)), updates=4, reference="step"),
     "decoupled-ppo": Case(f.whitened, f.corrected(lambda w: w), updates=4, reference="average"),
-    "t1": Case(f.others, mean="tokens", updates=2, reference="average", kl=0.01, n=64),
 }  # fmt: skip
-TASKED = [{"question": f"{a}+{b}=?", "answer": str(a + b), "task": "sums"} for a in range(6) for b in range(4)]
 
 
 def trained(name: str, **settings: Any) -> Trace:
     """Two steps of four prompts at a rate at which a step is felt."""
-    return traced(name, TASKED if name == "qwenlong-l15" else None, f.worth, **({"prompts": 4, "lr": 0.02} | settings))
+    return traced(name, None, f.worth, **({"prompts": 4, "lr": 0.02} | settings))
 
 
 def check(trace: Trace, case: Case) -> None:
@@ -127,15 +124,6 @@ def test_no_answer_is_divided_by_its_spread_or_length() -> None:
         factors += (only.pull["logp_BT"] / credit_BT)[seen].tolist()
         assert len({int(n) for n in rows.length_B}) > 1 and not made.reference
     assert max(factors) == pytest.approx(min(factors), rel=1e-3) and min(factors) > 0
-
-
-def test_a_moving_anchor_and_an_entropy_bonus() -> None:
-    """T1: the reference follows the policy, and every token's entropy is worth 0.001 of a token's share."""
-    trace = trained("t1")
-    first, second = trace.updates
-    assert first.reference == first.before and second.reference not in (first.before, second.before)
-    (one, _) = first.passes
-    torch.testing.assert_close(one.pull["entropy_BT"], 0.001 * f.mean("tokens", one))
 
 
 def test_the_greedy_answer_is_a_bar_and_is_not_trained_on() -> None:

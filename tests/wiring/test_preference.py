@@ -98,12 +98,14 @@ def test_a_reward_model_learns_the_score_of_whole_answers() -> None:
 
 
 def test_demonstrations_are_imitated_token_by_token() -> None:
-    trace = run("sft")
-    answers = {r["answer"] for r in ROWS}
+    rows = [{"question": f"count to {i}", "answer": "123456789"[:i]} for i in range(1, 10)] * 3
+    trace = traced("sft", [r | {"question": f"{i}: {r['question']}"} for i, r in enumerate(rows)], prompts=4)
+    answers = {r["answer"] for r in rows}
     for made in trace.updates:
         (only,) = made.passes
         assert {row.text for row in made.rows} <= answers and made.batch["written_B"].all() and not made.reference
         torch.testing.assert_close(only.pull["logp_BT"], f.mean("tokens", only))
+    assert len({int(n) for u in trace.updates for n in u.batch["length_B"]}) > 1
 
 
 def best_rows(trace: Trace, n: int) -> None:
