@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from posttrain.core.config import Config, followed
 from posttrain.core.registry import Part, parts
+
+MUST: dict[str, dict[str, Any]] = {"proxy-points": {"points": {"reward": 0.5}}}  # what nobody can do without
 
 
 def package_parts(*stages: str) -> list[Part]:
     """Every part of these stages whose file is in the package, with the default settings for parameters that follow one."""
-    return [p.within(followed(Config())) for p in parts(*stages) if p.card.file.startswith("posttrain/")]
+    own = [p for p in parts(*stages) if p.card.file.startswith("posttrain/")]
+    return [p.within(followed(Config())).but(**MUST.get(p.name, {})) for p in own]

@@ -20,7 +20,7 @@ Law = Callable[[Part], None]
 LEAVES = ("logp_BT", "entropy_BT", "value_BT", "value_after_BT", "value_BTK", "score_B", "dist_BTV")  # carry gradient
 STREAMS = (
     "logp_BT", "old_logp_BT", "ref_logp_BT", "adv_BT", "return_BT", "value_BT", "old_value_BT", "entropy_BT",
-    "value_after_BT", "old_value_after_BT", "value_BTK", "old_value_BTK", "return_BTK",
+    "value_after_BT", "old_value_after_BT", "value_BTK", "old_value_BTK", "return_BTK", "ref_value_BT", "old_entropy_BT", "mark_BT",
 )  # fmt: skip
 WHOLE = ("dist_BTV", "ref_dist_BTV")  # of a vocabulary of three
 
@@ -53,10 +53,9 @@ def example(seed: int = 0) -> Batch:
         group_B=torch.tensor([7, 7, 7, 7, 3, 3, 3, 3]), chosen_P=torch.tensor([0, 2, 4, 6]),
         rejected_P=torch.tensor([1, 3, 5, 7]), **{"length_B": length_B, "reward:cost_B": normal(1.0)[:, 0]},
         token_BT=torch.randint(0, 3, (B, T), generator=draw), value_after_BT=normal(1.0), old_value_after_BT=normal(1.0),
-        thought_BT=torch.tensor([[0, 1, 1, 2, 3, 3]] * B),
         **{n: normal(1.0).unsqueeze(-1) for n in STREAMS if n.endswith("_BTK")},
         **{name: torch.stack([normal(1.0) for _ in range(3)], -1).log_softmax(-1) for name in WHOLE},
-        old_entropy_BT=-old_logp_BT,
+        old_entropy_BT=-old_logp_BT, ref_value_BT=normal(1.0), mark_BT=(normal(1.0) > 0).double(), thought_BT=torch.arange(T).expand(B, T) % 4,
     )  # fmt: skip
 
 

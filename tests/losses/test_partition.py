@@ -38,7 +38,7 @@ def value(part: Part, aggregate: Part, batch: Batch, totals: Totals) -> Tensor:
 def joined(batches: list[Batch]) -> Batch:
     """Batches of equal width one below the other; groups and pairs are renumbered."""
     B = len(batches[0].mask_BT)
-    names = [*laws.STREAMS, "mask_BT", "reward_BT", "score_B"]
+    names = [*laws.STREAMS, *laws.WHOLE, "mask_BT", "reward_BT", "score_B"]
     streams = {name: torch.cat([b[name] for b in batches]) for name in names}
     shifted = {
         name: torch.cat([b[name] + i * shift for i, b in enumerate(batches)])
@@ -87,7 +87,7 @@ def widened(batch: Batch, columns: int = 3, rows: int = 2) -> Batch:
         return nn.functional.pad(x_BT, (*[0] * 2 * (x_BT.dim() - 2), 0, columns, 0, rows), value=fill)
 
     B = len(batch.mask_BT)
-    streams = {n: widen(batch[n], float("inf")) for n in laws.STREAMS}
+    streams = {n: widen(batch[n], float("inf")) for n in (*laws.STREAMS, *laws.WHOLE)}
     return batch.but(
         **streams, mask_BT=widen(batch.mask_BT, 0.0), reward_BT=widen(batch["reward_BT"], 0.0),
         score_B=nn.functional.pad(batch["score_B"], (0, rows), value=float("nan")),

@@ -83,8 +83,8 @@ def mark_high_covariance(batch: Batch, ratio: float = 2e-3) -> tuple[Tensor, Ten
     title="KL-Cov",
     paper="arXiv:2505.22617",
     base="ppo",
-    laws=("on_policy_is_reinforce", "zero_credit_no_gradient"),
-    reads=("adv_BT", "old_logp_BT"),
+    laws=("on_policy_is_reinforce",),
+    reads=("adv_BT", "mark_BT", "old_logp_BT"),
 )
 def penalised_marks(batch: Batch, coef: float = 1.0) -> Tensor:
     """KL-Cov: no clip; the tokens that the advantage `kl_cov` marked pay for every step away from the sampler.

@@ -155,7 +155,7 @@ def within_groups(batch: Batch, kept_B: Tensor) -> Tensor:
     paper="arXiv:2512.12967",
     base="task_std",
     system="qwenlong-l15",
-    reads=("group_B", "old_entropy_BT", "old_logp_BT", "reward_BT"),
+    reads=("group_B", "old_entropy_BT", "reward_BT"),
 )
 class aepo:
     """AEPO (QwenLong-L1.5): blame is left out while the policy is too undecided, and comes back once it is too sure.
