@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from claims.machinery.claim import claims
-from claims.machinery.evidence import attempts, attempts_file, is_stale, is_waiting
+from claims.machinery.evidence import attempts, attempts_file, is_stale, is_waiting, ran
 from claims.machinery.fingerprint import ROOT
 from posttrain.commands.run import PARTS
 from posttrain.core.index import row
+from posttrain.view.algorithm_page import tried
 from posttrain.view.methods_page import PAGE, every_page, left_over, page, systems
 from posttrain.view.stage_pages import stage_pages
 from posttrain.view.system_pages import sections, system_page
@@ -75,7 +76,10 @@ def test_every_claim_has_a_fresh_result(id):
         pytest.skip("its file is newer than its attempts: run `posttrain check`")
     made = attempts(CLAIMS[id])[-1]
     assert made["verdict"] in ("shown", "not shown")
-    assert not is_stale(CLAIMS[id]), f"run `posttrain check {id}`, or with --confirm after a move of code"
+    if (
+        CLAIMS[id].level == "table"
+    ):  # another machine does not give the same digits of a language model: its page says what it ran
+        assert not is_stale(CLAIMS[id]), f"run `posttrain check {id}`, or with --confirm after a move of code"
     assert made["verdict"] == ("shown" if all(c["shown"] for c in made["checks"]) else "not shown")
     assert {c["name"] for c in made["checks"]} == {c.name for c in CLAIMS[id].checks}
 
@@ -83,3 +87,16 @@ def test_every_claim_has_a_fresh_result(id):
 def test_no_result_without_a_claim():
     held = {attempts_file(c) for c in CLAIMS.values() if not is_waiting(c) or attempts_file(c).is_file()}
     assert set((ROOT / "claims").rglob("*.jsonl")) == held and all(Path(f).is_file() for f in held)
+
+
+def test_an_attempt_of_a_language_model_tells_its_commit_and_that_code_has_changed_since():
+    made = {"attempt": 1, "date": "2026-01-02", "seeds": 5, "verdict": "shown", "checks": []}
+    pocket = {"stale": True, "attempts": [made | {"level": "pocket", "commits": ["0a1b2c3"]}]}
+    told = "| 1 (2026-01-02, 5 seeds, commit 0a1b2c3) | pocket | shown, the code has changed since |  |"
+    assert tried(pocket)[-1] == told
+    table = {"stale": True, "attempts": [made | {"level": "table"}]}
+    assert tried(table)[-1] == "| 1 (2026-01-02, 5 seeds) | table | shown, stale |  |"
+    assert ran({"machines": [{"commit": "0a1b2c3d4e"}, {"commit": "0a1b2c3d4e"}, {"commit": ""}]}) == {
+        "commits": ["0a1b2c3"]
+    }
+    assert ran({}) == {}
