@@ -53,10 +53,9 @@ def example(seed: int = 0) -> Batch:
         group_B=torch.tensor([7, 7, 7, 7, 3, 3, 3, 3]), chosen_P=torch.tensor([0, 2, 4, 6]),
         rejected_P=torch.tensor([1, 3, 5, 7]), **{"length_B": length_B, "reward:cost_B": normal(1.0)[:, 0]},
         token_BT=torch.randint(0, 3, (B, T), generator=draw), value_after_BT=normal(1.0), old_value_after_BT=normal(1.0),
-        thought_BT=torch.tensor([[0, 1, 1, 2, 3, 3]] * B),
+        thought_BT=torch.tensor([[0, 1, 1, 2, 3, 3]] * B), old_entropy_BT=-old_logp_BT,
         **{n: normal(1.0).unsqueeze(-1) for n in STREAMS if n.endswith("_BTK")},
         **{name: torch.stack([normal(1.0) for _ in range(3)], -1).log_softmax(-1) for name in WHOLE},
-        old_entropy_BT=-old_logp_BT,
     )  # fmt: skip
 
 
