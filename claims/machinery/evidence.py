@@ -68,9 +68,11 @@ def is_waiting(c: Claim, folder: Path | None = None) -> bool:
 
 def told(c: Claim) -> dict[str, Any]:
     """What the index carries of a claim: words, verdicts and intervals of every attempt, no values of arms."""
-    more = ("recorded_verdict",)
     made = [
-        {k: a[k] for k in _TOLD} | {"seeds": len(a["seeds"])} | {k: a[k] for k in more if k in a}
+        {k: a[k] for k in _TOLD}
+        | {"seeds": len(a["seeds"])}
+        | {k: a[k] for k in ("recorded_verdict",) if k in a}
+        | ran(a)
         for a in judged_attempts(c)
     ]
     return {
@@ -78,6 +80,12 @@ def told(c: Claim) -> dict[str, Any]:
         "says": c.says, "experiment": c.experiment, "stale": is_stale(c), "waiting": is_waiting(c), "attempts": made,
         "departures": c.departures,
     }  # fmt: skip
+
+
+def ran(made: Attempt) -> dict[str, list[str]]:
+    """The commits that an attempt was made with, where they were recorded."""
+    found = sorted({m["commit"][:7] for m in made.get("machines", []) if m.get("commit")})
+    return {"commits": found} if found else {}
 
 
 def all_told() -> dict[str, dict[str, Any]]:

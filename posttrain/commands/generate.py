@@ -22,7 +22,6 @@ from posttrain.commands.parser import Parser, number, whole
 from posttrain.commands.policy import load_any, policy_options, url_options
 from posttrain.commands.use import load_parts, use_option
 from posttrain.core.errors import UserError
-from posttrain.environments.contents import contents
 
 ENDLESS = 200  # problems of a task that never ends, where the user does not say
 AT_ONCE = 64  # answers that are sampled together on a CPU
@@ -98,6 +97,8 @@ def prompts_of(args: argparse.Namespace, env: Any) -> list[Any]:
 
 def settings(args: argparse.Namespace, config: Any, how: Any) -> dict[str, Any]:
     """What decides an answer: a file that was begun with other settings is not gone on with."""
+    from posttrain.environments.contents import contents
+
     newest = weights(args) if args.run else ""
     found = {
         "model": args.run or config.model,

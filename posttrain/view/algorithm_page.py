@@ -153,10 +153,12 @@ def tried(claim: index.Row) -> list[str]:
     ]
     for a in claim["attempts"]:
         last = a is claim["attempts"][-1]
-        verdict = f"{a['verdict']}, stale" if last and claim["stale"] else a["verdict"]
+        since = ", stale" if a["level"] == "table" else ", the code has changed since"
+        verdict = a["verdict"] + (since if last and claim["stale"] else "")
         verdict += f" (recorded as {a['recorded_verdict']})" if "recorded_verdict" in a else ""
         checks = "; ".join(interval(c) for c in a["checks"])
-        out.append(f"| {a['attempt']} ({a['date']}, {a['seeds']} seeds) | {a['level']} | {verdict} | {checks} |")
+        when = ", ".join([a["date"], f"{a['seeds']} seeds", *(f"commit {c}" for c in a.get("commits", []))])
+        out.append(f"| {a['attempt']} ({when}) | {a['level']} | {verdict} | {checks} |")
     return out
 
 

@@ -44,7 +44,7 @@ def test_find_by_words_of_the_idea() -> None:
 
 
 def test_evidence_is_told_with_its_attempt() -> None:
-    assert "table: shown (attempt 2" in call("find", "lite-ppo").out
+    assert "table: not shown (attempt 2" in call("find", "lite-ppo").out
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_ranking() -> None:
     [
         ("Learning to summarize from human feedback", "summarize-hf"),
         ("Tapered Off-Policy REINFORCE", "topr"),
-        ("Helping or Herding", "helping-or-herding"),  # a study: found as its claim
+        ("Helping or Herding", "helping-or-herding"),
     ],
 )
 def test_a_paper_is_found_by_its_title(title: str, id: str) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from posttrain.core.evidence import LEVELS
+from posttrain.core.index import index
 from posttrain.core.registry import find, parts
 from posttrain.view.algorithm_page import helpers, page, parameters, source
 from tests.cli.conftest import call
@@ -37,7 +40,7 @@ def test_methods_are_listed_by_family_the_base_first() -> None:
 def test_claims_are_listed_from_the_index() -> None:
     rows = {r["id"]: r for r in json.loads(call("list", "--stage", "claim", "--json").out)}
     table = rows["lite-ppo"]["evidence"]["table"]
-    assert table["attempt"] == 2 and table["verdict"] == "shown" and rows["lite-ppo"]["stage"] == "claim"
+    assert table["attempt"] == 2 and table["verdict"] == "not shown" and rows["lite-ppo"]["stage"] == "claim"
     assert rows["one-shot-rlvr"]["evidence"]["pocket"] and not rows["one-shot-rlvr"]["evidence"]["table"]
     assert "(attempt 3" in call("list", "--stage", "claims").out  # summarize-hf
 
@@ -70,8 +73,8 @@ def test_show_a_part_says_who_uses_it() -> None:
 
 
 def test_show_a_change() -> None:
-    text = call("show", "grpo(loss='cispo(high=4)', epochs=2)").out
-    assert "in force: high=4 (alone: 5.0)" in text and "epochs=2" in text and "def ppo(" not in text
+    text = call("show", "grpo(loss='cispo(high=2)', epochs=2)").out
+    assert "in force: high=2 (alone: 4.0)" in text and "epochs=2" in text and "def ppo(" not in text
 
 
 def test_show_a_task_and_a_stranger() -> None:
@@ -82,15 +85,17 @@ def test_show_a_task_and_a_stranger() -> None:
     assert said.code == 2 and "no stage named 'losses'" in said.err
 
 
-def test_show_a_study_that_is_a_claim_alone() -> None:
-    text = call("show", "helping-or-herding").out
-    assert "claims/reward_model/helping_or_herding.py" in text and "| 1 (" in text
-    assert "next: posttrain check helping-or-herding" in text
+def test_show_a_study_that_is_a_claim_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = index()["claims"]["helping-or-herding"] | {"id": "a-study", "file": "claims/reward_model/a_study.py"}
+    monkeypatch.setitem(index()["claims"], "a-study", study)
+    text = call("show", "a-study").out
+    assert "claims/reward_model/a_study.py" in text and "| 1 (" in text
+    assert "next: posttrain check a-study" in text
 
 
 def test_the_head_of_a_page_has_evidence_with_attempts_and_the_papers_title() -> None:
     text = call("show", "lite-ppo").out
-    assert "table: shown (attempt 2" in text and "real: measured" in text
+    assert "table: not shown (attempt 2" in text and "real: measured" in text
     assert "A Deep Dive into RL for LLM Reasoning" in text and "claims/policy_gradient/lite_ppo.jsonl" in text
 
 
@@ -102,4 +107,4 @@ def test_source_is_without_decorators() -> None:
     cispo = find("cispo", "policy_loss")
     assert source(cispo.fn).startswith(f"def {cispo.fn.__name__}(batch: Batch")
     assert [h.__name__ for h in helpers(cispo.fn)] == ["reinforce"]
-    assert parameters(cispo.but(high=2.0)) == "in force: high=2.0 (alone: 5.0)"
+    assert parameters(cispo.but(high=2.0)) == "in force: high=2.0 (alone: 4.0)"

@@ -28,7 +28,7 @@ def test_the_index_is_up_to_date() -> None:
 def test_what_a_row_holds() -> None:
     row = json.loads(INDEX.read_text())["parts"]["policy_loss/cispo"]
     part = find("cispo", "policy_loss")
-    assert row["parameters"] == {"high": "5.0"} and row["laws"] == list(part.card.laws) and row["base"] == "reinforce"
+    assert row["parameters"] == {"high": "4.0"} and row["laws"] == list(part.card.laws) and row["base"] == "reinforce"
     assert row["doc"] == part.card.doc and row["module"] == part.fn.__module__
     assert row["paper_title"].startswith("MiniMax-M1")
     grpo = json.loads(INDEX.read_text())["parts"]["method/grpo"]

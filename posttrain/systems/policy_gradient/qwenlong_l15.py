@@ -6,7 +6,7 @@ both merged.
 
 Departures: the paper samples 128 prompts per step at temperature 0.7 at a rate of 2e-6, here 16 at 1 and a rate by size. Its
 band is its model's (its plot lies within 0.10 and 0.30, as the default here does): set it around the entropy that training
-starts with, `--advantage "aepo(low=..., high=...)"`. Its data were binned by pass@k first; a judge grades what rules cannot
+starts with, such as `--advantage "aepo(low=0.5, high=0.9)"`. Its data were binned by pass@k first; a judge grades what rules cannot
 (`--reward`). One update per batch, 8 answers, no KL, the entropy of the whole vocabulary averaged by answer and a token mean
 within each group, from which blamed answers are left out, are the paper's. Without a column `task` all rows are one task.
 """
