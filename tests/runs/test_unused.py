@@ -20,7 +20,7 @@ from posttrain.methods.settings import asked_demonstrations, asked_rewards, aske
 from posttrain.methods.sft import sft
 from posttrain.runs import plans as recipe
 from posttrain.runs.plans import Asked
-from posttrain.runs.unused import differing, refuse_of_method, refuse_of_plan, used
+from posttrain.runs.unused import READS, differing, refuse_of_method, refuse_of_plan, used
 from tests.runs import tiny_run
 
 
@@ -153,5 +153,5 @@ def test_a_bare_answer_is_not_imitated_silently(tmp_path: Path, row: dict[str, A
 @pytest.mark.parametrize("name", [p.name for p in parts("plan")])
 def test_every_plan_says_what_it_reads(name: str) -> None:
     made = find(name, "plan")()
-    assert made.uses is not None and set(made.uses) <= {"task", "reward", "steps", "pairs"}
+    assert made.uses is not None and set(made.uses) <= set(READS)
     refuse_of_plan(made, {"seed", "model", "device", "eval_problems", "sampling"})
