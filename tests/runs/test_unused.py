@@ -12,7 +12,7 @@ from posttrain.cli import main
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.method import find_method
-from posttrain.core.plan import Context, Do, Phase, Plan
+from posttrain.core.plan import Context, Do, Phase, Plan, Stopped
 from posttrain.core.registry import find, parts
 from posttrain.methods.grpo import grpo
 from posttrain.methods.ppo import ppo
@@ -98,6 +98,26 @@ def test_what_was_to_be_read_and_was_not_is_told(
     with caplog.at_level("WARNING", "posttrain"):
         recipe.run_plan(plan, tiny_run.config(name="p"), tmp_path, asked=Asked((), rewarded))
     assert "toy never read --reward" in caplog.text and "--task" not in caplog.text
+
+
+def test_what_was_read_before_a_restart_or_behind_a_gate_is_not_called_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(recipe, "load_policy", lambda config: tiny_run.policy(config.seed))
+
+    def read(context: Context) -> None:
+        asked_task(context), asked_rewards(context)
+
+    def stop(context: Context) -> None:
+        raise Stopped("enough")
+
+    rewarded = {"env": tiny_run.Count(), "scorer": object()}
+    whole = Plan((Do("x", read),), "toy", uses=("task", "reward"))
+    gated = Plan((Do("y", stop), Do("x", read)), "toy", uses=("task", "reward"))
+    with caplog.at_level("WARNING", "posttrain"):
+        for plan, name in ((whole, "p"), (whole, "p"), (gated, "q")):  # the second finds everything done
+            recipe.run_plan(plan, tiny_run.config(name=name), tmp_path, asked=Asked((), rewarded))
+    assert "never read" not in caplog.text
 
 
 # ---- what the settings ask for
