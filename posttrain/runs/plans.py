@@ -66,7 +66,7 @@ def run_plan(
         context.run, context.roles, context.notes = store, {"policy": policy}, store.read_notes()
         walk = Walk(plan, context, callbacks, start.pause)
         ended = walk.whole()
-        if forgotten := unread(plan, context, gave):
+        if walk.at_once and not ended and (forgotten := unread(plan, context, gave)):
             told = ", ".join(f"--{key}" for key in forgotten)
             logging.getLogger("posttrain").warning("%s never read %s, which was given", plan.name, told)
         return walk.conclude(ended)
@@ -89,6 +89,7 @@ class Walk:
         self.look = look(plan, context)
         self.before = self.look(context.role("policy")) if self.look else None
         self.loop: Loop | None = None  # of the last phase that trained in this session
+        self.at_once = True  # no part was done before a restart, where it read who knows what
         if self.before is not None:
             context.run.state.now(score=self.before.name, before=self.before.accuracy)
 
@@ -115,16 +116,19 @@ class Walk:
         store, name = context.run, part.name
         context.phase = name
         if isinstance(part, Do):
-            if not store.finished(name):
-                part.work(context)
-                store.write_notes(context.notes)
-                store.finish(name)
+            if store.finished(name):
+                self.at_once = False
+                return
+            part.work(context)
+            store.write_notes(context.notes)
+            store.finish(name)
             return
         if part.role not in context.roles:
             if part.make is None:
                 raise UserError(f"phase {name!r} trains the role {part.role!r}, but does not say how to make it")
             context.roles[part.role] = part.make(context)
         if store.finished(name) and store.load_weights(name, context.roles[part.role]):
+            self.at_once = False
             return  # where its last checkpoint is damaged, the steps after the one before are done again
         self.learn(part, context.roles[part.role])
 

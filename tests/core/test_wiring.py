@@ -61,6 +61,10 @@ class Wires:
         made = [rollout([turn(2)]), rollout([turn(3)], "judge"), rollout([turn(2)], "judge")]
         return [Group(row(0), made)], None
 
+    def gather(self, step: int, select: Any) -> tuple[list[Group], list[Group], None]:
+        groups, report = self.next(step)
+        return groups, select(self, groups), report
+
     def publish(self, version: int) -> None:
         self.log.append(("publish", version))
 

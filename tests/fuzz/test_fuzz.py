@@ -6,7 +6,7 @@ import pytest
 
 from posttrain.core import config as config_file
 from posttrain.core.errors import UserError
-from posttrain.rewards.runtime import outcome
+from posttrain.rewards.runtime import calls, outcome
 from tests.fuzz import judge
 from tests.fuzz.__main__ import DOMAINS, fuzz, fuzzer
 from tests.fuzz.rewards import fuzz_rewards
@@ -41,6 +41,7 @@ def test_it_sees_settings_that_are_not_checked(monkeypatch: pytest.MonkeyPatch) 
 def test_it_sees_rewards_that_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outcome, "shown", repr)
     monkeypatch.setattr(outcome, "caught", lambda error: (_ for _ in ()).throw(error))
+    monkeypatch.setattr(calls, "run_items", lambda fn, n, *rest: [fn(i) for i in range(n)])  # guards what is called too
     assert fuzz_rewards(0, 80)
 
 

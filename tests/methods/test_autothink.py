@@ -18,7 +18,7 @@ def test_stages() -> None:
     assert [(p.name, p.steps, p.method.shaping[0].name) for p in made.parts] == [
         ("balance", 2, "autothink-balance"), ("both", 3, "autothink"), ("prune", 4, "autothink-length"),
     ]  # fmt: skip
-    assert all(p.method.shaping[0].params == {"outcome": "task", "mode": "thinks"} for p in made.parts)
+    assert all(p.method.shaping[0].params == {"outcome": "right", "mode": "thinks"} for p in made.parts)
     assert [p.name for p in autothink(balance=0).parts] == ["both", "prune"]
     with pytest.raises(UserError, match="'both': -1"):
         autothink(both=-1)

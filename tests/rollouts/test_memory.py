@@ -145,7 +145,7 @@ def test_a_document_of_a_file_is_cut_at_words(tmp_path):
     text = " ".join(f"word{i}" for i in range(400))  # 3,089 characters
     (tmp_path / "long.jsonl").write_text(json.dumps({"question": "Which?", "answer": "word7", "document": text}) + "\n")
     env, policy = task(str(tmp_path / "long.jsonl")), Scribe()
-    (group,) = memory(RolloutRequest({"policy": policy}, [env.prompt(0, "test")], Sampling(4), 0, 0), n=1)
+    (group,) = memory(RolloutRequest({"policy": policy}, [env.prompt(0)], Sampling(4), 0, 0), n=1)
     parts = [p.info["part"] for p in policy.seen[:-1]]
     assert " ".join(parts) == text and len(parts) == 4 and all(len(part) <= 1000 for part in parts)
     assert "Which?" in policy.seen[0].last and len(group.rollouts[0].contexts) == 5

@@ -212,6 +212,7 @@ def test_inputs_of_a_reward_that_is_a_run(tmp_path: Path, monkeypatch: pytest.Mo
             steps=steps,
             schedule="constant",
             reward=None,
+            num_generations=None,
         )
 
     train_reward_model(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from posttrain.core.config import Config
+from posttrain.core.config import Config, from_dict
 from posttrain.core.errors import UserError
 from posttrain.core.method import find_method
 from posttrain.core.registry import parts
@@ -35,7 +35,8 @@ def test_the_command_is_refused_with_a_sentence(argv: list[str], told: str, monk
 
 def test_every_registered_method_can_run_as_it_is() -> None:
     for part in parts("method"):
-        refuse(Config(), find_method(part.name))
+        method = find_method(part.name)
+        refuse(from_dict(Config, method.own({})), method)  # with the settings that are the method's own
 
 
 def test_an_advantage_without_a_group_needs_no_siblings() -> None:

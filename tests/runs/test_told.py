@@ -112,7 +112,7 @@ def test_a_file_that_changed_since_the_run_began_is_noticed(tmp_path):
     file = write(tmp_path / "sums.jsonl", ROWS)
 
     def run(**more):
-        settings = {"steps": 1, "prompts": 2, "num_generations": 2, "sampling": {"max_tokens": 2}} | more
+        settings = {"steps": 1, "prompts": 2, "sampling": {"max_tokens": 2}} | more
         return pt.run(model=tiny_policy(), task=str(file), method="sft", name="x", runs=tmp_path, **settings)
 
     run()

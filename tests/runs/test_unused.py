@@ -12,7 +12,7 @@ from posttrain.cli import main
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.method import find_method
-from posttrain.core.plan import Context, Do, Phase, Plan
+from posttrain.core.plan import Context, Do, Phase, Plan, Stopped
 from posttrain.core.registry import find, parts
 from posttrain.methods.grpo import grpo
 from posttrain.methods.ppo import ppo
@@ -20,7 +20,7 @@ from posttrain.methods.settings import asked_demonstrations, asked_rewards, aske
 from posttrain.methods.sft import sft
 from posttrain.runs import plans as recipe
 from posttrain.runs.plans import Asked
-from posttrain.runs.unused import differing, refuse_of_method, refuse_of_plan, used
+from posttrain.runs.unused import READS, differing, refuse_of_method, refuse_of_plan, used
 from tests.runs import tiny_run
 
 
@@ -100,6 +100,26 @@ def test_what_was_to_be_read_and_was_not_is_told(
     assert "toy never read --reward" in caplog.text and "--task" not in caplog.text
 
 
+def test_what_was_read_before_a_restart_or_behind_a_gate_is_not_called_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(recipe, "load_policy", lambda config: tiny_run.policy(config.seed))
+
+    def read(context: Context) -> None:
+        asked_task(context), asked_rewards(context)
+
+    def stop(context: Context) -> None:
+        raise Stopped("enough")
+
+    rewarded = {"env": tiny_run.Count(), "scorer": object()}
+    whole = Plan((Do("x", read),), "toy", uses=("task", "reward"))
+    gated = Plan((Do("y", stop), Do("x", read)), "toy", uses=("task", "reward"))
+    with caplog.at_level("WARNING", "posttrain"):
+        for plan, name in ((whole, "p"), (whole, "p"), (gated, "q")):  # the second finds everything done
+            recipe.run_plan(plan, tiny_run.config(name=name), tmp_path, asked=Asked((), rewarded))
+    assert "never read" not in caplog.text
+
+
 # ---- what the settings ask for
 
 
@@ -153,5 +173,5 @@ def test_a_bare_answer_is_not_imitated_silently(tmp_path: Path, row: dict[str, A
 @pytest.mark.parametrize("name", [p.name for p in parts("plan")])
 def test_every_plan_says_what_it_reads(name: str) -> None:
     made = find(name, "plan")()
-    assert made.uses is not None and set(made.uses) <= {"task", "reward", "steps", "pairs"}
+    assert made.uses is not None and set(made.uses) <= set(READS)
     refuse_of_plan(made, {"seed", "model", "device", "eval_problems", "sampling"})

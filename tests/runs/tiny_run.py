@@ -140,7 +140,9 @@ def start_plan(folder: Path, pause: Pause | None = None) -> None:
         (
             Phase("sft", supervised(), 3, lambda context: Count()),
             Do("note", _note),
-            Phase("rl", method(), 4, lambda context: Count()),
+            Phase(
+                "rl", method(), 5, lambda context: Count()
+            ),  # the last two saved are the last two wherever it was stopped
         ),
         "tiny",
     )

@@ -17,6 +17,7 @@ from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.losses.aggregate import valid_pairs
 
 NAN = math.nan
+LIMIT = {"max_tokens": 64}  # what a parameter may follow in a run
 
 
 def rollout(prompt: Prompt, reward: float | None, stopped: bool = True, index: int = 0) -> Rollout:
@@ -146,7 +147,7 @@ def test_overlong_silences_every_turn_of_a_context() -> None:
 def test_every_filter_leaves_its_input_alone_and_invents_nothing(part) -> None:
     groups = [group("a", [0.0, NAN, 1.0], cut=(0,)), group("b", [1.0, 1.0]), group("c", [None, 0.5], cut=(0, 1))]
     before = copy.deepcopy(groups)
-    out = part(groups)
+    out = part.within(LIMIT).live()(groups)
     for old, new in zip(before, groups, strict=True):
         assert [r.index for r in old.rollouts] == [r.index for r in new.rollouts]
         for x, y in zip(old.rollouts, new.rollouts, strict=True):
@@ -162,7 +163,7 @@ def test_every_filter_leaves_its_input_alone_and_invents_nothing(part) -> None:
 
 @pytest.mark.parametrize("part", parts("select"), ids=str)
 def test_every_filter_takes_no_groups(part) -> None:
-    assert part([]) == []
+    assert part.within(LIMIT).live()([]) == []
 
 
 def test_unknown_way_is_told() -> None:
