@@ -186,7 +186,7 @@ def engine(device: str) -> Gaps:
     for p in model.parameters():
         torch.nn.init.normal_(p, mean=float(p.dim() == 1), std=0.2)
     contexts = [torch.arange(n) % 50 + 2 for n in ((63, 130) if few else (3, 63, 130))]
-    keys, how = [[rng.key(p, i) for i in range(2)] for p in range(len(contexts))], Sampling(5 if few else 9)
+    keys, how = [[rng.key(p, i) for i in range(2)] for p in range(len(contexts))], Sampling(3 if few else 9)
     usual, attention.SPAN = attention.SPAN, 1
     got = Engine(model, max_slots=3 if few else 4, num_pages=16, stride=2 if few else 4).generate(
         contexts, keys, how, [1]

@@ -86,7 +86,7 @@ def main(seed: int = 0, small: bool = False, name: str = "ppo") -> dict[str, flo
     env, method = Control(), METHODS[name]
     policy = GaussianPolicy(states=3, actions=1, seed=seed, log_std=0.0)
     before = returns(policy, env, method)
-    steps = 25 if small else 60
+    steps = 16 if small else 60
     prompts = 16 if name == "ppo" else 4
     config = pt.Config(steps=steps, prompts=prompts, lr=3e-3, warmup=0, max_norm=0.5, seed=seed)
     fit(policy, method, env, config, Prescored())

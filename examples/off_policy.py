@@ -107,7 +107,7 @@ def main(seed: int = 0, small: bool = False, runs: str = "runs") -> dict[str, fl
     env, policy = Control(), SAC(3, 1, seed=seed)
     before = returns(policy, env, sac)
     config = pt.Config(
-        name=f"off-policy-{seed}", steps=1000 if small else 2000, prompts=1, lr=3e-3, seed=seed, schedule="constant", warmup=0,
+        name=f"off-policy-{seed}", steps=700 if small else 2000, prompts=1, lr=3e-3, seed=seed, schedule="constant", warmup=0,
         max_norm=10.0, eval_problems=0, save_every=500, log_rollouts=0,
     )  # fmt: skip
     given: dict[str, Any] = {
