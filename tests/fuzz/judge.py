@@ -61,35 +61,36 @@ def limit(seconds: float = SECONDS) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def tried(call: Callable[[], Any]) -> str | None:
-    """What is wrong with a call: None where it returns, or refuses with one sentence."""
+def broken(call: Callable[[], Any], may_refuse: bool = True) -> str | None:
+    """How a call ends that should have returned: it hangs, ends Python or raises; with one sentence only where it may refuse."""
     try:
-        with limit(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        with limit():
             call()
-    except UserError as error:
-        return not_a_sentence(str(error))
     except Hang as error:
         return f"hangs: {error}"
     except SystemExit as error:
         return f"ends Python with {error.code!r}"
+    except UserError as error:
+        return not_a_sentence(str(error)) if may_refuse else trace(error)
     except Exception as error:
         return trace(error)
     return None
 
 
+def tried(call: Callable[[], Any]) -> str | None:
+    """What is wrong with a call: None where it returns, or refuses with one sentence."""
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        return broken(call)
+
+
 def commanded(*argv: str) -> str | None:
     """What is wrong with a command of the command line."""
-    out, err = io.StringIO(), io.StringIO()
-    try:
-        with limit(), redirect_stdout(out), redirect_stderr(err):
-            code = main(list(argv))
-    except Hang as error:
-        return f"hangs: {error}"
-    except SystemExit as error:
-        return f"ends Python with {error.code!r}"
-    except Exception as error:
-        return trace(error)
-    said = err.getvalue()
+    err, codes = io.StringIO(), list[int]()
+    with redirect_stdout(io.StringIO()), redirect_stderr(err):
+        wrong = broken(lambda: codes.append(main(list(argv))), may_refuse=False)
+    if wrong:
+        return wrong
+    said, (code,) = err.getvalue(), codes
     if code not in (0, 1, 2, 130):
         return f"exit code {code!r}"
     if "Traceback (most recent call last)" in said:
