@@ -4,7 +4,7 @@
   posttrain run grpo --task my.jsonl --model path/to/model --reward "numeric + 0.2*format"
   posttrain run grpo --task prompts.jsonl --reward mine.py:polite    prompts without answers, your own reward
   posttrain run reward-model && posttrain run grpo --reward runs/reward-model-school_pairs    a learned reward
-  posttrain run "rlhf-workflow(rounds=2)"        a plan; or --plan.rounds 2
+  posttrain run "rlhf-workflow(rounds=2)" --reward task     a plan; or --plan.rounds 2
   posttrain run grpo --model runs/sft-arithmetic --name second      a new run from the weights of another
   posttrain run --config runs/grpo-arithmetic/config.toml --seed 1 --name again
 An interrupted run resumes from its last checkpoint when the same command is given again; with more --steps it goes on.
