@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from statistics import fmean
+from typing import Any
 
 from claims.machinery.arms import Measured, run_arm
 from claims.machinery.claim import Check, Claim, Shared, claim
@@ -13,7 +14,8 @@ from posttrain.core.protocols import Environment, Policy
 from posttrain.core.sampling import Sampling
 from posttrain.evals.accuracy import answers, held_out
 
-STEPS, PROBLEMS, HOW = 20, 300, {"max_tokens": 64}
+STEPS, PROBLEMS = 20, 300
+HOW: dict[str, Any] = {"max_tokens": 64}
 FILE = judged.__file__
 REWARDS = {
     "segments": f"0.5*word:{FILE}:step + 0.3*answer:task",

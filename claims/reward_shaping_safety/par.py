@@ -6,7 +6,7 @@ from pathlib import Path
 
 from claims.machinery.arms import Bench, Measured
 from claims.machinery.claim import Check, Claim, Shared, claim
-from claims.worlds.courtesy import ASKED, HOW, comparisons, gold
+from claims.worlds.courtesy import ASKED, HOW, comparisons, gold, passes
 from posttrain.core.method import find_method
 
 PAIRS, NOISE, PASSES, STEPS = 200, 0.1, 10, 60
@@ -15,7 +15,7 @@ PAIRS, NOISE, PASSES, STEPS = 200, 0.1, 10, 60
 def reward_model(bench: Bench) -> Path:
     """A registered reward model of 200 comparisons, ten passes: confident, so that its scores spread over several units."""
     pairs = comparisons(bench, PAIRS, NOISE)
-    return bench.run("rm", method="reward-model", task=pairs, steps=round(PASSES * PAIRS * 0.9 / 16), prompts=16)
+    return bench.run("rm", method="reward-model", task=pairs, **passes(pairs, PASSES, 16))
 
 
 def optimised(seed: int, shaped: bool) -> Measured:

@@ -6,7 +6,7 @@ from functools import partial
 
 from claims.machinery.arms import Bench, Measured
 from claims.machinery.claim import Check, Claim, Shared, claim
-from claims.worlds.courtesy import ASKED, HOW, comparisons, gold
+from claims.worlds.courtesy import ASKED, HOW, comparisons, gold, passes
 from posttrain.core.method import find_method
 
 PAIRS, NOISE, STEPS, BETA = 200, 0.25, 40, 0.02
@@ -24,7 +24,7 @@ def one_model(seed: int) -> Measured:
     """PPO on a single reward model of the same pairs, as many passes, the same KL price and steps."""
     with Bench(seed) as bench:
         pairs = comparisons(bench, PAIRS, NOISE)
-        model = bench.run("rm", method="reward-model", task=pairs, steps=round(3 * PAIRS * 0.9 / 8), prompts=8)
+        model = bench.run("rm", method="reward-model", task=pairs, **passes(pairs, 3, 8))
         method = find_method("ppo").but(shaping=f"kl_in_reward(coef={BETA})")
         run = bench.run("ppo", method=method, reward=str(model), steps=STEPS, **ASKED)
         return bench.measured(run, "instructions", 200, gold, level=1, think=False, sampling=HOW)

@@ -16,10 +16,11 @@ from claims.machinery.arms import Bench
 from posttrain.core import rng
 from posttrain.core.protocols import Environment, Policy
 from posttrain.core.sampling import Sampling
+from posttrain.environments.base import size_of
 from posttrain.environments.language.courtesy import utility
 from posttrain.environments.language.labels import label_pairs
 from posttrain.environments.school.instructions import words_of
-from posttrain.environments.task import task
+from posttrain.environments.task import pair_task, task
 from posttrain.evals.accuracy import answers, held_out
 
 HOW: dict[str, Any] = {"max_tokens": 32}
@@ -45,6 +46,11 @@ def comparisons(bench: Bench, count: int, noise: float = 0.1, temperature: float
             both.sort(key=len, reverse=True)
         told.append({"prompt": r["prompt"][0]["content"], "chosen": both[0], "rejected": both[1]})
     return bench.rows("pairs", told)
+
+
+def passes(pairs: str, epochs: float, prompts: int) -> dict[str, int]:
+    """Settings of a run that goes so often over a file of pairs."""
+    return {"steps": round(epochs * size_of(pair_task(pairs), "train") / prompts), "prompts": prompts}
 
 
 def requests() -> Environment:
