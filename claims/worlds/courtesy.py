@@ -7,7 +7,6 @@ answers, or plain counts of words. It is the gold by which arms are judged, on p
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -64,9 +63,9 @@ def gold_file(bench: Bench) -> str:
     return f"{path}:gold"
 
 
-def gold(policy: Policy, env: Environment, problems: int = 200, n: int = 2) -> Mapping[str, float]:
+def gold(policy: Policy, env: Environment, problems: int = 200, n: int = 2, split: str = "test") -> dict[str, float]:
     """The taste's mean over n answers to each of 200 held-out requests, and their words."""
-    groups = answers(policy, env, held_out(env, problems, "test"), Sampling(**HOW), n)
+    groups = answers(policy, env, held_out(env, problems, split), Sampling(**HOW), n)
     told = [(g.prompt, r.text) for g in groups for r in g.rollouts]
     return {
         "gold": fmean(utility(p, text) for p, text in told),
