@@ -61,12 +61,12 @@ def chosen(seed: int, bias: float) -> Measured:
         bases = ",".join(base(bench, at, told) for at in range(BASES))
         pairs = comparisons(bench, PAIRS, NOISE, bias=bias)
         plan = f"helping-or-herding(bases={bases!r}, seeds={SEEDS}, optimiser='best-of-n', pairs={pairs!r})"
-        common = ASKED | {"reward": gold_file(bench), "eval_problems": 2 * ASKS, "num_generations": POOL}
+        common = ASKED | {"prompts": 16, "reward": gold_file(bench), "eval_problems": 2 * ASKS, "num_generations": POOL}
         found = notes(bench.run("plan", method=plan, **common))
         by = {
             kind: found["best_of_n"][kind]["mean"][str(POOL)]["gold"] for kind in ("single", "fine-tune", "pre-train")
         }
-        apart = found["members_apart_chosen"] / found["members_apart_fresh"]
+        apart = found["ranks_apart_chosen"] / found["ranks_apart_fresh"]
         metrics = by | {
             "over_single": by["pre-train"] - by["single"],
             "over_fine_tune": by["pre-train"] - by["fine-tune"],
@@ -87,7 +87,7 @@ claim(
         experiment="Three small networks drawn and pre-trained apart on texts of the embedded model, each fine-tuned with three seeds on 160 "
         "comparisons of its answers by a hidden taste; in 30% of them the longer answer wins instead. The registered plan: gold of the best "
         "of 64 answers to 60 held-out requests by the nine models alone, by the three of one base, by one of each base; the same with "
-        "fair labels. apart: how far members are apart about answers that another one chose, over that about fresh ones.",
+        "fair labels. apart: how far members are apart about the order of five answers that another member chose, over that of five fresh ones.",
         arms={"longer wins": partial(chosen, bias=BIAS), "fair labels": partial(chosen, bias=0.0)},
         checks=(
             Check("members disagree more about chosen answers", "apart", "longer wins", 1.0),

@@ -12,12 +12,12 @@ from posttrain.core.method import find_method
 
 FILE = manners.__file__
 BOTH = f"{FILE}:words + {FILE}:warm"
-TRIES, EVERY, LAST = 9, 5, 15  # 60 steps in all
+TRIES, EVERY, LAST = 7, 4, 8  # 36 steps in all
 LOOKS = TRIES + 1
 
 
 def constrained(seed: int) -> Measured:
-    """The registered plan: 9 tries of 5 steps that search the points on the taste, then 15 steps at the best."""
+    """The registered plan: 7 tries of 4 steps that search the points on the taste, then 8 steps at the best."""
     with Bench(seed) as bench:
         options = f"points='words, warm', gold={gold_file(bench)!r}, tries={TRIES}, every={EVERY}, steps={LAST}"
         run = bench.run("plan", method=f"constrained-rlhf({options})", reward=BOTH, **ASKED)
@@ -25,7 +25,7 @@ def constrained(seed: int) -> Measured:
 
 
 def summed(seed: int) -> Measured:
-    """60 steps of PPO on the sum of both."""
+    """36 steps of PPO on the sum of both."""
     with Bench(seed) as bench:
         run = bench.run("ppo", method=find_method("ppo"), reward=BOTH, steps=TRIES * EVERY + LAST, **ASKED)
         return _measured(bench, run)
@@ -65,15 +65,15 @@ claim(
         says="A sum of rewards is over-optimised: past a point of each, more of it lowers the true quality. PPO that holds each reward at its "
         "point, which a search finds within one run by looking at the true metric, ends higher.",
         experiment="The embedded model answers small requests; rewards are how much is said and how warmly, plain counts. gold: a hidden taste "
-        "on 200 held-out requests, which likes nine words, three marks of warmth, courtesy, and no word twice. The registered plan: 9 tries of 5 "
-        "steps with points that Nelder-Mead proposes, judged by the taste on training requests, then 15 steps at the best; PPO on the sum for as many "
+        "on 200 held-out requests, which likes nine words, three marks of warmth, courtesy, and no word twice. The registered plan: 7 tries of 4 "
+        "steps with points that Nelder-Mead proposes, judged by the taste on training requests, then 8 steps at the best; PPO on the sum for as many "
         "steps; and the same stopped where the taste, asked as often, liked it best.",
         arms={"constrained": constrained, "sum": summed, "sum, stopped": stopped},
         checks=(
             Check("worth more than the sum", "gold", "constrained", "sum", margin=0.3),
             Check("no worse than stopping in time", "gold", "constrained", "sum, stopped", margin=-0.1),
         ),
-        seeds=tuple(range(400, 410)),
+        seeds=tuple(range(400, 408)),
         level="pocket",
         shares=(Shared("samples"), Shared("updates")),
         tried="",

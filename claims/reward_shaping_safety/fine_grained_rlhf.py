@@ -14,7 +14,7 @@ from posttrain.core.protocols import Environment, Policy
 from posttrain.core.sampling import Sampling
 from posttrain.evals.accuracy import answers, held_out
 
-STEPS, PROBLEMS = 20, 300
+STEPS, PROBLEMS = 10, 200
 HOW: dict[str, Any] = {"max_tokens": 64}
 FILE = judged.__file__
 REWARDS = {
@@ -36,7 +36,7 @@ def _wrong(prompt: object, text: str) -> float:
 
 
 def trained(seed: int, rewards: str) -> Measured:
-    """20 steps of 8 answers to each of 8 questions, in 4 updates a step."""
+    """10 steps of 8 answers to each of 8 questions, in 4 updates a step."""
     return run_arm(
         seed, method=f"fine-grained-rlhf(steps={STEPS}, rewards={rewards!r})", task="arithmetic", think=True, prompts=8,
         problems=PROBLEMS, further=wrong, sampling=HOW,
@@ -52,8 +52,8 @@ claim(
         says="Rewards from several models, given at the end of each segment they judge, teach PPO better than the same rewards given once "
         "at the end of the answer: fewer wrong segments after as many samples.",
         experiment="The embedded model on arithmetic with a written calculation. One model says of each word whether it is right at its "
-        "place (+0.5 or -0.5), one whether the answer is (0.3). 20 steps of PPO with 64 answers by the registered plan, KL price 0.3: "
-        "each word paid on the token that ends it, or the sum of all on the last token. error: share of wrong words on 300 held-out problems.",
+        "place (+0.5 or -0.5), one whether the answer is (0.3). 10 steps of PPO with 64 answers by the registered plan, KL price 0.3: "
+        "each word paid on the token that ends it, or the sum of all on the last token. error: share of wrong words on 200 held-out problems.",
         arms={name: partial(trained, rewards=rewards) for name, rewards in REWARDS.items()},
         checks=(
             Check("fewer wrong segments", "error", "segments", "at the end", lower=True),

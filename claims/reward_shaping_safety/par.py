@@ -9,7 +9,7 @@ from claims.machinery.claim import Check, Claim, Shared, claim
 from claims.worlds.courtesy import ASKED, HOW, comparisons, gold, passes
 from posttrain.core.method import find_method
 
-PAIRS, NOISE, PASSES, STEPS = 200, 0.1, 10, 60
+PAIRS, NOISE, PASSES, STEPS = 200, 0.1, 10, 30
 
 
 def reward_model(bench: Bench) -> Path:
@@ -19,7 +19,7 @@ def reward_model(bench: Bench) -> Path:
 
 
 def optimised(seed: int, shaped: bool) -> Measured:
-    """60 steps of 8 answers to 8 fresh requests."""
+    """30 steps of 8 answers to 8 fresh requests."""
     with Bench(seed) as bench:
         model = str(reward_model(bench))
         if shaped:
@@ -44,7 +44,7 @@ claim(
         says="PPO on sigmoid(r - r_ref), the reward model's preference for an answer over a reference answer, improves the true quality "
         "and is hacked less than PPO on the raw score r at the same KL price.",
         experiment="The embedded model answers small requests. A reward model is trained by ten passes over 200 comparisons of its own answers by a "
-        "hidden taste, a tenth of the labels flipped; then 60 steps of 64 answers by the registered plan, and by PPO on the raw score "
+        "hidden taste, a tenth of the labels flipped; then 30 steps of 64 answers by the registered plan, and by PPO on the raw score "
         "with the same KL price (0.005), critic, answers and updates. gold: the hidden taste on 200 held-out requests.",
         arms={
             "PAR": lambda seed: optimised(seed, True),
@@ -55,7 +55,7 @@ claim(
             Check("better than the start", "gold", "PAR", "start", margin=0.3),
             Check("better than with the raw score", "gold", "PAR", "raw score"),
         ),
-        seeds=tuple(range(200, 210)),
+        seeds=tuple(range(200, 208)),
         level="pocket",
         shares=tuple(Shared(what, arms=("PAR", "raw score")) for what in ("prompts", "samples", "updates")),
         tried="Attempt 1 trained lookup tables and depended on stopping at 40 steps. Attempt 2 paid for right over wrong word problems, of which the "

@@ -9,11 +9,11 @@ from claims.machinery.claim import Check, Claim, Shared, claim
 from claims.worlds.courtesy import ASKED, HOW, comparisons, gold, passes
 from posttrain.core.method import find_method
 
-PAIRS, NOISE, STEPS, BETA = 200, 0.25, 40, 0.02
+PAIRS, NOISE, STEPS, BETA = 200, 0.25, 15, 0.02
 
 
 def robust(seed: int, lam: float) -> Measured:
-    """The registered plan: a reward model of 200 pairs, 5 heads, 40 steps of PPO with 64 answers each."""
+    """The registered plan: a reward model of 200 pairs, 5 heads, 15 steps of PPO with 64 answers each."""
     with Bench(seed) as bench:
         pairs = comparisons(bench, PAIRS, NOISE)
         run = bench.run("robust", method=f"reward-robust-rlhf(lam={lam}, steps={STEPS}, pairs={pairs!r})", **ASKED)
@@ -39,7 +39,7 @@ claim(
         says="PPO on a mix of the nominal reward and the minimum over an ensemble's heads ends higher than with the nominal reward "
         "or one reward model, and than with the minimum alone.",
         experiment="The embedded model answers small requests; 200 comparisons of its own answers by a hidden taste, a quarter of the "
-        "labels flipped. 40 steps of PPO with 64 answers each: the registered plan with the mix of 0.6, the nominal reward alone "
+        "labels flipped. 15 steps of PPO with 64 answers each: the registered plan with the mix of 0.6, the nominal reward alone "
         "(lam 1), the minimum alone (lam 0), and PPO on one reward model. gold: the hidden taste on 200 held-out requests.",
         arms={
             "mix": partial(robust, lam=0.6),
