@@ -15,7 +15,6 @@ import json
 import multiprocessing
 import os
 import platform
-import statistics
 import tempfile
 import time
 from itertools import product
@@ -57,28 +56,6 @@ def one(job: dict[str, Any]) -> dict[str, Any]:
     return job | found | {"spent": tally.spent(), "curve": keep, "seconds": round(time.perf_counter() - began, 1)}
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """Held-out accuracy after training by system and task: mean and range over the seeds, and what a run spent."""
-    tasks = list(dict.fromkeys(Path(r["task"]).name for r in rows))
-    told = ["before", "after (seeds)"]
-    lines = [
-        "| system | " + " | ".join(f"{t}, {x}" for t in tasks for x in told) + " | answers | tokens | updates |",
-        "|---" * (2 * len(tasks) + 4) + "|",
-    ]
-    for system in dict.fromkeys(r["system"] for r in rows):
-        mine = [r for r in rows if r["system"] == system]
-        cells = []
-        for t in tasks:
-            some = sorted((r for r in mine if Path(r["task"]).name == t), key=lambda r: r["seed"])
-            after = [r["accuracy_after"] for r in some]
-            before = statistics.fmean(r["accuracy_before"] for r in some) if some else 0.0
-            each = ", ".join(f"{100 * x:.0f}" for x in after)
-            cells += [f"{100 * before:.1f}%", f"{100 * statistics.fmean(after):.1f}% ({each})"] if some else ["", ""]
-        spent = {k: statistics.fmean(r["spent"].get(k, 0.0) for r in mine) for k in ("samples", "tokens", "updates")}
-        lines.append(f"| {system} | " + " | ".join(cells) + "".join(f" | {x:,.0f}" for x in spent.values()) + " |")
-    return "\n".join(lines)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2")
@@ -95,9 +72,11 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
+    from posttrain.view.systems_table import systems_table
+
     rows = json.loads(args.out.read_text()) if args.out.exists() else []
     if args.table:
-        print(table(rows))
+        print("\n".join(systems_table(rows)))
         return
     import torch
 
@@ -118,7 +97,7 @@ def main() -> None:
                 {k: row[k] for k in ("system", "task", "seed", "accuracy_before", "accuracy_after", "seconds")},
                 flush=True,
             )
-    print(table(rows))
+    print("\n".join(systems_table(rows)))
 
 
 if __name__ == "__main__":
