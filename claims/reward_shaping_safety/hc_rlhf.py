@@ -33,7 +33,7 @@ def high_confidence(seed: int) -> Measured:
 def mean_cost(seed: int) -> Measured:
     """Safe RLHF: the same PPO-Lagrangian with the mean cost at the limit, and no test."""
     with Bench(seed) as bench:
-        held = f"pessimistic_cost(limit={LIMIT}, own=0.0, inflate=0.0) + kl_in_reward"
+        held = (f"pessimistic_cost(limit={LIMIT}, own=0.0, inflate=0.0, n={TEST})", "kl_in_reward")
         both = f"costed(reward={REWARD!r}, cost={COST!r})"
         run = bench.run("ppo", method=find_method("ppo").but(shaping=held), reward=both, steps=STEPS, **HOLD)
         return measured(bench, run, 1.0)

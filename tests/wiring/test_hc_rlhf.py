@@ -47,10 +47,10 @@ def test_the_cost_is_held_and_tested_on_prompts_that_training_has_not_seen() -> 
     )
     assert [p.name for p in trace.phases] == ["candidate"] and trace.parts[-1] == "safety-test"
     first, second = (u.batch for u in trace.of("policy", "candidate"))
-    assert first["reward_BT"].sum(-1).tolist() == pytest.approx(first["reward:reward_B"].tolist(), abs=1e-3), (
-        "lambda is 0"
-    )
-    assert (second["reward_BT"].sum(-1) < second["reward:reward_B"] - 1e-3).any(), "then the cost is paid"
+    earned = [b["reward:reward_B"] + b["reward:harm_B"] for b in (first, second)]  # --reward is the sum of both here
+    paid = [b["reward_BT"].sum(-1) for b in (first, second)]
+    assert paid[0].tolist() == pytest.approx(earned[0].tolist(), abs=1e-3), "lambda is 0"
+    assert (paid[1] < earned[1] - 1e-2).all(), "then the cost is paid"
     seen = {r.prompt.last for s in trace.steps for r in s.rollouts}
     asked = [c.args[0].last for c in trace.calls if c.name == "harm"][-5:]
     assert len(set(asked)) == 5 and not set(asked) & seen
