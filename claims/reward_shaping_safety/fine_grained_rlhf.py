@@ -62,7 +62,9 @@ claim(
         seeds=tuple(range(400, 410)),
         level="pocket",
         shares=(Shared("prompts"), Shared("samples"), Shared("updates"), Shared("tokens", within=0.25)),
-        tried="",
+        tried="Attempt 1 trained lookup tables. On seed 100 with 20 steps: wrong words 0.052 (segments) and 0.068 (at the end), right answers 0.883 and 0.857, both "
+        "near the top; so 10 steps. Nothing else was tried; KL price, learning rate and answers are the defaults. The paper's models are trained; "
+        "here they are exact, so that only where the reward falls differs.",
     ),
     __file__,
 )
