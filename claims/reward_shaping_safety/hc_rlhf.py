@@ -11,6 +11,7 @@ from claims.worlds import manners
 from claims.worlds.courtesy import ASKED, HOW, notes, requests
 from posttrain.core.method import find_method
 from posttrain.core.sampling import Sampling
+from posttrain.systems.reward_shaping_safety.hc_rlhf import fresh_prompts
 
 STEPS, LIMIT, TEST, SEEN = (
     20,
@@ -18,7 +19,7 @@ STEPS, LIMIT, TEST, SEEN = (
     200,
     600,
 )  # steps of PPO, of the cost, answers of the safety test, answers that tell the truth
-HOLD = ASKED | {"prompts": 16}
+HOLD = ASKED | {"prompts": 16, "level": 3}
 REWARD, COST = f"{manners.__file__}:warm", f"{manners.__file__}:words"
 
 
@@ -41,8 +42,10 @@ def mean_cost(seed: int) -> Measured:
 
 def measured(bench: Bench, run: Path, passed: float) -> Measured:
     """Reward (above the start's) and cost of answers to requests that neither training nor the test has seen."""
-    env = requests()
-    prompts = [env.prompt(10_000 + i, "test") for i in range(SEEN)]
+    env = requests(level=3)
+    tested = {p.last for p in fresh_prompts(env, TEST)}
+    drawn = [env.prompt(10_000 + i, "test") for i in range(2 * SEEN)]
+    prompts = [p for p in drawn if p.last not in tested][:SEEN]
     found = []
     for policy in (bench.policy(run), bench.policy(None)):
         made = [(p, r.text) for p, (r,) in zip(prompts, policy.sample(prompts, 1, Sampling(**HOW), 0, -7), strict=True)]

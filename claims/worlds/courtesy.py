@@ -52,8 +52,8 @@ def passes(pairs: str, epochs: float, prompts: int) -> dict[str, int]:
     return {"steps": round(epochs * size_of(pair_task(pairs), "train") / prompts), "prompts": prompts}
 
 
-def requests() -> Environment:
-    return task("instructions", level=1, think=False)
+def requests(level: int = 1) -> Environment:
+    return task("instructions", level=level, think=False)
 
 
 def gold_file(bench: Bench) -> str:

@@ -100,6 +100,7 @@ class pessimistic_cost:
 # The high-confidence safety test: is the expected cost below the limit, with probability 1 - delta?
 
 BOUNDS = ("", "student", "hoeffding", "exact")
+DRAWS = 20  # of a task without end, prompts that are looked through for each one that is asked
 
 
 @evaluation(paper="arXiv:2506.08266")
@@ -161,7 +162,7 @@ def fresh_prompts(env: Environment, n: int) -> list[Prompt]:
     """n different prompts of the test set that are none of the training set's: the bound counts answers as independent."""
     total, seen = size_of(env, "test"), {p.last for p in _all(env, "train")}
     found: dict[str, Prompt] = {}
-    for i in range(total or n):
+    for i in range(total or DRAWS * n):
         p = env.prompt(i, "test")
         if p.last not in seen:
             found.setdefault(p.last, p)
