@@ -13,6 +13,7 @@ from posttrain.core.plan import Context, Stopped
 from posttrain.core.protocols import Environment
 from posttrain.core.registry import find
 from posttrain.core.types import Group, Prompt, Rollout
+from posttrain.environments.school import school
 from posttrain.rewards.runtime.scorer import ScoreReport
 from posttrain.systems.reward_shaping_safety.hc_rlhf import (
     Costed,
@@ -99,6 +100,12 @@ def test_the_safety_test_asks_each_prompt_once_and_none_that_was_trained_on() ->
     assert [p.last for p in fresh_prompts(Rows(), 5)] == [f"question {i}" for i in (2, 3, 4, 5, 6)]
     with pytest.raises(UserError, match=r"asks 6 prompts .* rows has 5 to test on.* --plan.n 5"):
         fresh_prompts(Rows(), 6)
+
+
+def test_a_task_without_end_is_looked_through_until_there_are_enough() -> None:
+    env = school("instructions", 1, think=False)
+    assert len({env.prompt(i, "test").last for i in range(100)}) < 100, "requests come again"
+    assert len({p.last for p in fresh_prompts(env, 100)}) == 100
 
 
 def test_errors() -> None:
