@@ -11,21 +11,21 @@ from claims.worlds.courtesy import ASKED, HOW, gold, gold_file, requests
 from posttrain.core.method import find_method
 
 FILE = manners.__file__
-BOTH = f"{FILE}:words + {FILE}:warm"
-TRIES, EVERY, LAST = 7, 4, 8  # 36 steps in all
+BOTH = f"{FILE}:warm + task"
+TRIES, EVERY, LAST = 6, 6, 12  # 48 steps in all
 LOOKS = TRIES + 1
 
 
 def constrained(seed: int) -> Measured:
-    """The registered plan: 7 tries of 4 steps that search the points on the taste, then 8 steps at the best."""
+    """The registered plan: 6 tries of 6 steps that search the points on the taste, then 12 steps at the best."""
     with Bench(seed) as bench:
-        options = f"points='words, warm', gold={gold_file(bench)!r}, tries={TRIES}, every={EVERY}, steps={LAST}"
+        options = f"points='warm, task', gold={gold_file(bench)!r}, tries={TRIES}, every={EVERY}, steps={LAST}"
         run = bench.run("plan", method=f"constrained-rlhf({options})", reward=BOTH, **ASKED)
         return _measured(bench, run)
 
 
 def summed(seed: int) -> Measured:
-    """36 steps of PPO on the sum of both."""
+    """48 steps of PPO on the sum of both."""
     with Bench(seed) as bench:
         run = bench.run("ppo", method=find_method("ppo"), reward=BOTH, steps=TRIES * EVERY + LAST, **ASKED)
         return _measured(bench, run)
@@ -65,8 +65,8 @@ claim(
         says="A sum of rewards is over-optimised: past a point of each, more of it lowers the true quality. PPO that holds each reward at its "
         "point, which a search finds within one run by looking at the true metric, ends higher.",
         experiment="The embedded model answers small requests; rewards are how much is said and how warmly, plain counts. gold: a hidden taste "
-        "on 200 held-out requests, which likes nine words, three marks of warmth, courtesy, and no word twice. The registered plan: 7 tries of 4 "
-        "steps with points that Nelder-Mead proposes, judged by the taste on training requests, then 8 steps at the best; PPO on the sum for as many "
+        "on 200 held-out requests, which likes nine words, three marks of warmth, courtesy, and no word twice. The registered plan: 6 tries of 6 "
+        "steps with points that Nelder-Mead proposes, judged by the taste on training requests, then 12 steps at the best; PPO on the sum for as many "
         "steps; and the same stopped where the taste, asked as often, liked it best.",
         arms={"constrained": constrained, "sum": summed, "sum, stopped": stopped},
         checks=(

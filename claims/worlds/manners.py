@@ -1,4 +1,4 @@
-"""Two plain counts as rewards for small requests: each goes with what is liked, up to a point, and is worth less than nothing past it."""
+"""Plain counts as rewards for small requests: each goes with what is liked, up to a point, and is worth less than nothing past it."""
 
 from __future__ import annotations
 
