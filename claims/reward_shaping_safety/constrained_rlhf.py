@@ -64,7 +64,7 @@ claim(
         family="reward-shaping-safety",
         says="A sum of rewards is over-optimised: past a point of each, more of it lowers the true quality. PPO that holds each reward at its "
         "point, which a search finds within one run by looking at the true metric, ends higher.",
-        experiment="The embedded model answers small requests; rewards are how much is said and how warmly, plain counts. gold: a hidden taste "
+        experiment="The embedded model answers small requests; rewards are warm words and marks, a plain count, and whether the request is met. gold: a hidden taste "
         "on 200 held-out requests, which likes nine words, three marks of warmth, courtesy, and no word twice. The registered plan: 6 tries of 6 "
         "steps with points that Nelder-Mead proposes, judged by the taste on training requests, then 12 steps at the best; PPO on the sum for as many "
         "steps; and the same stopped where the taste, asked as often, liked it best.",
@@ -76,7 +76,10 @@ claim(
         seeds=tuple(range(400, 408)),
         level="pocket",
         shares=(Shared("samples"), Shared("updates")),
-        tried="",
+        tried="Attempt 1 trained lookup tables, and measured the distance to points that it was given. On seed 100 with counts of words and of warmth as rewards and 36 "
+        "steps: constrained -0.32, the sum -0.36, the sum stopped in time -0.02 (start -0.37): tries of 4 steps whose learning rate fell to 0 each time hardly "
+        "moved the policy, and the sum had little to lose. Now tries keep their learning rate and have 6 steps, and one of the rewards is the "
+        "task's grade, so that there is something to gain before there is something to lose.",
     ),
     __file__,
 )

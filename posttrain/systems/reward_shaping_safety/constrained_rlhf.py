@@ -133,6 +133,7 @@ NO_POINTS = (
     "constrained-rlhf holds each component of --reward at its proxy point; give the points, --plan.points 'a=0.4, b=0.7' with the "
     "components' names, or let it search them on the true metric: --plan.points 'a, b' --plan.gold mine.py:quality"
 )
+STEADY = {"schedule": "constant"}  # the tries are one run, so none of them ends its learning rate
 LOOKED_AT = 100  # training prompts on which the true metric is asked
 
 
@@ -230,7 +231,14 @@ def constrained_rlhf(
     method = constrained_ppo(names, kind, lr)
     search = (
         Do("span", span),
-        Cycle((Phase("try", method, every, asked_task, rewards=rewards, reference="start", after=judged),), tries),
+        Cycle(
+            (
+                Phase(
+                    "try", method, every, asked_task, rewards=rewards, reference="start", after=judged, changes=STEADY
+                ),
+            ),
+            tries,
+        ),
     )
     learn = Phase("constrained", method, steps, asked_task, rewards=rewards, reference="start")
     parts: tuple[Any, ...] = (Copy("policy", "start"), *(search if searched else ()), learn)
