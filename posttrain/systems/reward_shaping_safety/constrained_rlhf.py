@@ -25,12 +25,12 @@ from posttrain.core.types import Group
 from posttrain.environments.base import size_of
 from posttrain.losses.value.value_loss import value_losses
 from posttrain.methods.members import EVAL_SEED, worth
+from posttrain.methods.nelder_mead import ask, best
 from posttrain.methods.ppo import ppo
 from posttrain.methods.settings import asked_rewards, asked_task
 from posttrain.rewards.runtime.scorer import BaseScorer, Scorer, Verdict, answers_of
 from posttrain.rewards.scorers.spec import build_scorer
 from posttrain.rewards.shaping.kl_in_reward import sampled_kl
-from posttrain.systems.reward_shaping_safety.proxy_point_search import ask, best
 
 KINDS = ("equal", "least")
 

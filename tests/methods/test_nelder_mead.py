@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from posttrain.systems.reward_shaping_safety.proxy_point_search import ask, best
+from posttrain.methods.nelder_mead import ask, best
 
 SIMPLEX = [[0.0, 0.0], [1.0, 0.2], [0.1, 1.0]]
 
