@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from claims.machinery.arms import Measured, run_arm
 from claims.machinery.claim import Check, Claim, Shared, claim
@@ -14,7 +15,7 @@ FILE = equations.__file__
 
 def trained(seed: int, method: str, reward: str = "") -> Measured:
     """8 steps of PPO with 8 answers to each of 8 questions; then one sampled answer to each of 400 held-out problems."""
-    told = {"reward": reward, "steps": STEPS} if reward else {}
+    told: dict[str, Any] = {"reward": reward, "steps": STEPS} if reward else {}
     return run_arm(
         seed, method=method, task="word_problems", problems=PROBLEMS, prompts=PROMPTS, think=True,
         sampling={"max_tokens": 48}, **told,
