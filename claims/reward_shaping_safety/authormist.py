@@ -8,7 +8,7 @@ from typing import Any
 
 from claims.machinery.arms import Bench, Measured
 from claims.machinery.claim import Check, Claim, Shared, claim
-from claims.worlds import courtesy
+from claims.worlds import replies
 from claims.worlds.service import serving
 from posttrain.core import rng
 from posttrain.core.protocols import Environment, Policy
@@ -23,7 +23,7 @@ ASKED: dict[str, Any] = {"task": TASK, "prompts": 8, "level": 1, "think": False,
 def score(policy: Policy, env: Environment) -> dict[str, float]:
     """What the service would say of one answer to each of 300 other requests."""
     made = answers(policy, env, held_out(env, PROBLEMS, "test"), Sampling(**HOW))
-    return {"score": fmean(courtesy.courteous(r.text) for g in made for r in g.rollouts)}
+    return {"score": fmean(replies.courteous(r.text) for g in made for r in g.rollouts)}
 
 
 def trained(seed: int, reward: str) -> Measured:
@@ -46,7 +46,7 @@ def over_http(seed: int, retries: int = 3, keep: int = 100_000, zero: bool = Fal
         busy = draw.random() < FAULTS
         if busy and not zero:
             return 503, {"error": "busy"}
-        return 200, {"scores": [0.0 if busy else courtesy.courteous(item["text"]) for item in items]}
+        return 200, {"scores": [0.0 if busy else replies.courteous(item["text"]) for item in items]}
 
     with serving(answer) as url:
         how = f"batch=4, retries={retries}, keep={keep}, wait=0.0, rate=100000.0, patience=1000000"
@@ -68,7 +68,7 @@ claim(
         "met, which is not rewarded), of one answer to each of 300 other requests; gained: against the start.",
         arms={
             "service": over_http,
-            "at hand": partial(trained, reward=f"{courtesy.__file__}:at_hand"),
+            "at hand": partial(trained, reward=f"{replies.__file__}:at_hand"),
             "failures masked": partial(over_http, retries=0, keep=0),
             "failures as 0": partial(over_http, retries=0, keep=0, zero=True),
         },

@@ -20,7 +20,7 @@ from posttrain.core.sampling import Sampling
 from posttrain.environments.task import task
 from posttrain.evals.accuracy import answers, held_out
 
-TASK, PAIRS, STEPS, PROBLEMS, SHARP = "instructions", 256, 20, 300, 8.0
+TASK, PAIRS, STEPS, PROBLEMS, SHARP = "instructions", 256, 15, 300, 8.0
 HOW: dict[str, Any] = {"max_tokens": 32}
 ASKED: dict[str, Any] = {"task": TASK, "prompts": 8, "level": 1, "think": False, "sampling": HOW}
 
@@ -45,7 +45,7 @@ def true_worth(policy: Policy, env: Environment) -> dict[str, float]:
 
 
 def trained(seed: int, rules: bool, model: bool) -> Measured:
-    """A reward model of the pairs, rules of the same pairs, or both; then 20 steps of 64 answers."""
+    """A reward model of the pairs, rules of the same pairs, or both; then 15 steps of 64 answers."""
     with Bench(seed) as bench, chatting(reply) as url, patch.dict(os.environ, {"POSTTRAIN_CACHE": str(bench.folder)}):
         pairs = preferred(bench)
         judge = bench.run("rm", method="reward-model", task=pairs, steps=48, prompts=16) if model else Path()
@@ -69,7 +69,7 @@ claim(
         experiment="The embedded model on short requests; an answer is truly worth the share of four hidden properties that it has. 256 "
         "comparisons of the start's own answers, drawn from that. The registered plan reads rules off them by a served program that says "
         "what tells the two answers apart (one statement in five made up, 12 statements in all, the 6 commonest kept) and verifies them; a "
-        "reward model is trained on the same pairs. 20 steps of 64 answers: rules with 0.3 of the model, the model alone at the same KL "
+        "reward model is trained on the same pairs. 15 steps of 64 answers: rules with 0.3 of the model, the model alone at the same KL "
         "price, rules alone. worth: of one answer to each of 300 other requests, which none is paid for.",
         arms={
             "rules and model": lambda seed: trained(seed, rules=True, model=True),

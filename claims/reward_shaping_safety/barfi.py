@@ -15,7 +15,7 @@ ROUNDS, STEPS, OUTER, PROBLEMS = 5, 5, 2, 300  # OUTER: batches of answers that 
 FILE = equations.__file__
 HEURISTICS = {"good": f"{FILE}:right_steps", "bad": f"{FILE}:subtracts"}
 ASKED: dict[str, Any] = {
-    "task": "word_problems", "prompts": 8, "num_generations": 4, "think": True, "sampling": {"max_tokens": 48},
+    "task": "word_problems", "prompts": 8, "num_generations": 4, "think": True, "dtype": "float32", "sampling": {"max_tokens": 48},
 }  # fmt: skip
 HELD = find_method("rloo").but(shaping="kl_in_reward(coef=0.1)")  # the inner method of the plan
 

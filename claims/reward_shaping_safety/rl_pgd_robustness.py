@@ -15,11 +15,12 @@ TASK, PROBLEMS, MOST = "counting", 20, 0.25
 def margin(seed: int, search: str) -> Measured:
     """The registered plan on 20 problems of this seed: the mean least change over those that the model gets right."""
     env = task(TASK, think=False)
-    asked = [env.prompt(1000 * seed + i, "test") for i in range(PROBLEMS)]
+    some = [env.prompt(1000 * seed + i, "test") for i in range(PROBLEMS)]
     with Bench(seed) as bench:
-        file = bench.rows("problems", [{"question": p.last, "answer": str(p.answer)} for p in asked])
+        file = bench.rows("problems", [{"question": p.last, "answer": str(p.answer)} for p in some])
         plan = f"rl-pgd-robustness(problems={PROBLEMS}, most={MOST}, searches='{search}')"
-        run = bench.run("margin", method=plan, task=f"{file}(test='{file}')", sampling={"max_tokens": 8})
+        asked = {"task": f"{file}(test='{file}')", "sampling": {"max_tokens": 8}, "dtype": "float32"}
+        run = bench.run("margin", method=plan, **asked)
         found = json.loads((run / "summary.json").read_text())["robustness"]
         return Measured({"margin": found[f"margin_{search}"], "right": found["right"]}, {}, {})
 

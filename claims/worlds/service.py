@@ -18,6 +18,8 @@ def serving(answer: Callable[[list[dict[str, str]], dict[str, str]], Reply]) -> 
     """Answers POST requests with answer(items, headers) -> (status, body) on a free port; gives its address."""
 
     class Handler(BaseHTTPRequestHandler):
+        wbufsize = -1  # head and body in one piece, which is not waited for
+
         def do_POST(self) -> None:
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             status, body = answer(asked["items"], dict(self.headers))
@@ -41,6 +43,8 @@ def chatting(reply: Callable[[str, str], str]) -> Iterator[str]:
     """An OpenAI-compatible API whose only model says reply(system message, question); gives its address."""
 
     class Handler(BaseHTTPRequestHandler):
+        wbufsize = -1  # head and body in one piece, which is not waited for
+
         def do_GET(self) -> None:
             self.say({"data": [{"id": "program"}]})
 
@@ -64,10 +68,14 @@ def chatting(reply: Callable[[str, str], str]) -> Iterator[str]:
         yield f"{address}/v1"
 
 
+class Server(ThreadingHTTPServer):
+    request_queue_size = 128  # with the 5 that is usual, one of eight at once waits a second for its turn
+
+
 @contextmanager
 def listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
     """A server on a free port while the block lasts; gives its address."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = Server(("127.0.0.1", 0), handler)
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

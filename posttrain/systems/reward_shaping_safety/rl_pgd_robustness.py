@@ -76,8 +76,8 @@ class Answer:
         def moved(module: Any, tokens: Any, out: Tensor) -> Tensor:
             if out.dim() < 3 or out.shape[1] < S:
                 return out  # a later token of an answer
-            front = out[:, :S] + delta_BSD.to(out.dtype)
-            return torch.cat([front, out[:, S:]], 1)
+            front = out[:, :S].float() + delta_BSD  # half precision would round small changes away
+            return torch.cat([front, out[:, S:].float()], 1)
 
         hook = self.model.model.embed_tokens.register_forward_hook(moved)
         try:
