@@ -98,7 +98,10 @@ claim(
             Shared("prompts", arms=("GRPO-S", "GRPO")),
             Shared("updates", arms=("GRPO-S", "GRPO", "SFT")),
         ),
-        tried="TRIED",
+        tried="Attempts 1 and 2 trained lookup tables and were not shown: scaling gained nothing. On the embedded model, seed 100: mean 0.656 with "
+        "GRPO-S and 0.669 with GRPO from 0.453, and 0.794 by SFT, so two of the checks are not expected to hold; they are kept since they are "
+        "what the paper says. Nothing was tuned. Rewards cost GRPO one own answer beside each demonstration more than SFT, and "
+        "its own 1024 answers.",
     ),
     __file__,
 )
