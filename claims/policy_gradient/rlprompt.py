@@ -97,7 +97,11 @@ claim(
         ),
         seeds=tuple(range(200, 210)),
         level="pocket",
-        tried="TRIED",
+        tried="Attempt 1 trained a table for a random net. Of five pairs of labels that the embedded model might tell apart (animal or fruit, up or "
+        "down, even or odd, good or bad, curt or kind), 60 random prompts had the widest range on curt or kind (0.44 to 0.85, 0.52 without a "
+        "prompt), so that was taken. Seed 100, 20 steps with 4 texts of each label: 0.69 of 100 others read right, 0.60 without; rewards of what is "
+        "written rose from 9 to 40 at the rate 1e-3. Margins and 100 steps were set before that was run. REINFORCE and rewards without z-scores "
+        "are not compared.",
     ),
     __file__,
 )

@@ -81,7 +81,10 @@ claim(
         seeds=tuple(range(200, 210)),
         level="pocket",
         shares=(Shared("prompts"), Shared("samples"), Shared("updates")),
-        tried="TRIED",
+        tried="Attempt 1 trained lookup tables. On the embedded model, seed 100, after 6 steps and 60 requests: the score rose by 0.08 over the service "
+        "and at hand alike, by 0.06 with failures masked and by 0.11 with failures as 0, accuracy by 0.03 to 0.12; so 20 steps are taken, and "
+        "longer answers. Margins were set before that was run on any seed. The similarity guard, transfer between services and anything "
+        "about detectors are left out on purpose.",
     ),
     __file__,
 )

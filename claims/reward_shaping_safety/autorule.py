@@ -83,7 +83,10 @@ claim(
         seeds=tuple(range(200, 210)),
         level="pocket",
         shares=(Shared("prompts"), Shared("samples"), Shared("updates")),
-        tried="TRIED",
+        tried="Attempt 1 trained lookup tables against a reward model that was made to like a worthless letter. On the embedded model, seed "
+        "100: worth 0.780 with rules and model, 0.716 with the model, 0.775 with rules, after 15 steps; 0.744 with the model after 20. The steps were cut "
+        "to 15 for time; margins stand as they were written before. The program names true reasons more often than a language model "
+        "would, and its verifier never errs. Rules cost no samples, but 6 requests for each answer.",
     ),
     __file__,
 )

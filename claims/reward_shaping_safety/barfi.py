@@ -11,7 +11,7 @@ from claims.machinery.claim import Check, Claim, claim
 from claims.worlds import equations
 from posttrain.core.method import find_method
 
-ROUNDS, STEPS, OUTER, PROBLEMS = 5, 5, 2, 300  # OUTER: batches of answers that a step of the blend takes
+ROUNDS, STEPS, OUTER, PROBLEMS = 5, 5, 2, 200  # OUTER: batches of answers that a step of the blend takes
 FILE = equations.__file__
 HEURISTICS = {"good": f"{FILE}:right_steps", "bad": f"{FILE}:subtracts"}
 ASKED: dict[str, Any] = {
@@ -41,15 +41,11 @@ def weight(run: Path) -> float:
 
 
 def by_sum(seed: int) -> Measured:
-    """The plain sum, where BARFI begins, for as many answers in all."""
-    out: dict[str, float] = {}
+    """The plain sum with the bad heuristic, where BARFI begins, for as many answers in all."""
     with Bench(seed) as bench:
-        for name, aux in HEURISTICS.items():
-            both = f"0.70710678*task + 0.70710678*{aux}"
-            run = bench.run(name, method=HELD, reward=both, steps=ROUNDS * (STEPS + OUTER), **ASKED)
-            found = measured(bench, run)
-            out[f"accuracy_{name}"] = found["accuracy"]
-        return Measured(out, found.spent, found.curves)
+        both = f"0.70710678*task + 0.70710678*{HEURISTICS['bad']}"
+        found = measured(bench, bench.run("sum", method=HELD, reward=both, steps=ROUNDS * (STEPS + OUTER), **ASKED))
+        return Measured({"accuracy_bad": found["accuracy"]}, found.spent, found.curves)
 
 
 def by_primary(seed: int) -> Measured:
@@ -71,7 +67,7 @@ claim(
         experiment="The embedded model on word problems; the primary reward is the checked answer. A heuristic pays for the equations of a "
         "right solution (good), or twice as much as the primary for taking something away, whatever is asked (bad). The registered plan, 5 "
         "rounds of 5 steps of 32 answers with 10 more batches for the blend; RLOO with the same KL on the plain sum where the plan begins, and "
-        "on the primary alone, for as many answers in all and so for 10 updates more. Accuracy on 300 held-out problems.",
+        "on the primary alone, for as many answers in all and so for 10 updates more (the sum with the bad heuristic only). Accuracy on 200 held-out problems.",
         arms={"BARFI": by_barfi, "sum": by_sum, "primary": by_primary},
         checks=(
             Check("a bad heuristic does less harm than in the sum", "accuracy_bad", "BARFI", "sum", margin=0.05),
@@ -79,9 +75,12 @@ claim(
             Check("a bad heuristic loses its weight", "weight_bad", "BARFI", 0.5, lower=True),
             Check("a good one is used", "accuracy_good", "BARFI", "primary"),
         ),
-        seeds=tuple(range(200, 210)),
+        seeds=tuple(range(200, 208)),
         level="pocket",
-        tried="TRIED",
+        tried="Attempt 1 had exact derivatives of a table. On the embedded model, seed 100: with the bad heuristic 0.523 by BARFI, 0.357 by the sum and "
+        "0.653 by the primary alone, the heuristic's weight from 0.71 to -0.11; with the good one 0.857 by BARFI, 0.657 by the sum. So that it is "
+        "unharmed is not expected to hold in so few rounds; the check is kept, since the paper says it. Only seeds, 200 problems in "
+        "place of 300 and one heuristic of the sum were changed after that, for time. All arms run in float32, which the differences of gradients need.",
     ),
     __file__,
 )

@@ -67,7 +67,11 @@ claim(
         seeds=tuple(range(200, 210)),
         level="pocket",
         shares=(Shared("prompts"), Shared("samples"), Shared("updates")),
-        tried="TRIED",
+        tried="Attempt 1 played over rows of features, with PPO on a table. On the embedded model, a first design (the task pays for the name, the "
+        "judge for the how) had no room: the start keeps 0.97 of the how. With the two exchanged, seed 100: approved 0.930 by debate, "
+        "0.933 by the full judge, 0.808 with the task alone; does 0.885, 0.940 and 0.875. Margins stand as they were written before. Sides "
+        "play the game out, where the paper trains them; the judge is a program. That trained sides resist a confuser better than a "
+        "side alone, as attempt 1 checked, is not checked here.",
     ),
     __file__,
 )
