@@ -39,10 +39,11 @@ claim(
             Check("more entropy is left", "entropy", "Clip-Cov", "GRPO"),
             Check("at no loss of accuracy", "accuracy", "Clip-Cov", "GRPO", margin=-0.03),
         ),
-        seeds=tuple(range(200, 212)),
+        seeds=tuple(range(200, 210)),
         level="pocket",
         shares=(Shared("prompts"), Shared("samples"), Shared("updates")),
-        tried="Sizes and margins were set before any run.",
+        tried="Seed 100: entropy 0.027 with Clip-Cov and 0.020 with GRPO, accuracy 0.81 and 0.85. Nothing was changed after it, but for two seeds "
+        "fewer.",
     ),
     __file__,
 )

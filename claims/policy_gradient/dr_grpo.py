@@ -39,10 +39,11 @@ claim(
             Check("wrong answers are shorter", "wrong_length", "Dr. GRPO", "GRPO's divisions", lower=True),
             Check("at no loss of accuracy", "accuracy", "Dr. GRPO", "GRPO's divisions", margin=-0.03),
         ),
-        seeds=tuple(range(200, 212)),
+        seeds=tuple(range(200, 210)),
         level="pocket",
         shares=(Shared("prompts"), Shared("samples"), Shared("updates")),
-        tried="Sizes and margins were set before any run.",
+        tried="Seed 100: wrong answers 55 tokens with Dr. GRPO and 65 with GRPO's divisions, accuracy 0.32 and 0.39. Nothing was changed after it, but "
+        "for two seeds fewer.",
     ),
     __file__,
 )

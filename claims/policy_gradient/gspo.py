@@ -34,10 +34,10 @@ claim(
         "seen here.",
         arms={"GSPO": trained, "token ratio": partial(trained, loss="ppo(low=0.2, high=0.27)")},
         checks=(Check("better than the token ratio", "accuracy", "GSPO", "token ratio"),),
-        seeds=tuple(range(200, 212)),
+        seeds=tuple(range(200, 210)),
         level="pocket",
         shares=(Shared("prompts"), Shared("samples"), Shared("updates"), Shared("tokens", within=0.25)),
-        tried="Sizes and margins were set before any run.",
+        tried="Seed 100: GSPO 0.755, the token ratio 0.815. Nothing was changed after it, but for two seeds fewer.",
     ),
     __file__,
 )

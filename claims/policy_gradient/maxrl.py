@@ -45,10 +45,11 @@ claim(
             Check("and than with plain RL", "pass@16", "MaxRL", "plain RL"),
             Check("one answer is no worse than GRPO's", "pass@1", "MaxRL", "GRPO", margin=-0.03),
         ),
-        seeds=tuple(range(200, 212)),
+        seeds=tuple(range(200, 210)),
         level="pocket",
         shares=(Shared("prompts"), Shared("samples"), Shared("updates")),
-        tried="Sizes and margins were set before any run.",
+        tried="Seed 100: pass@16 0.82 with MaxRL, 0.62 with GRPO, 0.73 with plain RL; pass@1 0.31, 0.25 and 0.27. Nothing was changed after it, but "
+        "for two seeds fewer.",
     ),
     __file__,
 )

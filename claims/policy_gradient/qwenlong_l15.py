@@ -68,7 +68,9 @@ claim(
         seeds=tuple(range(200, 210)),
         level="pocket",
         shares=(Shared("prompts"), Shared("samples"), Shared("updates")),
-        tried="Sizes and margins were set before any run.",
+        tried="Attempt 1 trained lookup tables. Seed 100: accuracy 0.70 with AEPO, 0.73 without a gate, 0.76 with the group's spread, 0.71 with the "
+        "batch's; of the small task 0.78, 0.84, 0.86 and 0.67; entropy 0.050, 0.038, 0.040 and 0.037. Blame was left out all along: praise alone "
+        "does not lower the entropy here, so no band would bring it back. Nothing was changed after it.",
     ),
     __file__,
 )

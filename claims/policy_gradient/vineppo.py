@@ -44,10 +44,10 @@ claim(
             Check("better than with a critic", "accuracy", "VinePPO", "critic", margin=0.02),
             Check("better than credit for the whole answer", "accuracy", "VinePPO", "whole answer"),
         ),
-        seeds=tuple(range(200, 212)),
+        seeds=tuple(range(200, 210)),
         level="pocket",
         shares=(Shared("prompts"), Shared("updates"), Shared("samples", arms=("critic", "whole answer"))),
-        tried="Sizes and margins were set before any run.",
+        tried="Seed 100: VinePPO 0.51, a critic 0.67, the whole answer 0.65. Nothing was changed after it, but for two seeds fewer.",
     ),
     __file__,
 )
