@@ -159,6 +159,14 @@ def test_laser_d_watches_questions_that_it_does_not_learn_from(name: str) -> Non
     assert watched[0] > 2 and watched[1] == 0 and watched[2] > 2
     assert not any(g.prompt.info.get("monitor") for s in trace.steps for g in s.kept)
     assert all(len(u.rows) == 8 for u in trace.updates)
+    for step, update in zip(trace.steps, trace.updates, strict=True):
+        rollouts = [r for g in step.kept for r in g.rollouts]
+        for r, paid in zip(rollouts, update.batch["reward_BT"].sum(-1).tolist(), strict=True):
+            within, good = len(r) <= r.rewards["target"], r.reward > 0.5
+            bonus = within if good else name == "laser-de" and not within  # LASER-DE lets what is wrong go on
+            assert paid == r.reward + 0.5 * bonus
+    wrong = [r for s in trace.steps for g in s.kept for r in g.rollouts if r.reward < 0.5]
+    assert any(len(r) > r.rewards["target"] for r in wrong)
     assert {r.rewards["target"] for s in trace.steps for g in s.kept for r in g.rollouts} <= {
         2.0,
         3.0,

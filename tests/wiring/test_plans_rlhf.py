@@ -165,11 +165,11 @@ def test_pairwise_rl_labels_its_own_pairs_only_by_a_reward_that_is_named() -> No
 def test_rlmt_pays_for_what_follows_the_thought() -> None:
     says = ["<think>a</think>bcd", "<think>abcd"]
     trace = traced("rlmt(steps=1)", reward=length, says=says, num_generations=2)
-    assert {c.args[1] for c in trace.calls if c.phase == "rlmt"} == {"bcd"}
+    assert {c.args[1] for c in trace.calls if c.phase == "rlmt"} == {"bcd", "<think>abcd"}
     (made,) = trace.updates
-    assert [r.reward for r in trace.steps[0].groups[0].rollouts] == [3.0, 3.0], (
-        "an unclosed thought earns the least of the step"
-    )
+    assert {(r.text, r.reward) for r in trace.steps[0].rollouts} == {(says[0], 3.0), (says[1], 11.0)}, "as it stands"
+    strict = traced("rlmt(steps=1, strict=True)", reward=length, says=says, num_generations=2)
+    assert {c.args[1] for c in strict.calls if c.phase == "rlmt"} == {"bcd", "[NULL]"}
     terms = [str(t) for t in trace.phases[0].method.terms]
     assert trace.phases[0].method.aggregate.name == "token-mean" and any("entropy" in t for t in terms)
     assert made.reference == made.before

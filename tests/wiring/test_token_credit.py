@@ -77,6 +77,7 @@ def test_vineppo_values_every_line_by_nine_answers() -> None:
     assert [t.params for t in method.terms] == [{"coef": 1e-4}] and (method.epochs, method.minibatches) == (2, 8)
     own_N = made.batch["adv_BT"][made.batch["mask_BT"] > 0]
     assert float(own_N.mean()) == pytest.approx(0.0, abs=1e-5)  # whitened over the batch
+    assert float(own_N.std(unbiased=False)) == pytest.approx(1.0, abs=1e-2)
 
 
 SEEN: list[tuple[str, list[str]]] = []
