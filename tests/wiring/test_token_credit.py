@@ -8,6 +8,12 @@ import pytest
 import torch
 
 import posttrain as pt
+from posttrain.core.config import Config
+from posttrain.core.plan import Context
+from posttrain.core.sampling import Sampling
+from posttrain.environments.task import of_rows
+from posttrain.systems.policy_gradient.text2grad import written_by
+from tests.models import tiny
 from tests.wiring.spies import traced
 from tests.wiring.trace import Trace
 
@@ -105,6 +111,27 @@ def test_pure_pays_steps_by_a_function_that_sees_the_question_and_the_steps_befo
     ) == pytest.approx(0.5, abs=1e-3)
     with pytest.raises(pt.UserError, match="none is named"):
         traced("pure", reward=even)
+
+
+def test_pure_pays_steps_where_they_end_behind_a_prefill_too(tmp_path: Any) -> None:
+    """The prefill is part of the text and no action: steps `so a`, `b` end at the second and the third of four tokens."""
+    file = tmp_path / "judging_behind_a_prefill.py"
+    file.write_text(JUDGE)
+    how: dict[str, Any] = {"num_generations": 2, "prompts": 1, "prefill": "so "}
+    trace = traced(f"pure(steps=1, prm='{file}:judge')", reward=even, says=["a\nb"], **how)
+    (made,) = trace.of("policy")
+    assert made.rows[0].text == "so a\nb" and ["so a\n", "b"] in [steps for _, steps in SEEN]
+    assert trace.steps[0].rollouts[0].stream("reward").tolist() == [0.0, -0.5, 0.5, 0.0]
+
+
+def test_critiques_are_of_different_answers_where_the_set_comes_round(tmp_path: Any) -> None:
+    """32 answers to 12 rows: none is criticised twice because its question came again."""
+    file = tmp_path / "writes_critiques.py"
+    file.write_text('def critic(prompt, text):\n    return \'{"good": ["a"]}\'\n')
+    env = of_rows([{"question": f"{a}+1=?", "answer": str(a + 1)} for a in range(13)])
+    made = Context(None, Config(sampling=Sampling(max_tokens=6)), {"policy": tiny.policy()}, given={"env": env})
+    rows = written_by(f"{file}:critic", made, 32)
+    assert len(rows) == 32 and len({row["answer"] for row in rows}) > 24
 
 
 def test_text2grad_trains_a_critic_on_critiques_and_pays_what_it_quotes(tmp_path: Any) -> None:

@@ -24,6 +24,7 @@ from posttrain.methods.settings import asked_task
 from posttrain.methods.sft import sft
 from posttrain.policies.chat_api import ChatAPI
 from posttrain.policies.remote import RemoteModel
+from posttrain.prompts.uniform import distinct
 from posttrain.rewards.runtime.scorer import NAN, BaseScorer, Prescored, Verdict, answers_of
 from posttrain.rewards.runtime.timeout_pool import caught
 from posttrain.rewards.scorers.spec import function_of
@@ -161,7 +162,7 @@ def read_critiques(file: str) -> list[dict[str, str]]:
 def written_by(name: str, context: Context, answers: int) -> list[dict[str, str]]:
     """Critiques of the policy's own answers: by a function of yours, or by a model that is served (http://...)."""
     c, env, policy = context.config, asked_task(context), context.role("policy")
-    made = [some[0] for some in policy.sample([env.prompt(i) for i in range(answers)], 1, c.sampling, c.seed)]
+    made = [some[0] for some in policy.sample(distinct(env, range(answers)), 1, c.sampling, c.seed)]
     if name.startswith("http"):
         api = ChatAPI(name)
         api.choose_model()
