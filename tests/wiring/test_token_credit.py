@@ -14,7 +14,7 @@ from posttrain.core.sampling import Sampling
 from posttrain.environments.task import of_rows
 from posttrain.systems.policy_gradient.text2grad import written_by
 from tests.models import tiny
-from tests.wiring.spies import traced
+from tests.wiring.spies import ROWS, tiny_folder, traced
 from tests.wiring.trace import Trace
 
 
@@ -57,6 +57,8 @@ def test_oreal_teaches_its_token_model_alone_first_and_then_weighs_every_token()
     trace = traced("oreal", reward=begins, steps=8, prompts=6, lr=1e-3)
     policy = trace.of("policy")
     assert [u.before == u.after for u in policy] == [True, True] + [False] * 6  # a quarter of 8 steps alone
+    assert {u.reference for u in policy} == {policy[0].before}  # a light KL holds it to the start
+    assert [t.defaults()["coef"] for t in trace.phases[0].method.terms] == [1.0, 0.01]
     learner = trace.phases[0].loop.learner
     assert learner._base_lr[0] == pytest.approx(1e-3) and learner._base_lr[-1] == pytest.approx(4e-3)
     assert [len(s.rollouts) for s in trace.steps] == [96] * 8 and all(len(g.rollouts) == 2 for g in trace.steps[2].kept)
@@ -83,6 +85,7 @@ def test_vineppo_values_every_line_by_nine_answers() -> None:
     assert [t.params for t in method.terms] == [{"coef": 1e-4}] and (method.epochs, method.minibatches) == (2, 8)
     own_N = made.batch["adv_BT"][made.batch["mask_BT"] > 0]
     assert float(own_N.mean()) == pytest.approx(0.0, abs=1e-5)  # whitened over the batch
+    assert float(own_N.std(unbiased=False)) == pytest.approx(1.0, abs=1e-2)
 
 
 SEEN: list[tuple[str, list[str]]] = []
@@ -182,3 +185,20 @@ def test_a_critic_with_adapters_its_rate_its_norm_and_its_time_alone() -> None:
     saved = learner.tensors()["weights"]
     assert not any(n.startswith("critic.model") and not n.endswith(("lora_a", "lora_b")) for n in saved)
     assert {round(x, 9) for x in learner._base_lr} == {1e-3, 5e-4}
+
+
+def test_a_run_that_is_made_longer_does_not_leave_its_critic_alone_again(tmp_path: Any) -> None:
+    """VAPO's critic learns alone for a quarter of the run: 1 of 4 steps, and none of those that are added."""
+    rates: list[float] = []
+
+    class Watch:
+        def on_step(self, loop: Any, step: int, metrics: dict[str, float]) -> None:
+            rates.append(metrics["lr"])
+
+    how: dict[str, Any] = {
+        "model": tiny_folder(), "task": [dict(r) for r in ROWS], "reward": even, "method": "vapo", "runs": tmp_path, "name": "v",
+        "prompts": 1, "num_generations": 2, "sampling": {"max_tokens": 4}, "schedule": "constant", "eval_problems": 1, "threads": 1,
+    }  # fmt: skip
+    for steps in (4, 20):
+        pt.run(steps=steps, callbacks=(Watch(),), **how)
+    assert [bool(rate) for rate in rates] == [False, *[True] * 19]
