@@ -42,14 +42,15 @@ def read_critique(critique: str) -> list[tuple[str, float]]:
 
     {"good": ["..."], "poor": ["..."]}, or {"spans": [{"quote": "...", "verdict": "good"}]} in the order of the answer.
     """
-    begin, end = critique.find("{"), critique.rfind("}")
     try:
-        told = json.loads(critique[begin : end + 1])
+        told = json.loads(critique[critique.find("{") : critique.rfind("}") + 1])
         spans = [(s["quote"], VERDICTS[s["verdict"]]) for s in told.get("spans", ())]
         return spans + [(str(quote), worth) for name, worth in VERDICTS.items() for quote in told.get(name, ())]
     except (ValueError, KeyError, TypeError, AttributeError):
         told_as = '{"good": ["quote"], "poor": ["quote"]}'
-        raise UserError(f"cannot read the critique {critique[:80]!r}; it must contain JSON like {told_as}") from None
+        raise UserError(
+            f"cannot read the critique {critique!r:.80}; it is a text with JSON like {told_as} in it"
+        ) from None
 
 
 def find_quotes(text: str, quotes: Sequence[tuple[str, float]]) -> list[tuple[Span, float]]:
