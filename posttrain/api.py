@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ from posttrain.runs.run import Run
 from posttrain.runs.settings import check_name, made_name
 from posttrain.runs.start import Start
 from posttrain.runs.threads import settle
-from posttrain.runs.told import left_out, understood
+from posttrain.runs.told import tell_left_out, understood
 from posttrain.runs.unused import refuse_of_method
 from posttrain.train import train
 
@@ -69,7 +68,7 @@ def run_config(
     extra = {k: given[k] for k in ("source", "others") if k in given}
     settings = to_dict(config) | {"parts": method.describe()} | objects(given) | inputs | files(config, given)
     with Run(Path(runs) / config.name, settings, fresh=fresh, extend=start.extend) as store:
-        threads = settle(store.folder, config.threads)
+        threads = settle(store.folder, config.threads, config.device)
         repeated = dataclasses.replace(config, threads=threads)
         write_file(store, repeated, target, start, changes, [*unnamed, *given])
         if start.reuse and store.finished("train") and (summary := store.read_summary()):
@@ -85,9 +84,8 @@ def run_config(
 def tell_data(loop: Loop) -> None:
     """What was understood of the data, to whoever shows it; rows that were left out are told in any case."""
     loop.tell("on_data", understood(loop.env, loop.policy, loop.method.rollout.card.data, loop.config.reward))
-    if left_out(loop.env) and not any(hasattr(c, "on_data") for c in loop.callbacks):
-        gone = "; ".join(f"{n:,} {reason}" for reason, n in loop.env.left_out.items() if n)  # type: ignore[attr-defined]
-        logging.getLogger("posttrain").warning("%s: left out %s", loop.env.name, gone)
+    if not any(hasattr(c, "on_data") for c in loop.callbacks):
+        tell_left_out(loop.env)
 
 
 def objects(given: dict[str, Any]) -> dict[str, Any]:

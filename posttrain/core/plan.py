@@ -17,6 +17,10 @@ from posttrain.core.method import Method
 from posttrain.core.registry import _PARTS, Card, Part, _relative, fold
 
 
+class NotYet(UserError):
+    """Something is asked for that an earlier part of the plan makes."""
+
+
 @dataclass
 class Context:
     """What phases share: the networks by role, the run, the settings."""
@@ -32,7 +36,7 @@ class Context:
 
     def role(self, name: str) -> Any:
         if name not in self.roles:
-            raise UserError(f"no phase has made the role {name!r} yet; there are: {', '.join(self.roles)}")
+            raise NotYet(f"no phase has made the role {name!r} yet; there are: {', '.join(self.roles)}")
         return self.roles[name]
 
     def decide(self, question: str, test: Callable[[Context], bool]) -> bool:

@@ -131,6 +131,11 @@ def test_siri_cuts_by_its_cycle() -> None:
     limits = [s.how.max_tokens for s in trace.samples if s.phase]
     assert limits == [6, 3, 6, 3, 6, 3]  # three cycles of two steps
     assert all(len(r) <= most for s, most in zip(trace.steps, limits, strict=True) for r in s.rollouts)
+    for step, update in zip(
+        [s for s in trace.steps if s.kept], trace.updates, strict=True
+    ):  # length itself costs nothing
+        earned = torch.tensor([r.reward for g in step.kept for r in g.rollouts])
+        torch.testing.assert_close(update.batch["reward_BT"].sum(-1), earned)
 
 
 def test_laser_takes_its_lengths_from_the_run() -> None:
@@ -215,6 +220,13 @@ def test_open_rs_adds_the_cosine_of_its_reward_and_the_form_of_r1(tmp_path: Path
         "step 1",
         "step 2",
     )
+
+
+def test_open_rs_without_the_cosine_pays_for_right_and_for_the_form() -> None:
+    says = ["\n</think>\n3", "</think>3", "\n</think>\n0", "3"]
+    trace = traced("open-rs(rounds=1, steps=1, cosine=False)", reward=right, says=says, sampling={"max_tokens": 32})
+    for r, x in zip(trace.steps[0].rollouts, trace.updates[0].batch["reward_BT"].sum(-1).tolist(), strict=True):
+        assert x == right(None, r.text) + float("\n</think>\n" in r.text)
 
 
 def test_grpo_lambda_pays_the_best_fifth_for_being_short() -> None:

@@ -55,6 +55,11 @@ def test_reft_is_paid_by_the_reward_that_is_named() -> None:
     assert [p.name for p in trace.phases] == ["ppo"]
 
 
+def test_reft_pays_a_little_for_a_wrong_answer_of_the_right_kind() -> None:
+    trace = traced("reft(warmup=0, epochs=0.5)", rows=SOLVED, says=["99", "no"])
+    assert {(r.text, r.reward) for s in trace.steps for r in s.rollouts} == {("99", 0.1), ("no", 0.0)}
+
+
 def test_a_bare_answer_is_refused_by_every_warm_start() -> None:
     for name in ("reft", "t1", "rlmt(warmup=1)", "salsa", "dr-po"):
         with pytest.raises(pt.UserError, match="no written solution to imitate"):

@@ -8,7 +8,13 @@ import pytest
 import torch
 
 import posttrain as pt
-from tests.wiring.spies import traced
+from posttrain.core.config import Config
+from posttrain.core.plan import Context
+from posttrain.core.sampling import Sampling
+from posttrain.environments.task import of_rows
+from posttrain.systems.policy_gradient.text2grad import written_by
+from tests.models import tiny
+from tests.wiring.spies import ROWS, tiny_folder, traced
 from tests.wiring.trace import Trace
 
 
@@ -51,6 +57,8 @@ def test_oreal_teaches_its_token_model_alone_first_and_then_weighs_every_token()
     trace = traced("oreal", reward=begins, steps=8, prompts=6, lr=1e-3)
     policy = trace.of("policy")
     assert [u.before == u.after for u in policy] == [True, True] + [False] * 6  # a quarter of 8 steps alone
+    assert {u.reference for u in policy} == {policy[0].before}  # a light KL holds it to the start
+    assert [t.defaults()["coef"] for t in trace.phases[0].method.terms] == [1.0, 0.01]
     learner = trace.phases[0].loop.learner
     assert learner._base_lr[0] == pytest.approx(1e-3) and learner._base_lr[-1] == pytest.approx(4e-3)
     assert [len(s.rollouts) for s in trace.steps] == [96] * 8 and all(len(g.rollouts) == 2 for g in trace.steps[2].kept)
@@ -108,6 +116,27 @@ def test_pure_pays_steps_by_a_function_that_sees_the_question_and_the_steps_befo
         traced("pure", reward=even)
 
 
+def test_pure_pays_steps_where_they_end_behind_a_prefill_too(tmp_path: Any) -> None:
+    """The prefill is part of the text and no action: steps `so a`, `b` end at the second and the third of four tokens."""
+    file = tmp_path / "judging_behind_a_prefill.py"
+    file.write_text(JUDGE)
+    how: dict[str, Any] = {"num_generations": 2, "prompts": 1, "prefill": "so "}
+    trace = traced(f"pure(steps=1, prm='{file}:judge')", reward=even, says=["a\nb"], **how)
+    (made,) = trace.of("policy")
+    assert made.rows[0].text == "so a\nb" and ["so a\n", "b"] in [steps for _, steps in SEEN]
+    assert trace.steps[0].rollouts[0].stream("reward").tolist() == [0.0, -0.5, 0.5, 0.0]
+
+
+def test_critiques_are_of_different_answers_where_the_set_comes_round(tmp_path: Any) -> None:
+    """32 answers to 12 rows: none is criticised twice because its question came again."""
+    file = tmp_path / "writes_critiques.py"
+    file.write_text('def critic(prompt, text):\n    return \'{"good": ["a"]}\'\n')
+    env = of_rows([{"question": f"{a}+1=?", "answer": str(a + 1)} for a in range(13)])
+    made = Context(None, Config(sampling=Sampling(max_tokens=6)), {"policy": tiny.policy()}, given={"env": env})
+    rows = written_by(f"{file}:critic", made, 32)
+    assert len(rows) == 32 and len({row["answer"] for row in rows}) > 24
+
+
 def test_text2grad_trains_a_critic_on_critiques_and_pays_what_it_quotes(tmp_path: Any) -> None:
     file = tmp_path / "critiques.jsonl"
     file.write_text('{"question": "1+1=?", "answer": "22", "critique": "{\\"good\\": [\\"2\\"]}"}\n' * 4)
@@ -156,3 +185,20 @@ def test_a_critic_with_adapters_its_rate_its_norm_and_its_time_alone() -> None:
     saved = learner.tensors()["weights"]
     assert not any(n.startswith("critic.model") and not n.endswith(("lora_a", "lora_b")) for n in saved)
     assert {round(x, 9) for x in learner._base_lr} == {1e-3, 5e-4}
+
+
+def test_a_run_that_is_made_longer_does_not_leave_its_critic_alone_again(tmp_path: Any) -> None:
+    """VAPO's critic learns alone for a quarter of the run: 1 of 4 steps, and none of those that are added."""
+    rates: list[float] = []
+
+    class Watch:
+        def on_step(self, loop: Any, step: int, metrics: dict[str, float]) -> None:
+            rates.append(metrics["lr"])
+
+    how: dict[str, Any] = {
+        "model": tiny_folder(), "task": [dict(r) for r in ROWS], "reward": even, "method": "vapo", "runs": tmp_path, "name": "v",
+        "prompts": 1, "num_generations": 2, "sampling": {"max_tokens": 4}, "schedule": "constant", "eval_problems": 1, "threads": 1,
+    }  # fmt: skip
+    for steps in (4, 20):
+        pt.run(steps=steps, callbacks=(Watch(),), **how)
+    assert [bool(rate) for rate in rates] == [False, *[True] * 19]

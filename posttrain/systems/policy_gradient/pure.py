@@ -21,6 +21,7 @@ from posttrain.losses.aggregate import token_mean
 from posttrain.losses.regularisers.kl import kl
 from posttrain.methods.grpo import grpo
 from posttrain.methods.settings import asked_rewards, asked_task
+from posttrain.prompts.uniform import distinct
 from posttrain.rewards.runtime.scorer import NAN, BaseScorer, Prescored, Verdict, answers_of
 from posttrain.rewards.runtime.timeout_pool import caught
 from posttrain.rewards.scorers.process_model import ProcessModel
@@ -88,7 +89,8 @@ class StepFunction(BaseScorer):
             worths = [float(self.judge(r.prompt, steps[: k + 1])) for k in range(len(steps))]
         except Exception as error:  # a failed reward is data
             return Verdict(NAN, {"outcome": caught(error)})
-        reward_T = spans_to_tokens(spans, worths, token_ends(self.decode, r.actions), r.mask_T)
+        ends = token_ends(self.decode, r.actions, r.turns[-1].observation.lead)
+        reward_T = spans_to_tokens(spans, worths, ends, r.mask_T)
         return Verdict(None, {"outcome": NAN if r.reward is None else r.reward}, reward_T)
 
 
@@ -97,7 +99,7 @@ def step_model(steps: int, level: str) -> tuple[Do, Phase]:
 
     def label(context: Context) -> None:
         c, env = context.config, asked_task(context)
-        asked = [env.prompt(i) for i in range(steps * c.prompts)]
+        asked = distinct(env, range(steps * c.prompts))
         found = label_steps(context.role("policy"), asked, asked_rewards(context), c.sampling, level=level, seed=c.seed)
         context.run.write_artifact(
             "steps", [{"id": p.id, "prompt": p.content, "steps": p.info["steps"]} for p in found]
