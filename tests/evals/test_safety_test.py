@@ -13,6 +13,7 @@ from posttrain.core.plan import Context, Stopped
 from posttrain.core.protocols import Environment
 from posttrain.core.registry import find
 from posttrain.core.types import Group, Prompt, Rollout
+from posttrain.environments.school import school
 from posttrain.rewards.runtime.scorer import ScoreReport
 from posttrain.systems.reward_shaping_safety.hc_rlhf import (
     Costed,
@@ -101,6 +102,12 @@ def test_the_safety_test_asks_each_prompt_once_and_none_that_was_trained_on() ->
         fresh_prompts(Rows(), 6)
 
 
+def test_a_task_without_end_is_looked_through_until_there_are_enough() -> None:
+    env = school("instructions", 1, think=False)
+    assert len({env.prompt(i, "test").last for i in range(100)}) < 100, "requests come again"
+    assert len({p.last for p in fresh_prompts(env, 100)}) == 100
+
+
 def test_errors() -> None:
     with pytest.raises(UserError, match="chance"):
         margin([1.0, 2.0], 2, delta=1.0)
@@ -166,7 +173,7 @@ class Notes:
 def test_the_gate(passed: float, failed: float, goes_on: bool) -> None:
     context = Context(Notes(), None, {})
     context.notes["safety"] = {"passed": passed, "failed": failed}
-    walk = find("hc-rlhf", "plan")().walk(context)
-    assert [next(walk).name for _ in range(3)] == ["before", "candidate", "safety-test"]
+    walk = find("hc-rlhf(cost='numeric')", "plan")().walk(context)
+    assert [next(walk).name for _ in range(2)] == ["candidate", "safety-test"]
     with pytest.raises(StopIteration if goes_on else Stopped):
         next(walk)

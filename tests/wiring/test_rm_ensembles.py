@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from posttrain.core.errors import UserError
+from posttrain.systems.reward_model.helping_or_herding import ranks_apart, winners
 from tests.models.tiny import random_hf, randomise
 from tests.wiring.spies import ROWS, SHAPE, WORDS, tiny_folder, traced
 
@@ -79,12 +80,26 @@ def test_bases_pre_trained_apart_and_fine_tuned_again(tmp_path: Any) -> None:
     found = trace.summary["best_of_n"]
     assert set(found) == {"single", "fine-tune", "pre-train"}
     assert set(found["pre-train"]) == {"mean", "median", "mean_minus_std"}
-    assert "gold" in found["single"]["mean"]["2"] and "members_apart_chosen" in trace.summary
+    assert "gold" in found["single"]["mean"]["2"]
 
 
 def test_without_bases_only_fine_tuning_seeds_are_compared() -> None:
-    trace = traced("helping-or-herding(seeds=2,optimiser='best-of-n')", rows=PAIRS, num_generations=2, prompts=8)
+    trace = traced("helping-or-herding(seeds=3,optimiser='best-of-n')", rows=PAIRS, num_generations=10, prompts=8)
     assert not trace.of("policy") and set(trace.summary["best_of_n"]) == {"single", "fine-tune"}
+    assert {"ranks_apart_fresh", "ranks_apart_chosen"} <= set(trace.summary)
+
+
+def test_members_are_apart_by_the_ranks_they_give() -> None:
+    # two members: one prompt ranked alike, one in the opposite order: ranks differ by 2, 0, 2, so deviations 1, 0, 1 and 0, 0, 0
+    z_KPG = torch.tensor([[[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]], [[0.1, 0.2, 0.3], [3.0, 2.0, 1.0]]])
+    assert ranks_apart(z_KPG) == pytest.approx((0 + 2 / 3) / 2)
+
+
+def test_each_winner_is_the_first_member_s_best_of_its_share() -> None:
+    # 10 answers are 5 shares of 2: the first member takes the larger of each, the second member's scores of the same answers follow
+    first = torch.tensor([1.0, 0.0, 2.0, 3.0, 5.0, 4.0, 6.0, 7.0, 9.0, 8.0])
+    z_KPG = torch.stack([first, 10 * torch.arange(10.0)]).unsqueeze(1)
+    assert winners(z_KPG).squeeze(1).tolist() == [[1.0, 3.0, 5.0, 7.0, 9.0], [0.0, 30.0, 40.0, 70.0, 80.0]]
 
 
 def _other_base(folder: str) -> str:

@@ -148,10 +148,3 @@ def test_ipo_aims_at_a_margin_of_means_over_tokens() -> None:
     pull_BT = only.pull["logp_BT"]
     torch.testing.assert_close(pull_BT[chosen], (per_B.unsqueeze(-1) * mask_BT)[chosen], atol=1e-4, rtol=1e-3)
     torch.testing.assert_close(pull_BT[rejected], -(per_B.unsqueeze(-1) * mask_BT)[rejected], atol=1e-4, rtol=1e-3)
-
-
-def test_hc_rlhf_needs_a_cost_and_fresh_prompts() -> None:
-    with pytest.raises(UserError, match=r"--plan.cost mine.py:harm"):
-        traced("hc-rlhf", reward=length)
-    with pytest.raises(UserError, match=r"asks 200 prompts"):
-        traced("hc-rlhf(cost='{file}:harm')", reward={"reward": length, "harm": lambda prompt, text: 0.0})

@@ -19,6 +19,7 @@ from posttrain.runs.build import load_policy
 
 WAYS = ("mean", "median", "mean_minus_std")
 EPOCHS = 3.0  # passes over the pairs
+OF = 5  # answers to a prompt that members rank
 Teams = dict[str, list[list[int]]]  # kind of ensemble -> its ensembles, as places in the list of members
 
 
@@ -45,8 +46,22 @@ def compared(z_KB: Tensor, kinds: Teams, size: int, gold_PG: list[list[float]] |
     return out
 
 
+def ranks_apart(z_KPG: Tensor) -> float:
+    """How far members are apart about the order of a prompt's answers: the deviation of an answer's rank over members, on average."""
+    rank_KPG = z_KPG.argsort(-1).argsort(-1).float()
+    return float(rank_KPG.std(0, correction=0).mean())
+
+
+def winners(z_KPG: Tensor) -> Tensor:
+    """All members' scores of OF answers to each prompt, each the best of its share of the pool by the first member."""
+    share = z_KPG.shape[-1] // OF
+    z_KPOS = z_KPG[:, :, : OF * share].unflatten(-1, (OF, share))
+    best_PO1 = z_KPOS[0].argmax(-1, keepdim=True)
+    return z_KPOS.gather(-1, best_PO1.expand(len(z_KPG), -1, -1, -1)).squeeze(-1)
+
+
 def report(whole: Ensemble, kinds: Teams) -> Callable[[Context], None]:
-    """Best of n by every kind of ensemble, and how far members are apart on fresh answers and on those that one of them chose."""
+    """Best of n by every kind of ensemble, and how far members rank fresh answers apart, and those that one of them chose."""
 
     def work(context: Context) -> None:
         size = context.config.num_generations or POOL
@@ -54,12 +69,10 @@ def report(whole: Ensemble, kinds: Teams) -> Callable[[Context], None]:
         gold = asked_gold(context, whole.pairs)
         z_KB = whole.scorer(context).units([r for g in groups for r in g.rollouts])
         context.notes["best_of_n"] = compared(z_KB, kinds, size, worth(gold, groups) if gold else None)
-        if len(z_KB) > 2:  # the member that chooses does not vote
+        if len(z_KB) > 2 and size >= 2 * OF:  # the member that chooses does not vote
             z_KPG = z_KB.view(len(z_KB), -1, size)
-            best_P = z_KPG[0].argmax(-1)
-            chosen_KP = z_KPG.gather(2, best_P.expand(len(z_KB), -1).unsqueeze(-1)).squeeze(-1)
-            context.notes["members_apart_fresh"] = float(z_KB[1:].std(0, correction=0).mean())
-            context.notes["members_apart_chosen"] = float(chosen_KP[1:].std(0, correction=0).mean())
+            context.notes["ranks_apart_fresh"] = ranks_apart(z_KPG[1:, :, :OF])
+            context.notes["ranks_apart_chosen"] = ranks_apart(winners(z_KPG)[1:])
 
     return work
 

@@ -17,9 +17,13 @@ from posttrain.core.protocols import Environment
 from posttrain.core.registry import evaluation, scorer, shaping
 from posttrain.core.types import Group, Prompt
 from posttrain.environments.base import size_of
+from posttrain.environments.rows import FORMATS
+from posttrain.methods.from_pairs import paid_somehow, payer, reward_phase
+from posttrain.methods.members import member
 from posttrain.methods.ppo import ppo
-from posttrain.methods.settings import asked_rewards, asked_task
-from posttrain.rewards.runtime.scorer import NAN, BaseScorer, Scorer, Verdict, aside
+from posttrain.methods.settings import asked_pairs, asked_task
+from posttrain.rewards.runtime.scorer import NAN, BaseScorer, Scorer, Verdict, answers_of, aside
+from posttrain.rewards.scorers.reward_model import RewardModel
 from posttrain.rewards.scorers.spec import build_scorer
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 
@@ -41,6 +45,16 @@ class Costed(BaseScorer):
 
     def verdicts(self, groups: list[Group]) -> list[Verdict]:
         return [Verdict(None if isinstance(x, float) else NAN, {"cost": x}) for x in aside(self.cost, groups)]
+
+
+class Negative(BaseScorer):
+    """What another scorer says, with the other sign: the cost of a model that was trained to prefer the safer answer."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        self.inner = scorer
+
+    def verdicts(self, groups: list[Group]) -> list[Verdict]:
+        return [Verdict(NAN if r.reward is None else -r.reward) for r in answers_of(groups)]
 
 
 # ---- what changes the rewards
@@ -86,6 +100,7 @@ class pessimistic_cost:
 # The high-confidence safety test: is the expected cost below the limit, with probability 1 - delta?
 
 BOUNDS = ("", "student", "hoeffding", "exact")
+DRAWS = 20  # of a task without end, prompts that are looked through for each one that is asked
 
 
 @evaluation(paper="arXiv:2506.08266")
@@ -147,7 +162,7 @@ def fresh_prompts(env: Environment, n: int) -> list[Prompt]:
     """n different prompts of the test set that are none of the training set's: the bound counts answers as independent."""
     total, seen = size_of(env, "test"), {p.last for p in _all(env, "train")}
     found: dict[str, Prompt] = {}
-    for i in range(total or n):
+    for i in range(total or DRAWS * n):
         p = env.prompt(i, "test")
         if p.last not in seen:
             found.setdefault(p.last, p)
@@ -204,38 +219,52 @@ def candidate(limit: float, delta: float, n: int, inflate: float = 2.0, beta: fl
     )  # fmt: skip
 
 
+NO_COST = (
+    "hc-rlhf holds a cost below a limit, and none is given; name one, --plan.cost mine.py:harm or runs/NAME, or a file of pairs from which "
+    "a cost model is trained: --plan.cost harm.jsonl, with the safer answer as chosen"
+)
+
+
 @plan(paper="arXiv:2506.08266", title="HC-RLHF")
 def hc_rlhf(
-    steps: int = 60, cost: str = "", limit: float = 0.0, delta: float = 0.05, n: int = 200, bound: str = ""
+    steps: int = 60,
+    cost: str = "",
+    limit: float = 0.0,
+    delta: float = 0.05,
+    n: int = 200,
+    bound: str = "",
+    pairs: str = "",
 ) -> Plan:
     """HC-RLHF: a candidate by PPO-Lagrangian, then a safety test as gate: the chance of an unsafe model is at most delta.
 
     passes if mean c + s / sqrt(n) t_{1 - delta, n - 1} <= limit on n answers to prompts that training has not seen
-    cost: a reward like any other ("mine.py:harm", runs/NAME), counted as bad. Where all costs are 0 or 1 the bound is the exact
-    one of a share (bound="exact"). Else it ends with: no solution found.
+    Reward and cost have preferences of their own. pairs: a file by helpfulness, from which a reward model is trained first (one pass), or
+    --reward names one. cost: a file of pairs by harm (the safer answer is chosen), from which a cost model is trained, or a reward like
+    any other ("mine.py:harm", runs/NAME), counted as bad. Where all costs are 0 or 1 the bound is the exact one of a share
+    (bound="exact"). Else it ends with: no solution found.
 
-    Departures: the paper trains a reward and a cost model from separate preferences first; here both are given: the cost with
-    `--plan.cost runs/NAME` or `--plan.cost mine.py:harm` (without one it does not begin), the reward with `--reward runs/NAME`.
-    `posttrain run reward-model` on a file of pairs trains either. Candidates are trained by PPO, the authors' by RLOO with two
-    answers; they step log lambda without dividing by 1 + lambda. The test asks different prompts that are no training
-    prompts, or refuses. delta 0.05, the inflation 2, a batch's own error counted 4 times and a limit of 0 are theirs.
+    Departures: the paper's cost model also learns from labels which answers are harmful in themselves, so that its 0 divides them; one
+    that is trained here has its 0 at the mean of the pairs' answers, in log-odds. Candidates are trained by PPO, the authors' by RLOO
+    with two answers; they step log lambda without dividing by 1 + lambda. The test asks different prompts that are no training prompts,
+    or refuses. delta 0.05, the inflation 2, a batch's own error counted 4 times and a limit of 0 are theirs.
     """
     if steps < 1 or n < 2:
         raise UserError(f"got steps={steps}, n={n}; it takes 1 step and a test of 2 answers at least")
     if bound not in BOUNDS:
         raise unknown("bound", bound, BOUNDS)
+    harm = cost if cost.endswith(tuple(FORMATS)) else ""
 
-    def begin(context: Context) -> None:
-        if not cost:
-            raise UserError(
-                "hc-rlhf holds a cost below a limit, and none is given; name one with --plan.cost mine.py:harm, or a model "
-                "that posttrain run reward-model trained on pairs by harm: --plan.cost runs/NAME"
-            )
+    def ready(context: Context) -> None:
         fresh_prompts(asked_task(context), n)
+        if harm:
+            asked_pairs(context, harm)
+        paid_somehow(context, "hc-rlhf", pairs)
 
     def costs(context: Context) -> Costed:
         c = context.config
-        return Costed(asked_rewards(context), build_scorer(cost, asked_task(context), c.reward_timeout, c.device))
+        if harm:
+            return Costed(payer(pairs)(context), Negative(RewardModel(context.role("cost-model"), name="safety")))
+        return Costed(payer(pairs)(context), build_scorer(cost, asked_task(context), c.reward_timeout, c.device))
 
     def test(context: Context) -> None:
         c, prompts = context.config, fresh_prompts(asked_task(context), n)
@@ -247,7 +276,8 @@ def hc_rlhf(
         context.notes["safety"] = safety_test(known, limit, delta, bound) | {"failed": float(len(found) - len(known))}
 
     parts = (
-        Do("before", begin),
+        *reward_phase(pairs),
+        *((member("cost-model", harm, 1.0, lambda c: c.role("policy")),) if harm else ()),
         Phase("candidate", candidate(limit, delta, n), steps, asked_task, rewards=costs),
         Do("safety-test", test),
         Gate(
@@ -255,4 +285,4 @@ def hc_rlhf(
             "no solution found: the safety test did not pass, so this model is not to be used",
         ),
     )  # fmt: skip
-    return Plan(parts)
+    return Plan(parts, ready=ready, missing="" if cost else NO_COST, uses=("task",) if pairs else ("task", "reward"))

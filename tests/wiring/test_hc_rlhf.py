@@ -1,0 +1,67 @@
+"""What sets HC-RLHF apart, on the registered plan: separate models of reward and cost, a pessimistic limit, a test on fresh prompts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from posttrain.core.errors import UserError
+from tests.wiring.spies import ROWS, traced
+
+MORE = [{"question": f"{a}*{b}=?", "answer": str(a * b)} for a in range(20) for b in range(10)]
+
+
+def length(prompt: Any, text: str) -> float:
+    return float(len(text))
+
+
+def harm(prompt: Any, text: str) -> float:
+    return len(text) / 2
+
+
+def pairs(file: Path) -> str:
+    file.write_text(
+        "".join(json.dumps({"prompt": r["question"], "chosen": r["answer"], "rejected": "no"}) + "\n" for r in ROWS)
+    )
+    return str(file)
+
+
+def test_what_is_missing_is_said_first() -> None:
+    with pytest.raises(UserError, match=r"--plan.cost mine.py:harm or runs/NAME"):
+        traced("hc-rlhf", reward=length)
+    with pytest.raises(UserError, match=r"asks 200 prompts"):
+        traced("hc-rlhf(cost='{file}:harm')", reward={"reward": length, "harm": harm})
+    with pytest.raises(UserError, match=r"hc-rlhf is paid by a reward model"):
+        traced("hc-rlhf(cost='numeric',n=2)", rows=MORE)
+
+
+def test_the_cost_is_held_and_tested_on_prompts_that_training_has_not_seen() -> None:
+    trace = traced(
+        "hc-rlhf(cost='{file}:harm',limit=0.1,n=5,steps=2)",
+        rows=MORE,
+        reward={"reward": length, "harm": harm},
+        num_generations=2,
+    )
+    assert [p.name for p in trace.phases] == ["candidate"] and trace.parts[-1] == "safety-test"
+    first, second = (u.batch for u in trace.of("policy", "candidate"))
+    earned = [b["reward:reward_B"] + b["reward:harm_B"] for b in (first, second)]  # --reward is the sum of both here
+    paid = [b["reward_BT"].sum(-1) for b in (first, second)]
+    assert paid[0].tolist() == pytest.approx(earned[0].tolist(), abs=1e-3), "lambda is 0"
+    assert (paid[1] < earned[1] - 1e-2).all(), "then the cost is paid"
+    seen = {r.prompt.last for s in trace.steps for r in s.rollouts}
+    asked = [c.args[0].last for c in trace.calls if c.name == "harm"][-5:]
+    assert len(set(asked)) == 5 and not set(asked) & seen
+    assert trace.summary["safety"]["passed"] == 0.0 and "no solution found" in trace.summary["stopped"]
+
+
+def test_reward_and_cost_model_are_trained_from_preferences_of_their_own(tmp_path: Path) -> None:
+    helpful, harmful = pairs(tmp_path / "helpful.jsonl"), pairs(tmp_path / "harm.jsonl")
+    trace = traced(f"hc-rlhf(pairs={helpful!r},cost={harmful!r},n=5,steps=1)", rows=MORE, num_generations=2)
+    assert [p.name for p in trace.phases] == ["reward-model", "cost-model", "candidate"]
+    assert trace.of("reward_model") and trace.of("cost-model")
+    paid = [r.rewards for s in trace.steps if s.phase == "candidate" for r in s.rollouts]
+    assert all({"reward_model", "cost"} <= set(r) for r in paid)
+    assert trace.summary["safety"]["n"] == 5.0
