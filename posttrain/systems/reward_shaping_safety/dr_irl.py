@@ -225,13 +225,16 @@ class Work:
 
 
 @plan(paper="arXiv:2503.18991", title="DR-IRL", uses=("task",))
-def dr_irl(rounds: int = 3, steps: int = 20, categories: str = "", column: str = "category", tau: float = 1.0) -> Plan:
+def dr_irl(
+    rounds: int = 3, steps: int = 20, categories: str = "", column: str = "category", tau: float = 1.0, scaled: bool = True
+) -> Plan:  # fmt: skip
     """DR-IRL: rounds of inverse RL (a reward model under which demonstrations beat the policy's answers) and of GRPO-S on it.
 
     A_i = h m GRPO_i;  h = sigmoid(d) / sigmoid(mean d), d = 1 - similarity to the demonstration;  m by gaps of reward
     --task: prompts with a demonstration each (column demonstration, or the answer). categories: "privacy,violence": a reward
     model for each value of `column`; without it there is one. Each of the `rounds`: one answer of the policy beside each
-    demonstration, three passes of each reward model over these pairs, then `steps` of GRPO-S.
+    demonstration, three passes of each reward model over these pairs, then `steps` of GRPO-S. scaled=False: plain GRPO on the
+    same reward models, which is what the scaling is compared with.
 
     Departures: the paper's encoder is CLIP's, of texts; here the mean last state of the start policy over the answer. Its
     seven balanced categories of harm must be brought by the data; nothing is balanced here. Its demonstrations are drafted
@@ -241,7 +244,7 @@ def dr_irl(rounds: int = 3, steps: int = 20, categories: str = "", column: str =
     if rounds < 1 or steps < 1:
         raise UserError(f"got rounds={rounds}, steps={steps}; it takes 1 of each at least")
     work = Work(column, [c.strip() for c in categories.split(",") if c.strip()])
-    method = grpo_s.but(advantage=difficulty_scaled.but(tau=tau))
+    method = grpo_s.but(advantage=difficulty_scaled.but(tau=tau) if scaled else group_relative)
     judges = tuple(work.learned(name) for name in work.names())
     learn = Phase("grpo-s", method, steps, asked_task, rewards=work.scorer, reference="start")
     parts = (Copy("policy", "start"), Cycle((Do("compare", work.compare), *judges, learn), times=rounds))
