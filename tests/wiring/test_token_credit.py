@@ -8,6 +8,9 @@ import pytest
 import torch
 
 import posttrain as pt
+from posttrain.core.types import Prompt
+from posttrain.rewards.runtime.scorer import Prescored
+from posttrain.systems.policy_gradient.pure import Checked
 from tests.wiring.spies import traced
 from tests.wiring.trace import Trace
 
@@ -91,7 +94,7 @@ def test_pure_pays_steps_by_a_function_that_sees_the_question_and_the_steps_befo
     file = tmp_path / "judging_steps.py"
     file.write_text(JUDGE)
     SEEN.clear()
-    trace = traced(f"pure(steps=1, prm='{file}:judge')", reward=even, says=LINES, num_generations=4, prompts=1)
+    trace = traced(f"pure(steps=1, checked=1, prm='{file}:judge')", reward=even, says=LINES, num_generations=4, prompts=1)
     assert (
         SEEN and all(asked.endswith("=?") for asked, _ in SEEN) and ["a\n", "b\n", "c"] in [steps for _, steps in SEEN]
     )
@@ -105,6 +108,23 @@ def test_pure_pays_steps_by_a_function_that_sees_the_question_and_the_steps_befo
     ) == pytest.approx(0.5, abs=1e-3)
     with pytest.raises(pt.UserError, match="none is named"):
         traced("pure", reward=even)
+
+
+def test_pure_checks_a_tenth_of_the_prompts_and_sums_where_that_is_asked(tmp_path: Any) -> None:
+    file = tmp_path / "judging_steps_too.py"
+    file.write_text(JUDGE)
+    asked: dict[str, Any] = {"reward": even, "says": LINES, "num_generations": 4, "prompts": 4}
+    (made,) = traced(f"pure(steps=1, checked=0, form='sum', prm='{file}:judge')", **asked).of("policy")
+    assert float(made.batch["reward:outcome_B"].abs().sum()) == 0.0  # nobody's answer is checked
+    row = next(i for i, r in enumerate(made.rows) if r.text == "a\nb")
+    earned = made.batch["reward_BT"][row]
+    assert [float(earned[1]), float(earned[2])] == [-0.5, 0.5]  # the steps as they were judged, not their minimum
+    known = [Checked(Prescored(), 0.1).known(Prompt.text(f"row-{i}", "1+1=?", "2")) for i in range(1000)]
+    assert 70 < sum(known) < 130
+    for wrong, said in ((dict(checked=2), "share of prompts"), (dict(form="max"), "form of credit")):
+        told = ", ".join(f"{k}={v!r}" for k, v in wrong.items())
+        with pytest.raises(pt.UserError, match=said):
+            traced(f"pure(steps=1, {told}, prm='{file}:judge')", **asked)
 
 
 def test_text2grad_trains_a_critic_on_critiques_and_pays_what_it_quotes(tmp_path: Any) -> None:
