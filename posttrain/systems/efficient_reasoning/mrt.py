@@ -8,9 +8,11 @@ for each of the 8.
 
 Departures: the paper's chance of answering is that of a separate policy asked for its best guess, here of the policy itself
 (with at most 64 tokens, `--rollout "mrt(longest=64)"`), graded by the task whatever `--reward` pays. The paper samples new
-continuations from prefixes of earlier answers as well; here the prefixes are those of the answers that are trained. Its form
-by self-training (STaR) is not here. Where no answer of the first step holds a thought (`<think>`, written by the model or
-opened by its template), the run ends with that sentence. alpha 1 and GRPO's KL of 0.04 are this package's.
+continuations from a prefix of an earlier answer and pays each for its progress beyond that prefix (its released guide: the
+baseline is the reward of stopping there); here the prefixes are those of the answers that are trained, and every episode of
+them is paid. Its form by self-training (STaR: imitate the continuations of most progress that end right) is not here. Where no
+answer of the first step holds a thought (`<think>`, written by the model or opened by its template), the run ends with that
+sentence. alpha 1 and GRPO's KL of 0.04 are this package's.
 """
 
 from __future__ import annotations
