@@ -13,7 +13,7 @@ from posttrain.core.sampling import Sampling
 from posttrain.evals.accuracy import EVAL_SEED, answers, held_out
 from posttrain.systems.efficient_reasoning.mrt import CLOSE, chance
 
-STEPS, PROMPTS, PROBLEMS, FORCED = 20, 8, 400, 100
+STEPS, PROMPTS, PROBLEMS, FORCED = 20, 8, 300, 100
 TASK, LEVEL = "countdown", 2
 BUDGETS = (4, 8, 12, 16, 24, 32)  # tokens after which an answer is forced
 HOW: dict[str, Any] = {"max_tokens": 64}
@@ -62,7 +62,7 @@ claim(
         experiment="The embedded model on countdown, with a written chain of thought that tries, checks and tries again; every equation is an episode, "
         "since its thoughts have no turns such as Wait. 20 steps of 64 answers by the registered method and by GRPO, with the outcome alone "
         "and with a length penalty. regret: 1 - accuracy when the thought is closed after 4, 8, 12, 16, 24 and 32 tokens and an answer "
-        "sampled there, averaged over these budgets, on 100 held-out problems; accuracy of whole answers on 400. "
+        "sampled there, averaged over these budgets, on 100 held-out problems; accuracy of whole answers on 300. "
         "What MRT samples besides, to measure progress (4 short answers after each episode), is not counted, as in the paper.",
         arms={"MRT": by_mrt, "outcome": partial(train, method="grpo"), "length penalty": by_length},
         checks=(
@@ -73,7 +73,10 @@ claim(
         seeds=tuple(range(200, 210)),
         level="pocket",
         shares=(Shared("prompts"), Shared("samples"), Shared("updates")),
-        tried="Attempt 1 trained lookup tables and was told the progress exactly; here it is what the method itself samples.",
+        tried="Attempt 1 trained lookup tables and was told the progress exactly; here it is what the method itself samples. On word problems nothing can "
+        "be said before the last equation (0 to 5% right when stopped early, seed 100, 2 steps), so countdown, where the first try is often in "
+        "vain. There, seed 100: regret 0.74 (MRT), 0.79 (outcome), 0.53 (length penalty, with answers a third as long), accuracy 0.62, 0.69, "
+        "0.65. Nothing was changed after that, though the second check is not to be expected then; margins were set before it.",
     ),
     __file__,
 )

@@ -64,7 +64,7 @@ claim(
         ),
         seeds=tuple(range(200, 208)),
         level="pocket",
-        shares=(Shared("updates", arms=("ProRL", "fixed reference", "no KL")),),
+        shares=(Shared("updates", within=0.1, arms=("ProRL", "fixed reference", "no KL")),),
         tried="Attempt 1 trained lookup tables at a thousand times the KL coefficient.",
     ),
     __file__,

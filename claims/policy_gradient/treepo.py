@@ -12,7 +12,7 @@ from posttrain.core.protocols import Environment, Policy, RolloutRequest
 from posttrain.core.sampling import Sampling
 from posttrain.evals.accuracy import EVAL_SEED, held_out
 
-STEPS, PROMPTS, PROBLEMS = 8, 8, 400
+STEPS, PROMPTS, PROBLEMS = 8, 8, 300
 HOW: dict[str, Any] = {"max_tokens": 48}
 
 
@@ -45,7 +45,7 @@ claim(
         experiment="The embedded model on word problems with a written chain of thought, 8 steps of 8 questions with 16 answers each, "
         "refilled until no group is all right or all wrong, as DAPO does. The registered method (segments of 4 of at most 48 tokens); the "
         "same tree with every answer compared with its whole group; the same with 16 answers sampled apart. Accuracy of one sampled answer "
-        "to each of 400 held-out problems; sampled: the share of the answers' tokens that a group samples after training, the rest being "
+        "to each of 300 held-out problems; sampled: the share of the answers' tokens that a group samples after training, the rest being "
         "shared prefixes. How many answers are drawn to fill a step depends on the policy, so prompts and samples are not equal.",
         arms={
             "TreePO": partial(trained, method=TREEPO),
@@ -59,8 +59,9 @@ claim(
         ),
         seeds=tuple(range(200, 210)),
         level="pocket",
-        shares=(Shared("updates"),),
-        tried="Attempts 1 and 2 trained lookup tables.",
+        shares=(Shared("updates", within=0.1),),
+        tried="Attempts 1 and 2 trained lookup tables. On the embedded model with DAPO's 16 updates a step, here of one question each, it unlearned as DAPO did; "
+        "method and claim take 4 since. Then, seed 100: TreePO 0.79, root only 0.66, answers apart 0.74, sampled 0.77. Margins were set before.",
     ),
     __file__,
 )
