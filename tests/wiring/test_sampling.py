@@ -79,6 +79,11 @@ def test_dr_grpo_divides_by_the_runs_limit() -> None:
 def test_limits_and_modes_are_the_authors() -> None:
     assert find_method("luspo").loss.defaults() | {"low": 2e-3, "high": 2.5e-3} == find_method("luspo").loss.defaults()
     assert find_method("cispo").loss.defaults()["high"] == 4.0 and find_method("cispo").rounds == 10
+    decoupled = find_method("decoupled-ppo")
+    decay = decoupled.reference.defaults()[
+        "decay"
+    ]  # its average is as old as the paper's: decay / (1 - decay) = 8 updates
+    assert decay / (1 - decay) * decoupled.minibatches == pytest.approx(8)
     gigpo = find_method("gigpo")
     assert gigpo.advantage.defaults()["std"] and gigpo.advantage.defaults()["gamma"] == 0.95
     assert gigpo.terms[0].defaults()["coef"] == 0.01
