@@ -153,7 +153,8 @@ def run(
         plain["reward"] = ""
     if isinstance(method, str):
         plain["method"] = method
-    config = from_dict(Config, plain if chosen is None else chosen.own(plain))
+    whole: Any = find(str(method), "plan")() if chosen is None else chosen
+    config = from_dict(Config, whole.own(plain))
     named = {f.name for f in dataclasses.fields(Config) if settings.get(f.name) is not None}
     try:
         with observers(track, profile) as more:
@@ -162,7 +163,7 @@ def run(
                 refuse_of_method(chosen, named | ({"reward"} if isinstance(reward, str) and reward else set()))
                 return run_config(config, runs, fresh, chosen, told, start=start, **given)
             asked = Asked(said_by(model, task, env, reward) | named, given)
-            return run_plan(find(str(method), "plan")(), config, runs, fresh, told, start, asked)
+            return run_plan(whole, config, runs, fresh, told, start, asked)
     except Paused as paused:
         return {"method": str(method), "paused": str(paused)}
 

@@ -194,3 +194,9 @@ def test_t1_punishes_answers_that_do_not_end_and_follows_an_average() -> None:
     made = trace.of(phase="t1")
     assert len({u.reference for u in made}) == 3 and [u.optimiser_steps for u in made] == [2, 2, 2]
     assert [len(g.rollouts) for g in first.groups] == [4, 4]
+    assert {d.how.temperature for d in trace.samples if d.phase == "t1"} == {1.2}
+
+
+def test_a_plans_own_settings_give_way_to_what_is_asked_for() -> None:
+    cool = traced("t1(steps=1, warmup=0, n=4)", rows=SOLVED, says=["1", "2"], sampling={"temperature": 1.0})
+    assert {d.how.temperature for d in cool.samples if d.phase == "t1"} == {1.0}

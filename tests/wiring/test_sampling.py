@@ -29,7 +29,7 @@ def test_dapo_refills_pays_for_length_and_takes_its_updates() -> None:
         assert len(rounds) > 1 and len(set(asked)) == len(asked)  # new prompts in every round
     for made in trace.updates:
         assert len(set(made.batch["group_B"].tolist())) == 4  # a whole batch, each group with a spread
-        assert made.optimiser_steps == 4  # 16, or as many as there are groups
+        assert made.optimiser_steps == 4
         assert not made.reference
     made = trace.updates[0]
     first = made.passes[0]  # on policy: every token of the minibatch weighs alike
@@ -41,7 +41,9 @@ def test_dapo_refills_pays_for_length_and_takes_its_updates() -> None:
     due = ((6 - 1.2 - lengths) / 1.2).clamp(-1, 0)  # max_tokens 6, a fifth of it
     torch.testing.assert_close(made.batch["reward_BT"].sum(-1), rewards + due)
     assert float(due.min()) == pytest.approx(-1.0) and due.max() == 0
-    assert find_method("dapo").rollout.defaults()["n"] == 16 and find_method("dapo").minibatches == 16
+    assert find_method("dapo").rollout.defaults()["n"] == 16
+    for name in ("dapo", "cispo", "treepo"):  # of 16 prompts an update sees 4: of one alone the embedded model unlearns
+        assert find_method(name).minibatches == 4
 
 
 def test_prorl_has_its_temperature_its_kl_and_renews_when_scores_stall() -> None:
@@ -83,6 +85,11 @@ def test_dr_grpo_divides_by_the_runs_limit() -> None:
 def test_limits_and_modes_are_the_authors() -> None:
     assert find_method("luspo").loss.defaults() | {"low": 2e-3, "high": 2.5e-3} == find_method("luspo").loss.defaults()
     assert find_method("cispo").loss.defaults()["high"] == 4.0 and find_method("cispo").rounds == 10
+    decoupled = find_method("decoupled-ppo")
+    decay = decoupled.reference.defaults()[
+        "decay"
+    ]  # its average is as old as the paper's: decay / (1 - decay) = 8 updates
+    assert decay / (1 - decay) * decoupled.minibatches == pytest.approx(8)
     gigpo = find_method("gigpo")
     assert gigpo.advantage.defaults()["std"] and gigpo.advantage.defaults()["gamma"] == 0.95
     assert gigpo.terms[0].defaults()["coef"] == 0.01

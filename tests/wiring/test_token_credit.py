@@ -11,7 +11,10 @@ import posttrain as pt
 from posttrain.core.config import Config
 from posttrain.core.plan import Context
 from posttrain.core.sampling import Sampling
+from posttrain.core.types import Prompt
 from posttrain.environments.task import of_rows
+from posttrain.rewards.runtime.scorer import Prescored
+from posttrain.systems.policy_gradient.pure import Checked
 from posttrain.systems.policy_gradient.text2grad import written_by
 from tests.models import tiny
 from tests.wiring.spies import ROWS, tiny_folder, traced
@@ -38,15 +41,17 @@ def test_prime_teaches_its_reward_model_from_the_policys_fresh_answers() -> None
     trace = traced("prime(steps=2)", reward=even, prompts=12, lr=1e-3)
     judge, policy = trace.of("prm"), trace.of("policy")
     assert len(judge) == len(policy) == 2 and {d.roles for d in trace.samples if d.phase} == {("policy",)}
-    for mine, other, step in zip(judge, policy, trace.steps, strict=True):
+    for mine, other, step in zip(judge, policy, (0, 1), strict=True):
+        rounds = [s for s in trace.steps if s.step == step]
+        kept = [g for s in rounds for g in s.kept][:12]
+        assert len(rounds) > 1 and len(kept) == 12  # others are asked in the place of those left out
         assert [r.text for r in mine.rows] == [r.text for r in other.rows]  # the same answers, and those that were kept
-        assert [r.text for r in mine.rows] == [r.text for g in step.kept for r in g.rollouts]
-        shares = [sum(r.reward for r in g.rollouts) / 4 for g in step.kept]
-        assert shares and all(0.2 <= x <= 0.8 for x in shares) and len(step.kept) < 12
+        assert [r.text for r in mine.rows] == [r.text for g in kept for r in g.rollouts]
+        assert all(0.2 <= sum(r.reward for r in g.rollouts) / 4 <= 0.8 for g in kept)
         assert torch.equal(mine.batch["reward:outcome_B"], torch.tensor([float(len(r.text) % 2) for r in mine.rows]))
     assert len(set(weights(trace, "prm"))) == len(set(weights(trace, "policy"))) == 3
     assert judge[0].reference == judge[1].reference == judge[0].before == policy[0].before  # the start
-    first, second = trace.steps
+    first, second = trace.steps[0], trace.steps[-1]
     assert all(not r.stream("reward").any() for r in first.rollouts)  # a model that is its own reference pays nothing
     assert any(r.stream("reward").abs().sum() > 0 for r in second.rollouts)
     learners = trace.phases[-1].loop.learners
@@ -100,7 +105,9 @@ def test_pure_pays_steps_by_a_function_that_sees_the_question_and_the_steps_befo
     file = tmp_path / "judging_steps.py"
     file.write_text(JUDGE)
     SEEN.clear()
-    trace = traced(f"pure(steps=1, prm='{file}:judge')", reward=even, says=LINES, num_generations=4, prompts=1)
+    trace = traced(
+        f"pure(steps=1, checked=1, prm='{file}:judge')", reward=even, says=LINES, num_generations=4, prompts=1
+    )
     assert (
         SEEN and all(asked.endswith("=?") for asked, _ in SEEN) and ["a\n", "b\n", "c"] in [steps for _, steps in SEEN]
     )
@@ -135,6 +142,23 @@ def test_critiques_are_of_different_answers_where_the_set_comes_round(tmp_path: 
     made = Context(None, Config(sampling=Sampling(max_tokens=6)), {"policy": tiny.policy()}, given={"env": env})
     rows = written_by(f"{file}:critic", made, 32)
     assert len(rows) == 32 and len({row["answer"] for row in rows}) > 24
+
+
+def test_pure_checks_a_tenth_of_the_prompts_and_sums_where_that_is_asked(tmp_path: Any) -> None:
+    file = tmp_path / "judging_steps_too.py"
+    file.write_text(JUDGE)
+    asked: dict[str, Any] = {"reward": even, "says": LINES, "num_generations": 4, "prompts": 4}
+    (made,) = traced(f"pure(steps=1, checked=0, form='sum', prm='{file}:judge')", **asked).of("policy")
+    assert float(made.batch["reward:outcome_B"].abs().sum()) == 0.0  # nobody's answer is checked
+    row = next(i for i, r in enumerate(made.rows) if r.text == "a\nb")
+    earned = made.batch["reward_BT"][row]
+    assert [float(earned[1]), float(earned[2])] == [-0.5, 0.5]  # the steps as they were judged, not their minimum
+    known = [Checked(Prescored(), 0.1).known(Prompt.text(f"row-{i}", "1+1=?", "2")) for i in range(1000)]
+    assert 70 < sum(known) < 130
+    for wrong, said in ((dict(checked=2), "share of prompts"), (dict(form="max"), "form of credit")):
+        told = ", ".join(f"{k}={v!r}" for k, v in wrong.items())
+        with pytest.raises(pt.UserError, match=said):
+            traced(f"pure(steps=1, {told}, prm='{file}:judge')", **asked)
 
 
 def test_text2grad_trains_a_critic_on_critiques_and_pays_what_it_quotes(tmp_path: Any) -> None:
