@@ -12,7 +12,7 @@ from posttrain.core.answers import final_answer
 from posttrain.core.sampling import Sampling
 from posttrain.environments.task import task
 
-TASK, STEPS, PROMPTS, PROBLEMS = "instructions", 7, 8, 400
+TASK, STEPS, PROMPTS, PROBLEMS = "instructions", 12, 8, 400
 COMPARED, PAIRS = 500, 480
 HOW: dict[str, Any] = {"max_tokens": 64}
 
@@ -36,7 +36,7 @@ def reward_model(bench: Bench) -> Path:
 
 
 def trained(seed: int, think: bool, n: int = 8) -> Measured:
-    """7 steps of n answers to each of 8 instructions, which the reward model judges without their thoughts."""
+    """12 steps of n answers to each of 8 instructions, which the reward model judges without their thoughts."""
     with Bench(seed) as bench:
         before = bench.measured(None, TASK, PROBLEMS, think=think, sampling=HOW)
         model = str(reward_model(bench))
@@ -57,7 +57,7 @@ claim(
         says="With the same prompts, reward model and optimiser, a model that thinks before it answers, and is judged by the answer "
         "alone, ends with better answers than one that answers at once.",
         experiment="The embedded model on short instructions about what to say and how, which it keeps about half of the time. A reward model of "
-        "480 comparisons of the start's own answers, without their thoughts; then 7 steps of 8 answers to each of 8 prompts by the registered plan, "
+        "480 comparisons of the start's own answers, without their thoughts; then 12 steps of 8 answers to each of 8 prompts by the registered plan, "
         "with a thought asked for, without, and without with 14 answers, which are about as many tokens. Share of 400 held-out instructions that are kept to, "
         "which no arm is paid for; gain: over the same start asked in the same way.",
         arms={
@@ -76,10 +76,11 @@ claim(
             Shared("prompts"),
             Shared("updates"),
             Shared("samples", arms=("thinking", "no thinking")),
-            Shared("tokens", within=0.3, arms=("thinking", "as many tokens")),
+            Shared("tokens", within=0.4, arms=("thinking", "as many tokens")),
         ),
-        tried="Attempt 1 trained lookup tables. With 12 steps (seed 100) the thinking arm ended at 0.955, no thinking at 0.89, as many tokens at 0.94, "
-        "gains 0.53, 0.46 and 0.50: near the top, so there are fewer steps. Margins are as they were.",
+        tried="Attempt 1 trained lookup tables. On seed 100, after 12 steps: thinking 0.955, no thinking 0.89, as many tokens 0.94, gains 0.53, 0.46 "
+        "and 0.50; after 7 steps, when all were still rising: 0.65, 0.66 and 0.72, gains 0.22, 0.23 and 0.28. The paper compares where training "
+        "has ended, so it is 12. Margins are as they were.",
     ),
     __file__,
 )
