@@ -42,7 +42,7 @@ claim(
         ),
         seeds=tuple(range(200, 210)),
         level="pocket",
-        shares=(Shared("updates", within=0.25, arms=("CISPO", "DAPO"))),
+        shares=(Shared("updates", within=0.25, arms=("CISPO", "DAPO")),),
         tried="On countdown of level 4 with at most 64 tokens (seed 100) CISPO ended at 0.27, DAPO at 0.30, CISPO after half the steps at 0.28: the "
         "price on length cut thoughts short. So another task was taken, whose answers are far from the window. There 4 steps (seed 100) ended at "
         "0.23 with CISPO, 0.63 with DAPO, 0.29 with CISPO after half of them: with the package's learning rate what is blamed falls further at "
