@@ -13,29 +13,32 @@ from posttrain.core.errors import UserError
 from posttrain.core.plan import Context
 from posttrain.core.types import Prompt
 from posttrain.environments.base import size_of
-from posttrain.environments.mapped import with_prefill
+from posttrain.environments.mapped import with_system_message
 from posttrain.environments.task import pair_task, task
 from posttrain.environments.worked import Worked
 from posttrain.rewards.runtime.scorer import Prescored, texts_of
 from posttrain.rewards.scorers.pairwise import Judge, by_score, one_by_one
 from posttrain.rewards.scorers.spec import build_scorer, function_of, names_judge
 from posttrain.runs import saved as saved  # so that a reward may name a run
-from posttrain.runs.build import asked_environment
+from posttrain.runs.build import asked_environment, said_first
+from posttrain.runs.fit import fit
 
 LOOKED_AT = 20  # rows that are looked at for a written solution
 WORDS = 5  # an answer of fewer is a result, not a way to it
 
 
 def asked_task(context: Context) -> Any:
-    """The task of the settings, or the one that was given; read once."""
+    """The task of the settings, or the one that was given; read once. Once there is a policy, without the rows that it has no room for."""
     context.read.add("task")
-    c = context.config
-    if "env" in context.given:
-        return with_prefill(context.given["env"], c.prefill) if c.prefill else context.given["env"]
-    key = ("task", c.task, c.level, c.think, c.data, c.system, c.question, c.answer, c.stream, c.prefill)
-    if key not in context.made:
-        context.made[key] = asked_environment(c)
-    return context.made[key]
+    c, policy = context.config, context.roles.get("policy")
+    if ("task", c) not in context.made:
+        given = context.given.get("env")
+        context.made["task", c] = asked_environment(c) if given is None else said_first(given, c)
+    if policy is None:
+        return context.made["task", c]
+    if ("fitted", c) not in context.made:
+        context.made["fitted", c] = fit(context.made["task", c], policy, None, c.sampling)
+    return context.made["fitted", c]
 
 
 def asked_rewards(context: Context) -> Any:
@@ -78,7 +81,8 @@ def given_judge(context: Context, plan: str, k: float = 1.0) -> Judge:
 def asked_pairs(context: Context, spec: str) -> Any:
     """Preference pairs that an option of a plan names: a file with chosen and rejected, school_pairs, hh_rlhf."""
     if ("pairs", spec) not in context.made:
-        context.made["pairs", spec] = pair_task(spec, data=context.config.data or None)
+        env, system = pair_task(spec, data=context.config.data or None), context.config.system
+        context.made["pairs", spec] = with_system_message(env, system) if system else env
     return context.made["pairs", spec]
 
 
@@ -90,7 +94,7 @@ def asked_demonstrations(context: Context, size: int = 0, spec: str = "", option
     """
     c = context.config
     if spec and ("task", spec) not in context.made:
-        context.made["task", spec] = task(spec, think=c.think, data=c.data or None)
+        context.made["task", spec] = said_first(task(spec, think=c.think, data=c.data or None), c)
     env = context.made["task", spec] if spec else asked_task(context)
     whole = Worked(env, size or size_of(env, "train") or LOOKED_AT)
     bare = (

@@ -8,6 +8,7 @@ import torch
 from posttrain.advantages.grpo import grpo
 from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
+from posttrain.core.registry import find
 from posttrain.systems.reward_shaping_safety.dr_irl import hardness, responsiveness
 from tests.wiring.spies import ROWS, traced
 
@@ -63,3 +64,8 @@ def test_what_is_missing_is_said() -> None:
         traced("dr-irl(rounds=1,steps=1)", rows=[{"question": r["question"]} for r in ROWS])
     with pytest.raises(UserError, match="does not use --reward"):
         traced(NAME, rows=DATA, reward=lambda prompt, text: 1.0)
+
+
+def test_the_width_of_near_gaps_is_an_option() -> None:
+    *_, learn = find("dr-irl(tau=0.5)", "plan")().phases()
+    assert learn.method.advantage.defaults()["tau"] == 0.5

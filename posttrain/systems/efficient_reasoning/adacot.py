@@ -32,6 +32,7 @@ from posttrain.rewards.rules.thinks import thinks
 from posttrain.rewards.runtime.score import RewardSum
 from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.scorers.spec import build_scorer
+from posttrain.runs.build import said_first
 
 # ---- what answers are worth
 # Thinking costs where it was not needed, and so does not thinking where it was.
@@ -209,7 +210,7 @@ def adacot(
             if c.task.removeprefix("school/").replace("-", "_") not in TASKS or "env" in context.given:
                 return questions(asked_task(context), label, hard_only, imitate)
             context.read.add("task")
-            levels = [task(c.task, level=at, think=True, data=c.data or None) for at in (c.level, easy)]
+            levels = [said_first(task(c.task, level=at, think=True, data=c.data or None), c) for at in (c.level, easy)]
             return Labelled(levels[0], levels[1], hard_only)
 
         return build

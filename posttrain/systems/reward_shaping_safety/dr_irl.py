@@ -82,17 +82,22 @@ def responsiveness(batch: Batch, tau: float) -> Tensor:
     return out_B
 
 
+def demonstrated(prompts: Sequence[Prompt]) -> list[str]:
+    """The demonstration of each prompt; one without is an error."""
+    shown = [demonstration(p) for p in prompts]
+    for p, text in zip(prompts, shown, strict=True):
+        if text is None:
+            told = "give a column demonstration, response or answer"
+            raise UserError(f"prompt {p.id!r} has no demonstration, which DR-IRL learns from; {told}")
+    return [text for text in shown if text is not None]
+
+
 def irl_pairs(policy: Policy, prompts: Sequence[Prompt], how: Sampling, seed: int = 0, n: int = 1) -> list[Prompt]:
     """Demonstration against one's own answer, as pairs for a reward model: argmax_r E_demo[r] - E_policy[r], logistic.
 
     Each prompt's demonstration is chosen, each of n answers of the policy rejected; equal texts are left out.
     """
-    shown = [demonstration(p) for p in prompts]
-    if None in shown:
-        told = "give a column demonstration, response or answer"
-        raise UserError(
-            f"prompt {prompts[shown.index(None)].id!r} has no demonstration, which DR-IRL learns from; {told}"
-        )
+    shown = demonstrated(prompts)
     made = policy.sample(list(prompts), n, how, seed, -1)
     out = []
     for p, best, rollouts in zip(prompts, shown, made, strict=True):
@@ -175,12 +180,16 @@ class Work:
     def names(self) -> list[str]:
         return [f"reward-{c}" for c in self.categories] or ["reward"]
 
+    def asked(self, context: Context) -> list[Prompt]:
+        """The prompts of --task, each with a demonstration and a category that is known."""
+        env = asked_task(context)
+        prompts = [env.prompt(i) for i in range(min(size_of(env, "train") or MOST, MOST))]
+        demonstrated([p for p in prompts if self.of(p) >= 0])
+        return prompts
+
     def compare(self, context: Context) -> None:
         """One answer of the policy as it is now beside each demonstration."""
-        c, env = context.config, asked_task(context)
-        prompts = [env.prompt(i) for i in range(min(size_of(env, "train") or MOST, MOST))]
-        for p in prompts:
-            self.of(p)
+        c, prompts = context.config, self.asked(context)
         seed = rng.key(c.seed, context.phase) & 0x7FFFFFFF
         made = irl_pairs(context.role("policy"), prompts, c.sampling, seed)
         for k, name in enumerate(self.names()):
@@ -239,4 +248,9 @@ def dr_irl(
     method = grpo_s.but(advantage=difficulty_scaled.but(tau=tau) if scaled else group_relative)
     judges = tuple(work.learned(name) for name in work.names())
     learn = Phase("grpo-s", method, steps, asked_task, rewards=work.scorer, reference="start")
-    return Plan((Copy("policy", "start"), Cycle((Do("compare", work.compare), *judges, learn), times=rounds)))
+    parts = (Copy("policy", "start"), Cycle((Do("compare", work.compare), *judges, learn), times=rounds))
+
+    def ready(context: Context) -> None:
+        work.asked(context)
+
+    return Plan(parts, ready=ready)
