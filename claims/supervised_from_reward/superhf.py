@@ -12,17 +12,19 @@ from claims.worlds.compared import ASKED, HOW, TASK, comparisons, proxy, reward_
 from posttrain.core.method import Method, find_method
 from posttrain.core.protocols import Environment, Policy
 from posttrain.core.sampling import Sampling
+from posttrain.core.types import Rollout
 from posttrain.evals.accuracy import answers, held_out
+from posttrain.evals.diversity import ngrams
 from posttrain.evals.kl import kl_of
 
 PAIRS, STEPS, PROMPTS, PROBLEMS, COMPARED = 150, 40, 2, 400, 60
 REGISTERED = "superhf"
 
 
-def similarity(texts: list[str]) -> float:
-    """How alike answers to different questions are: the F-score of the words that two of them share, on average over all twos."""
-    words = [set(t.split()) for t in texts if t.split()]
-    found = [2 * len(a & b) / (len(a) + len(b)) for a, b in combinations(words, 2)]
+def similarity(answers: list[Rollout]) -> float:
+    """How alike answers to different questions are: the F-score of the token pairs that two of them share, on average over all twos."""
+    pairs = [set(ngrams(r.actions.tolist(), 2)) for r in answers if len(r) > 1]
+    found = [2 * len(a & b) / (len(a) + len(b)) for a, b in combinations(pairs, 2)]
     return sum(found) / max(len(found), 1)
 
 
@@ -31,7 +33,7 @@ def further(bench: Bench, model: Path) -> Further:
         made = [
             r for g in answers(policy, env, held_out(env, COMPARED, "test"), Sampling(**HOW), 2) for r in g.rollouts
         ]
-        alike = [similarity([r.text for r in made[i::2]]) for i in (0, 1)]
+        alike = [similarity(made[i::2]) for i in (0, 1)]
         moved, _ = kl_of(policy, bench.policy(None), made)
         return {**proxy(model)(policy, env), "similarity": sum(alike) / 2, "kl": moved}
 
@@ -57,7 +59,7 @@ claim(
         experiment="The embedded model on word problems. A reward model of 150 comparisons of the start's own answers, few enough to be hacked; "
         "40 steps of 16 answers to 2 questions, one update each: the registered method, the same without the prior, and the registered PPO "
         "(KL price 0.02) with as many answers and updates. accuracy, which nobody is paid for, on 400 held-out problems; proxy: the reward "
-        "model's score; similarity: shared words of answers to different questions (for the paper's METEOR).",
+        "model's score; similarity: shared token pairs of answers to different questions (for the paper's METEOR).",
         arms={
             "SuperHF": partial(trained, method=REGISTERED),
             "without the prior": partial(trained, method=find_method(REGISTERED).but(terms=())),

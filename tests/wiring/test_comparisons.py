@@ -32,9 +32,9 @@ def learned(trace: Trace) -> list[tuple[Step, Update]]:
 
 
 @pytest.mark.parametrize("name", ["nash-md", "spo-minimaximalist", "writing-zero"])
-def test_nobody_who_compares_is_a_sentence(name: str) -> None:
+def test_nobody_who_compares_is_a_sentence_before_a_model_is_looked_for(name: str) -> None:
     with pytest.raises(pt.UserError, match="nobody here compares: give a judge of two answers, --reward"):
-        traced(f"{name}(steps=1)")
+        pt.run(method=f"{name}(steps=1)", model="no/such/folder", task="arithmetic")
 
 
 # ---- Nash-MD

@@ -8,7 +8,7 @@ from posttrain.core.method import Method
 from posttrain.core.plan import Context, Phase, Plan, plan
 from posttrain.losses.regularisers.kl import kl as kl_term
 from posttrain.methods.grpo import grpo
-from posttrain.methods.settings import asked_task, given_judge
+from posttrain.methods.settings import asked_judge, asked_task, needs_judge
 from posttrain.rewards.scorers.pairwise import WinRate
 from posttrain.rollouts.sample import sample
 
@@ -42,7 +42,7 @@ def spo_minimaximalist(steps: int = 60, n: int = 8, k: float = 1.0, orders: str 
         )
 
     def rewards(context: Context) -> WinRate:
-        return WinRate(given_judge(context, "spo-minimaximalist", k), orders=orders)
+        return WinRate(asked_judge(context, k), orders=orders)
 
     phase = Phase("spo", self_play(n, kl), steps, asked_task, rewards=rewards)
-    return Plan((phase,))
+    return Plan((phase,), ready=needs_judge("spo-minimaximalist"))

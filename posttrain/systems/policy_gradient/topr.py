@@ -117,7 +117,7 @@ def collected(context: Context) -> Listed:
     env = asked_task(context)
 
     def asked(row: dict[str, Any]) -> Prompt:
-        p = env.prompt(row["question"])
+        p: Prompt = env.prompt(row["question"])
         return replace(p, info=p.info | {"answers": row["answers"]})
 
     rows = context.run.read_artifact(f"answers{round_of(context)}")

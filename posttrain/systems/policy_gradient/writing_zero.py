@@ -13,7 +13,7 @@ from posttrain.core.registry import scorer, select
 from posttrain.core.types import Group
 from posttrain.losses.aggregate import token_mean
 from posttrain.methods.grpo import grpo
-from posttrain.methods.settings import asked_task, given_judge
+from posttrain.methods.settings import asked_judge, asked_task, needs_judge
 from posttrain.rewards.runtime.scorer import NAN, BaseScorer, Verdict
 from posttrain.rewards.scorers.pairwise import Judge, compare
 from posttrain.rollouts.sample import sample
@@ -91,14 +91,14 @@ def writing_zero(steps: int = 60, n: int = 16, limit: float = 0.6, k: float = 1.
 
     Departures: the paper's judge is a model that states principles, writes a critique and scores two texts, trained
     by RL; it is not built and must be given: `--reward FILE.py:FUNCTION` of (prompt, a, b), or any reward r, which
-    judges by sigmoid(k (r_a - r_b)); without one it ends with a sentence. Groups that go are not replaced; the limit 0.6 is this
+    judges by sigmoid(k (r_a - r_b)); without one it ends with a sentence before anything is loaded. Groups that go are not replaced; the limit 0.6 is this
     package's. 16 answers per prompt, a reference drawn among them, and -1 for what does not beat it, ties too, are the paper's.
     """
     if steps < 1 or n < 3:
         raise UserError(f"got steps={steps}, n={n}; it takes 1 step, and a reference with 2 others")
 
     def rewards(context: Context) -> Bootstrapped:
-        return Bootstrapped(given_judge(context, "writing-zero", k), orders, context.config.seed)
+        return Bootstrapped(asked_judge(context, k), orders, context.config.seed)
 
     phase = Phase("brpo", brpo(n, limit), steps, asked_task, rewards=rewards)
-    return Plan((phase,))
+    return Plan((phase,), ready=needs_judge("writing-zero"))
