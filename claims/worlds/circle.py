@@ -80,7 +80,8 @@ def prefer(bench: Bench) -> Any:
 
 
 def questions() -> Listed:
-    return Listed("names", tuple(Prompt.text(q, q) for q in NAMES))
+    train, test = (tuple(Prompt.text(f"{q} {split}", q) for q in NAMES) for split in ("train", "test"))
+    return Listed("names", train, test)
 
 
 def preferences(bench: Bench, labels: int) -> list[dict[str, Any]]:
