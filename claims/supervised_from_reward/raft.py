@@ -17,7 +17,7 @@ def trained(seed: int, method: str | Method, ranked: bool = True) -> Measured:
     """10 rounds of 8 questions; ranked=False: the one of the 8 that is imitated is drawn, by a reward that is noise."""
     with Bench(seed) as bench:
         model = reward_model(bench, comparisons(bench, PAIRS))
-        noise = bench.folder / "noise.py"
+        noise = bench.folder / f"noise_of_{bench.folder.name.replace('-', '_')}.py"  # another module for each arm
         noise.write_text("import zlib\n\ndef noise(prompt, text):\n    return zlib.crc32(text.encode()) / 2**32\n")
         reward = str(model) if ranked else f"{noise}:noise"
         run = bench.run("run", method=method, reward=reward, steps=STEPS, prompts=PROMPTS, **ASKED)

@@ -68,7 +68,7 @@ def wins(seed: int) -> dict[str, Any]:
 
 def judge(bench: Bench) -> str:
     """The file of the judge, as --reward names it."""
-    file: Path = bench.folder / "judge.py"
+    file: Path = bench.folder / f"judge_of_{bench.folder.name.replace('-', '_')}.py"  # another module for each arm
     file.write_text(f"ABOVE = {ABOVE}\nWINS = {json.dumps(wins(bench.seed))}\n{PREFER}")
     return f"{file}:prefer"
 
