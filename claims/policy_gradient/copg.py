@@ -14,7 +14,7 @@ from posttrain.environments.task import task
 from posttrain.evals.accuracy import accuracy
 from posttrain.evals.kl import kl_of
 
-QUESTIONS, STEPS, PROMPTS, PROBLEMS, BETA = 320, 20, 16, 400, 0.1
+QUESTIONS, STEPS, PROMPTS, PROBLEMS, BETA = 320, 20, 16, 300, 0.5
 LOGGED = "logged(n=2, logp=False)"
 
 
@@ -64,10 +64,12 @@ claim(
         "registered method, by the gradient of the same reward without a baseline and with the mean grade as baseline, and by the registered DPO "
         "on those pairs that differ, all with beta 0.1. value: accuracy of sampled answers to 400 held-out problems less 0.1 KL to the start.",
         arms={
-            "CoPG": partial(from_log, method="copg"),
+            "CoPG": partial(from_log, method=find_method("copg").but(loss=f"copg(beta={BETA})")),
             "no baseline": partial(gradient, advantage="outcome"),
             "mean grade as baseline": partial(gradient, advantage="dr-grpo"),
-            "DPO": partial(from_log, method=find_method("dpo").but(epochs=2, minibatches=2), pairs=True),
+            "DPO": partial(
+                from_log, method=find_method("dpo").but(loss=f"dpo(beta={BETA})", epochs=2, minibatches=2), pairs=True
+            ),
         },
         checks=(
             Check("more than without a baseline", "value", "CoPG", "no baseline", margin=0.02),

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from claims.machinery.arms import Bench, Measured
 from claims.machinery.claim import Check, Claim, Shared, claim
 from claims.worlds.circle import HOW, exploited, judge, measured, questions, reward_model
-from posttrain.core.method import find_method
 
-STEPS, LABELS, KL = 60, 2000, 0.01
+STEPS, LABELS, KL = 40, 1000, 0.1
 ASKED = {"prompts": 5, "sampling": HOW}
 
 
-def spo(seed: int) -> Measured:
-    """The registered plan, asking the judge."""
+def spo(seed: int, scalar: bool = False) -> Measured:
+    """The registered plan. scalar: a reward model of 1,000 labels judges, by the difference of its scores (Bradley-Terry), in place of the
+    judge who gave them."""
     with Bench(seed) as bench:
-        plan = f"spo-minimaximalist(steps={STEPS})"
-        return measured(bench, bench.run("spo", method=plan, env=questions(), reward=judge(bench), **ASKED))
-
-
-def rlhf(seed: int) -> Measured:
-    """The same policy gradient and KL price on the scores of a reward model of 2,000 labels."""
-    with Bench(seed) as bench:
-        model = reward_model(bench, LABELS)
-        same = find_method("grpo").but(advantage="dr-grpo", terms=f"kl(coef={KL})")
-        run = bench.run("rlhf", method=same, env=questions(), reward=str(model), steps=STEPS, **ASKED)
-        return measured(bench, run)
+        who = str(reward_model(bench, LABELS)) if scalar else judge(bench)
+        plan = f"spo-minimaximalist(steps={STEPS}, kl={KL})"
+        return measured(bench, bench.run("spo", method=plan, env=questions(), reward=who, **ASKED))
 
 
 def start(seed: int) -> Measured:
@@ -41,18 +35,25 @@ claim(
         says="With the win rate against the policy's own samples as reward, one learner playing itself approaches the minimax winner; where "
         "preferences are intransitive, RLHF through a reward model does not.",
         experiment="The embedded model names an animal, a fruit, a colour, a drink, a tool, each of 5 to 10 about equally often. A judge, given as a "
-        "file, has three names of each beat one another in an uneven ring (75 to 95 in 100) and beat all others (90). 60 steps of 8 answers "
-        "to the 5 questions: the registered plan, asking the judge about its own answers; and the same policy gradient and KL price on the "
-        "scores of a reward model, trained on 2,000 labels of the start's answers by the same judge. exploitability: what the best single "
-        "name wins against 200 answers of the last policy, above 1/2.",
-        arms={"SPO": spo, "RLHF": rlhf, "start": start},
+        "file, has three names of each beat one another in an uneven ring (75 to 95 in 100) and beat all others (90). 40 steps of 8 answers "
+        "to the 5 questions: the registered plan with a KL price of 0.1, and the same with a reward model as judge, trained on 1,000 labels of "
+        "the start's answers by the first judge. exploitability: what the best single name wins against 200 answers of the last policy, above "
+        "1/2.",
+        arms={"SPO": spo, "reward model": partial(spo, scalar=True), "start": start},
         checks=(
-            Check("harder to exploit than RLHF", "exploitability", "SPO", "RLHF", margin=0.05, lower=True),
+            Check(
+                "harder to exploit than with a reward model",
+                "exploitability",
+                "SPO",
+                "reward model",
+                margin=0.05,
+                lower=True,
+            ),
             Check("and than the start", "exploitability", "SPO", "start", margin=0.05, lower=True),
         ),
         seeds=tuple(range(200, 210)),
         level="pocket",
-        shares=tuple(Shared(what, arms=("SPO", "RLHF")) for what in ("prompts", "samples", "updates")),
+        shares=tuple(Shared(what, arms=("SPO", "reward model")) for what in ("prompts", "samples", "updates")),
         tried="Attempts before this one trained lookup tables, with an entropy bonus.",
     ),
     __file__,

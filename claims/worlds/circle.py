@@ -45,9 +45,9 @@ def measured(bench: Bench, run: Path) -> Measured:
 
 
 def reward_model(bench: Bench, labels: int) -> Path:
-    """The registered reward model of so many labels, 100 updates on 16 of them each."""
+    """The registered reward model of so many labels, 60 updates on 16 of them each."""
     rows = bench.rows("labels", preferences(bench, labels))
-    return bench.run("rm", method="reward-model", task=rows, steps=100, prompts=16)
+    return bench.run("rm", method="reward-model", task=rows, steps=60, prompts=16)
 
 
 def wins(seed: int) -> dict[str, Any]:

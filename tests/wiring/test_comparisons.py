@@ -115,6 +115,38 @@ def test_spo_is_judged_against_its_own_other_answers() -> None:
         assert made.reference == trace.updates[0].before
 
 
+def test_spo_ends_with_the_average_of_its_weights_where_that_is_asked_for() -> None:
+    """The steps are the same until the last has been taken."""
+    plain, mean = (
+        traced(f"spo-minimaximalist(steps=3{more})", None, prefer, steps=None, lr=0.02, num_generations=4).updates
+        for more in ("", ", average=0.67")
+    )
+    assert [u.after for u in plain[:2]] == [u.after for u in mean[:2]]
+    assert plain[2].before == mean[2].before and plain[2].after != mean[2].after
+
+
+def test_the_average_is_of_the_last_weights_and_survives_a_restart() -> None:
+    from posttrain.policies.load import load_model
+    from posttrain.systems.policy_gradient.spo_minimaximalist import averaged
+    from tests.wiring.spies import tiny_folder
+
+    policy, rule = load_model(tiny_folder()), averaged.fn(steps=4, share=0.5)
+    rule.start(policy)
+    name, p = next(iter(policy.named_parameters()))
+    began = p.detach().clone()
+    for step, moved in enumerate((1.0, 2.0, 3.0, 5.0)):
+        with torch.no_grad():
+            p.copy_(began + moved)
+        if step == 3:  # as a run that was killed finds it again
+            again = averaged.fn(steps=4, share=0.5)
+            again.start(policy)
+            again.load({k: x.clone() for k, x in rule.tensors().items()})
+            rule = again
+        rule.after_step(policy, step)
+    torch.testing.assert_close(p.detach(), began + 4.0)
+    torch.testing.assert_close(dict(rule.policy.named_parameters())[name].detach(), began)
+
+
 # ---- Writing-Zero
 
 
