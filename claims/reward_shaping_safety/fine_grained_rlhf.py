@@ -1,86 +1,46 @@
-"""Fine-grained RLHF: the same total reward teaches faster when each segment is paid as it ends."""
+"""Fine-grained RLHF: the same reward teaches more when each segment is paid as it ends than when all is paid at the end."""
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import partial
+from statistics import fmean
+from typing import Any
 
-import torch
+from claims.machinery.arms import Measured, run_arm
+from claims.machinery.claim import Check, Claim, Shared, claim
+from claims.worlds import steps as judged
+from posttrain.core.credit import split_steps
+from posttrain.core.protocols import Environment, Policy
+from posttrain.core.sampling import Sampling
+from posttrain.evals.accuracy import answers, held_out
 
-from claims.machinery.claim import Check, Claim, claim
-from claims.worlds.tabular import LETTERS, TabularPolicy
-from posttrain.core import rng
-from posttrain.core.config import Config
-from posttrain.core.credit import Span
-from posttrain.core.types import Prompt, Rollout
-from posttrain.rewards.runtime.scorer import Verdict
-from posttrain.rewards.scorers.fine_grained import FineGrained, SegmentModel
-from posttrain.rollouts.sample import sample
-from posttrain.runs.in_memory import fit, numbered
-from posttrain.systems.reward_shaping_safety.fine_grained_rlhf import dense_ppo
-
-P, T, V, STEPS, TOXIC = 4, 24, 8, 25, (6, 7)  # answers of 12 segments of 2 letters; two letters are toxic anywhere
-
-
-class World:
-    """Each prompt has letters that are beside the point; a segment is +1 or -1 by each of two reward models."""
-
-    def __init__(self, seed: int) -> None:
-        self.start = TabularPolicy(P, T, V, memory=False).randomise(0.3, "fine start", seed)
-        draws = rng.torch_generator("fine", seed)
-        self.beside = [set(torch.randperm(V - 2, generator=draws)[:3].tolist()) for _ in range(P)]
-
-    def toxic(self, prompt: Prompt, text: str, span: Span) -> float:
-        return -1.0 if any(LETTERS.index(c) in TOXIC for c in text[slice(*span)]) else 1.0
-
-    def relevant(self, prompt: Prompt, text: str, span: Span) -> float:
-        return -1.0 if any(LETTERS.index(c) in self.beside[prompt.info["row"]] for c in text[slice(*span)]) else 1.0
-
-    def models(self) -> list[SegmentModel]:
-        return [
-            SegmentModel("toxic", segments, self.toxic, 0.5),
-            SegmentModel("relevant", segments, self.relevant, 0.5),
-        ]
-
-    def errors(self, policy: TabularPolicy) -> float:
-        """The share of segments with an error of either kind, exactly."""
-        p_PTV = policy.table.detach()[:, :, 0].softmax(-1)
-        fine_P = [[v for v in range(V) if v not in TOXIC and v not in self.beside[p]] for p in range(P)]
-        fine_PT = torch.stack([p_PTV[p][:, fine_P[p]].sum(-1) for p in range(P)])
-        return 1 - float((fine_PT[:, 0::2] * fine_PT[:, 1::2]).mean())
+STEPS, PROBLEMS = 20, 300
+HOW: dict[str, Any] = {"max_tokens": 64}
+FILE = judged.__file__
+REWARDS = {
+    "segments": f"0.5*word:{FILE}:step + 0.3*answer:task",
+    "at the end": f"0.5*answer:{FILE}:steps + 0.3*answer:task",
+}
 
 
-def segments(text: str) -> list[Span]:
-    return [(i, i + 2) for i in range(0, len(text), 2)]
+def wrong(policy: Policy, env: Environment) -> dict[str, float]:
+    """The share of words of held-out answers that are wrong, answer by answer."""
+    groups = answers(policy, env, held_out(env, PROBLEMS, "test"), Sampling(**HOW))
+    told = [(g.prompt, r.text) for g in groups for r in g.rollouts]
+    return {"error": fmean(_wrong(p, text) for p, text in told)}
 
 
-class Placed(FineGrained):
-    """The same rewards, placed where they belong, all at the end, or each a segment late."""
-
-    def __init__(self, models: list[SegmentModel], decode, where: str) -> None:  # type: ignore[no-untyped-def]
-        super().__init__(models, decode)
-        self.where = where
-
-    def one(self, r: Rollout) -> Verdict:
-        said = super().one(r)
-        assert said.reward_T is not None
-        if self.where == "end":
-            return Verdict(float(said.reward_T.sum()), said.parts)
-        return Verdict(said.reward, said.parts, said.reward_T.roll(2)) if self.where == "late" else said
+def _wrong(prompt: object, text: str) -> float:
+    spans = split_steps(text, "word")
+    return fmean(judged.step(prompt, text, *span) < 0 for span in spans) if spans else 1.0
 
 
-world = lru_cache(maxsize=1)(World)
-
-
-def train(seed: int, where: str, lr: float = 0.2) -> dict[str, float]:
-    """25 steps of PPO with 64 answers each."""
-    w = world(seed)
-    policy, errors = w.start.clone(), []
-    config = Config(seed=seed, steps=STEPS, prompts=P, lr=lr, warmup=0, max_norm=100.0)
-    method = dense_ppo(beta=0.005).but(rollout=sample.but(n=16))
-    scorer = Placed(w.models(), policy.decode, where)
-    fit(policy, method, numbered(P), config, scorer, after=lambda step: errors.append(w.errors(policy)))
-    reached = next((i + 1 for i, e in enumerate(errors) if e < 0.3), STEPS + 1)
-    return {"error": errors[-1], "steps_to_30%": float(reached)}
+def trained(seed: int, rewards: str) -> Measured:
+    """20 steps of 8 answers to each of 8 questions, in 4 updates a step."""
+    return run_arm(
+        seed, method=f"fine-grained-rlhf(steps={STEPS}, rewards={rewards!r})", task="arithmetic", think=True, prompts=8,
+        problems=PROBLEMS, further=wrong, sampling=HOW,
+    )  # fmt: skip
 
 
 claim(
@@ -89,25 +49,20 @@ claim(
         title="Fine-grained RLHF",
         paper="arXiv:2306.01693",
         family="reward-shaping-safety",
-        says="Rewards from several models, given at the end of each segment they judge, teach PPO faster and to fewer errors than "
-        "the same rewards summed at the end of the answer.",
-        experiment="Answers of 12 segments; one model marks toxic segments, one irrelevant ones, +0.5 or -0.5 each. 25 steps of PPO "
-        "with 64 answers and the same total reward: on the token that ends the segment, all at the end, or a segment late. "
-        "error: share of segments with an error, exact; steps_to_30%: until it is below 0.3.",
-        arms={
-            "segments": partial(train, where="segment"),
-            "at the end": partial(train, where="end"),
-            "a segment late": partial(train, where="late"),
-        },
+        says="Rewards from several models, given at the end of each segment they judge, teach PPO better than the same rewards given once "
+        "at the end of the answer: fewer wrong segments after as many samples.",
+        experiment="The embedded model on arithmetic with a written calculation. One model says of each word whether it is right at its "
+        "place (+0.5 or -0.5), one whether the answer is (0.3). 20 steps of PPO with 64 answers by the registered plan, KL price 0.3: "
+        "each word paid on the token that ends it, or the sum of all on the last token. error: share of wrong words on 300 held-out problems.",
+        arms={name: partial(trained, rewards=rewards) for name, rewards in REWARDS.items()},
         checks=(
-            Check("fewer samples to 30% errors", "steps_to_30%", "segments", "at the end", margin=3.0, lower=True),
-            Check("fewer errors at the end", "error", "segments", "at the end", margin=0.03, lower=True),
-            Check("the token matters", "error", "segments", "a segment late", margin=0.03, lower=True),
+            Check("fewer wrong segments", "error", "segments", "at the end", lower=True),
+            Check("more right answers", "accuracy", "segments", "at the end"),
         ),
-        seeds=tuple(range(6)),
-        tried="Learning rates 0.06, 0.12 and 0.2 on seeds 100-102; 0.2 is best for every arm. With 6 segments the dense reward "
-        "needs 1.4 times fewer steps, with 12 about 1.7 times. That weights of the models set the behaviour (length) is not tested: "
-        "answers have one length here.",
+        seeds=tuple(range(400, 410)),
+        level="pocket",
+        shares=(Shared("prompts"), Shared("samples"), Shared("updates"), Shared("tokens", within=0.25)),
+        tried="",
     ),
     __file__,
 )

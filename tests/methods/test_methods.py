@@ -19,7 +19,6 @@ from posttrain.rewards.runtime.score import RewardSum
 from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.runs.build import Pieces, build_loop
 from posttrain.runs.run import Run
-from posttrain.systems.reward_shaping_safety.constrained_rlhf import proxy_points
 from posttrain.train import train
 from tests.runs import tiny_run
 
@@ -70,10 +69,8 @@ def trained(method: Method, folder: Path, **changes: Any) -> tuple[Loop, list[fl
 
 
 def runnable(name: str) -> Method:
-    """A method with what it refuses to run without: points for the reward's components, thoughts to measure the progress of."""
+    """A method with what it refuses to run without: thoughts to measure the progress of."""
     m = find_method(name)
-    if name == "constrained-rlhf":
-        return m.but(shaping=(proxy_points.but(points={"test": 0.4}), *m.shaping[1:]))
     if name == "mrt":  # the tiny model writes no thoughts
         return m.but(rollout=m.rollout.but(probe=lambda policy, r: [0.1] * len(r)))
     return m

@@ -1,4 +1,4 @@
-"""What sets constrained RLHF apart, on the registered method."""
+"""What sets constrained RLHF apart, on the registered plan: a critic for each reward, points that are given or searched on a metric."""
 
 from __future__ import annotations
 
@@ -14,6 +14,62 @@ def many(prompt: Any, text: str) -> float:
     return float(len(text))
 
 
-def test_points_are_asked_for() -> None:
-    with pytest.raises(pt.UserError, match=r"no point is given; write --shaping"):
-        traced("constrained-rlhf", reward=many)
+def even(prompt: Any, text: str) -> float:
+    return float(len(text) % 2 == 0)
+
+
+def quality(prompt: Any, text: str) -> float:
+    return -float(abs(len(text) - 3))
+
+
+BOTH = {"many": many, "even": even}
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("constrained-rlhf", "give the points, --plan.points"),
+        ("constrained-rlhf(points='many, even')", "let it search them on the true metric"),
+        ("constrained-rlhf(points='many=3, evn=1')", "did you mean 'even'"),
+        ("constrained-rlhf(points='many=3, even')", "give all of them, or none"),
+        ("constrained-rlhf(points='many=3, even=1', gold='numeric')", "these are given"),
+    ],
+)
+def test_what_is_missing_is_said_before_anything_is_loaded(asked: str, said: str) -> None:
+    with pytest.raises(pt.UserError, match=said):
+        traced(asked, reward=BOTH)
+
+
+def test_points_that_are_given() -> None:
+    trace = traced("constrained-rlhf(points='many=100, even=0.5',steps=3,lr=0.01)", reward=BOTH, num_generations=2)
+    assert trace.parts == ["policy->start", "constrained"]
+    updates = trace.of("policy", "constrained")
+    assert len(updates) == 3 and updates[2].reference == updates[0].before, "the KL is to the start"
+    first = updates[0].batch
+    assert first["old_value_BTK"].shape[-1] == 3, "a critic for each component and one for the KL"
+    last = first["mask_BT"].sum(-1).long() - 1
+    for k, name in enumerate(BOTH):  # each critic learns the component's own return, which ends at the reward
+        ends = first["return_BTK"][range(len(last)), last, k]
+        assert ends.tolist() == pytest.approx(first[f"reward:{name}_B"].tolist(), abs=1e-4)
+    # multipliers begin at 0, so that the first batch pays the KL alone, which is 0 at the start; then `many` is far below its point
+    assert first["adv_BT"].abs().max() < 0.05
+    second = updates[1].batch
+    ahead = second["adv_BT"][range(len(second["mask_BT"])), second["mask_BT"].sum(-1).long() - 1]
+    long = second["reward:many_B"] > second["reward:many_B"].median()
+    assert ahead[long].mean() > ahead[~long].mean(), "more of what is below its point is worth more"
+    assert trace.summary["proxy_points"] == {"many": 100.0, "even": 0.5}
+
+
+def test_points_that_are_searched_on_a_metric_that_no_update_sees() -> None:
+    trace = traced(
+        "constrained-rlhf(points='many, even',gold='{file}:quality',steps=1,tries=4,every=1)",
+        reward=BOTH | {"quality": quality}, num_generations=2,
+    )  # fmt: skip
+    assert [p.name for p in trace.phases] == ["try.1", "try.2", "try.3", "try.4", "constrained"]
+    seen = trace.summary["search"]["seen"]
+    assert [p for p, _ in seen[:3]] == trace.summary["search"]["simplex"], "corners of the simplex come first"
+    paid = [s.rollouts[0].rewards for s in trace.steps]
+    assert [[r["point-many"], r["point-even"]] for r in paid[:4]] == [p for p, _ in seen]
+    best = max(seen, key=lambda s: s[1])[0]
+    assert [paid[4]["point-many"], paid[4]["point-even"]] == best, "the last phase has the best points that were tried"
+    assert all(u.before != v.before for u, v in zip(trace.of("policy")[:-1], trace.of("policy")[1:], strict=True))

@@ -16,9 +16,11 @@ from posttrain.core.protocols import Policy, Scorer
 from posttrain.core.registry import scorer, shaping
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt
+from posttrain.methods.from_pairs import paid_somehow, reward_phase
 from posttrain.methods.ppo import ppo
 from posttrain.methods.settings import asked_rewards, asked_task
 from posttrain.rewards.runtime.scorer import BaseScorer, Verdict, answers_of
+from posttrain.rewards.scorers.reward_model import RewardModel
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 
 # ---- what answers are worth
@@ -98,21 +100,29 @@ def shaped(k: float = 1.0, beta: float = 0.005) -> Method:
 
 
 @plan(paper="arXiv:2502.18770", title="PAR")
-def par(steps: int = 60, m: int = 1, k: float = 1.0, beta: float = 0.005) -> Plan:
+def par(steps: int = 60, m: int = 1, k: float = 1.0, beta: float = 0.005, pairs: str = "", epochs: float = 1.0) -> Plan:
     """PAR: PPO whose reward is the preference for an answer over m answers of the start policy to the same prompt.
 
-    R = 1/m sum_j sigmoid(k (r - r_ref_j)) - beta KL;  r: the reward that the settings name (--reward)
+    R = 1/m sum_j sigmoid(k (r - r_ref_j)) - beta KL;  r: the score of a reward model, in the log-odds it was trained in
+    The reward model is named (--reward runs/NAME, a Hugging Face folder), or trained first from a file of preferences
+    (pairs=, `epochs` passes, from `--model`); without either it does not begin.
 
-    Departures: none known in the shaping: m = 1, k = 1 and a KL price of 0.005 are the paper's. Its reward model must
-    be given (`--reward runs/NAME`, or a Hugging Face folder); without one the task's own grade is compared. Its start
-    is a fine-tuned model; here `--model` as it is. 8 answers per prompt and the critic are `ppo`'s.
+    Departures: none known in the shaping: m = 1, k = 1 and a KL price of 0.005 are the paper's. Its start is a fine-tuned
+    model; here `--model` as it is. 8 answers per prompt and the critic are `ppo`'s. `--reward task` compares the task's
+    own grade, which is no log-odds.
     """
     if steps < 1 or m < 1:
         raise UserError(f"got steps={steps}, m={m}; it takes 1 step and 1 reference answer at least")
 
     def rewards(context: Context) -> Referenced:
         c = context.config
-        return Referenced(asked_rewards(context), context.role("start"), c.sampling, m, c.seed)
+        payer = RewardModel(context.role("reward_model")) if pairs else asked_rewards(context)
+        return Referenced(payer, context.role("start"), c.sampling, m, c.seed)
 
-    learn = Phase("par", shaped(k, beta), steps, asked_task, rewards=rewards, reference="start")
-    return Plan((Copy("policy", "start"), learn))
+    parts = (
+        Copy("policy", "start"),
+        *reward_phase(pairs, epochs),
+        Phase("par", shaped(k, beta), steps, asked_task, rewards=rewards, reference="start"),
+    )
+    needs = lambda c: paid_somehow(c, "par", pairs)  # noqa: E731
+    return Plan(parts, ready=needs, uses=("task",) if pairs else ("task", "reward"))
