@@ -6,23 +6,35 @@ from functools import partial
 
 from claims.machinery.arms import Bench, Further, Measured
 from claims.machinery.claim import Check, Claim, Shared, claim
-from claims.worlds.compared import HOW, TASK, answered
 from posttrain.core.method import Method, find_method
 from posttrain.core.protocols import Environment, Policy
 from posttrain.core.sampling import Sampling
+from posttrain.core.types import Prompt, Rollout
 from posttrain.environments.task import task
 from posttrain.evals.accuracy import accuracy
 from posttrain.evals.kl import kl_of
 
 QUESTIONS, STEPS, PROMPTS, PROBLEMS, BETA = 320, 20, 16, 300, 0.5
 LOGGED = "logged(n=2, logp=False)"
+TASK, HOW = "word_problems", {"max_tokens": 48}
+
+
+def answered(bench: Bench) -> list[tuple[Prompt, list[Rollout]]]:
+    """Two answers of the start to each of 320 questions."""
+    env = task(TASK, think=True)
+    prompts = [env.prompt(100_000 + 1000 * bench.seed + i) for i in range(QUESTIONS)]
+    return list(zip(prompts, bench.policy(None).sample(prompts, 2, sampled(), bench.seed, -1), strict=True))
+
+
+def sampled() -> Sampling:
+    return Sampling(max_tokens=HOW["max_tokens"])
 
 
 def value(bench: Bench) -> Further:
     """What all arms aim at: the reward less beta times the KL to the start, of sampled held-out answers."""
 
     def look(policy: Policy, env: Environment) -> dict[str, float]:
-        found = accuracy(policy, env, PROBLEMS, Sampling(**HOW))
+        found = accuracy(policy, env, PROBLEMS, sampled())
         moved, _ = kl_of(policy, bench.policy(None), found.rollouts)
         return {"value": found.accuracy - BETA * moved, "kl": moved}
 
@@ -33,7 +45,7 @@ def from_log(seed: int, method: str | Method, pairs: bool = False) -> Measured:
     """80 updates on 320 questions with two answers of the start and their grades; pairs: as right over wrong, without those that tie."""
     with Bench(seed) as bench:
         env, log, ranked = task(TASK, think=True), [], []
-        for prompt, two in answered(bench, QUESTIONS, 2):
+        for prompt, two in answered(bench):
             asked = prompt.content[0]["content"]
             said = sorted(((env.grade(prompt, r.text), r.text) for r in two), reverse=True)
             log += [{"prompt": asked, "response": text, "reward": grade} for grade, text in said]

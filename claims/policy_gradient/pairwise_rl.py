@@ -6,31 +6,32 @@ from functools import partial
 
 from claims.machinery.arms import Bench, Measured
 from claims.machinery.claim import Check, Claim, Shared, claim
-from claims.worlds.compared import HOW, TASK, comparisons, reward_model
+from claims.worlds.courtesy import HOW, comparisons, gold, passes
 from posttrain.core.method import find_method
+from posttrain.environments.task import pair_task
 
-PAIRS, PROMPTS, STEPS, PROBLEMS = 480, 16, 8, 400
+PAIRS, NOISE, EPOCHS, PROMPTS = 400, 0.1, 0.4, 16
 ASKED = {"prompts": PROMPTS, "sampling": HOW}
+MEASURED = {"level": 1, "think": False, "sampling": HOW}
 
 
 def pairwise(seed: int, orders: str = "both") -> Measured:
-    """The registered plan on 480 preferences: the judge learns them in three passes, PPO takes 8 steps on their questions."""
+    """The registered plan on 400 preferences: the judge learns them in three passes, PPO takes 0.4 of a pass over their requests."""
     with Bench(seed) as bench:
-        pairs = bench.rows("pairs", comparisons(bench, PAIRS))
-        epochs = STEPS * PROMPTS / PAIRS
-        plan = f"pairwise-rl(pairs={pairs!r}, epochs={epochs}, orders={orders!r})"
-        run = bench.run("run", method=plan, **ASKED)
-        return bench.measured(run, TASK, PROBLEMS, think=True, sampling=HOW)
+        pairs = comparisons(bench, PAIRS, NOISE)
+        plan = f"pairwise-rl(pairs={pairs!r}, epochs={EPOCHS}, orders={orders!r})"
+        return bench.measured(bench.run("run", method=plan, **ASKED), "instructions", 200, gold, **MEASURED)
 
 
 def scalar(seed: int) -> Measured:
-    """A reward model of the same preferences in three passes, and the same PPO on its score, on the same questions."""
+    """A reward model of the same preferences in three passes, and the same PPO on its score, on the same requests."""
     with Bench(seed) as bench:
-        rows = comparisons(bench, PAIRS)
-        model = reward_model(bench, rows, steps=3 * PAIRS // PROMPTS)
-        asked = bench.rows("questions", [{"question": row["prompt"]} for row in rows])
-        run = bench.run("run", method=find_method("ppo"), task=asked, reward=str(model), steps=STEPS, **ASKED)
-        return bench.measured(run, TASK, PROBLEMS, think=True, sampling=HOW)
+        pairs = comparisons(bench, PAIRS, NOISE)
+        model = bench.run("rm", method="reward-model", task=pairs, **passes(pairs, 3, PROMPTS))
+        same = pair_task(pairs)
+        how = passes(pairs, EPOCHS, PROMPTS) | ASKED
+        run = bench.run("run", method=find_method("ppo"), env=same, reward=str(model), **how)
+        return bench.measured(run, "instructions", 200, gold, **MEASURED)
 
 
 claim(
@@ -41,23 +42,25 @@ claim(
         family="policy-gradient",
         says="A judge trained on pairs and used on pairs, answer against anchor, asked in both orders, gives PPO a better reward than a scalar "
         "model of the same preferences.",
-        experiment="The embedded model on word problems. 480 preferences between the start's own answers, right over wrong. The registered plan "
-        "(the judge learns them by likelihood in both orders, PPO is paid the chance to win against the preferred answer), the same with the "
-        "judge asked in one order, and the registered PPO on a Bradley-Terry model of the same preferences; 8 steps of 128 answers on the same "
-        "questions, KL price 0.02 for all. Accuracy, which nobody is paid for, on 400 held-out problems.",
+        experiment="The embedded model answers small requests. 400 comparisons of its own answers by a hidden taste, a tenth of the labels flipped. The "
+        "registered plan (the judge learns them by likelihood in both orders, PPO is paid the chance to win against the preferred answer), "
+        "the same with the judge asked in one order, and the registered PPO on a Bradley-Terry model of the same comparisons; 0.4 of a pass over "
+        "the same requests, 8 answers each, KL price 0.02 for all. gold: the hidden taste on 200 held-out requests.",
         arms={
             "Pairwise-RL": pairwise,
             "scalar reward model": scalar,
             "one order": partial(pairwise, orders="as given"),
         },
         checks=(
-            Check("better than with a scalar model", "accuracy", "Pairwise-RL", "scalar reward model", margin=0.02),
-            Check("both orders are no worse than one", "accuracy", "Pairwise-RL", "one order", margin=-0.03),
+            Check("better than with a scalar model", "gold", "Pairwise-RL", "scalar reward model"),
+            Check("both orders are no worse than one", "gold", "Pairwise-RL", "one order", margin=-0.1),
         ),
         seeds=tuple(range(200, 210)),
         level="pocket",
-        shares=(Shared("samples"), Shared("updates")),
-        tried="Attempts before this one trained lookup tables.",
+        shares=(Shared("prompts"), Shared("samples"), Shared("updates")),
+        tried="Attempts before this one trained lookup tables. On word problems, seed 100, with 480 preferences for right over wrong answers, all arms fell "
+        "from 0.47: 0.34 (Pairwise-RL), 0.48 (one order), 0.33 (scalar), and left thoughts out; neither judge had learned what is right. Hence a "
+        "task of taste.",
     ),
     __file__,
 )

@@ -7,20 +7,21 @@ from functools import partial
 from claims.machinery.arms import Measured, run_arm
 from claims.machinery.claim import Check, Claim, Shared, claim
 
-ROUNDS, QUESTIONS, N, EPOCHS, PROMPTS, PROBLEMS = 2, 48, 8, 8, 6, 400
+ROUNDS, QUESTIONS, N, EPOCHS, PROMPTS, LEVEL, PROBLEMS = 2, 48, 8, 4, 6, 5, 300
 
 
 def rounds(seed: int, weights: str = "tapered", c: float = 0.5) -> Measured:
-    """2 rounds: 8 answers to each of 48 questions, then 8 passes over them in 64 updates."""
+    """2 rounds: 8 answers to each of 48 questions, then 4 passes over them in 32 updates."""
     plan = f"topr-rounds(rounds={ROUNDS}, questions={QUESTIONS}, n={N}, epochs={EPOCHS}, c={c}, weights={weights!r})"
     return run_arm(
         seed,
         method=plan,
         task="word_problems",
+        level=LEVEL,
         problems=PROBLEMS,
         prompts=PROMPTS,
         think=True,
-        sampling={"max_tokens": 48},
+        sampling={"max_tokens": 64},
     )
 
 

@@ -1,35 +1,37 @@
-"""Writing-Zero (BRPO): winning or losing against a sibling drawn at random is advantage enough, and is hacked less than the score itself."""
+"""Writing-Zero (BRPO): a judge of two answers, trained on preferences, and one comparison with a drawn sibling improve taste without length hacking."""
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
-
 from claims.machinery.arms import Bench, Measured
 from claims.machinery.claim import Check, Claim, Shared, claim
-from claims.worlds.compared import ASKED, HOW, TASK, comparisons, proxy, reward_model
+from claims.worlds.courtesy import ASKED, HOW, comparisons, gold, passes
 from posttrain.core.method import find_method
 
-PAIRS, STEPS, N, PROMPTS, PROBLEMS = 480, 12, 16, 4, 400
+PAIRS, NOISE, LONGER, STEPS, N = 400, 0.1, 0.2, 20, 16
+MEASURED = {"level": 1, "think": False, "sampling": HOW}
 
 
-def trained(seed: int, method: Any, **settings: Any) -> Measured:
-    """12 steps of 16 answers to 4 questions, compared or scored by one reward model."""
+def brpo(seed: int) -> Measured:
+    """The registered plan: a judge from the preferences, by imitation and RL; then 20 steps of 16 answers to 8 requests."""
     with Bench(seed) as bench:
-        model = reward_model(bench, comparisons(bench, PAIRS))
-        run = bench.run("run", method=method, reward=str(model), prompts=PROMPTS, **ASKED, **settings)
-        return bench.measured(run, TASK, PROBLEMS, proxy(model), think=True, sampling=HOW)
+        pairs = comparisons(bench, PAIRS, NOISE, bias=LONGER)
+        plan = f"writing-zero(steps={STEPS}, n={N}, pairs={pairs!r}, passes=0.2)"
+        return bench.measured(bench.run("run", method=plan, **ASKED), "instructions", 200, gold, **MEASURED)
 
 
-def scored(seed: int) -> Measured:
-    """GRPO on the score itself, with BRPO's mean over tokens and no KL."""
-    method = find_method("grpo").but(rollout=f"sample(n={N})", aggregate="token-mean", terms=())
-    return trained(seed, method, steps=STEPS)
+def scalar(seed: int) -> Measured:
+    """A reward model of the same preferences, three passes, and GRPO on its score, with BRPO's mean over tokens and no KL."""
+    with Bench(seed) as bench:
+        pairs = comparisons(bench, PAIRS, NOISE, bias=LONGER)
+        model = bench.run("rm", method="reward-model", task=pairs, **passes(pairs, 3, 8))
+        method = find_method("grpo").but(rollout=f"sample(n={N})", aggregate="token-mean", terms=())
+        run = bench.run("run", method=method, reward=str(model), steps=STEPS, **ASKED)
+        return bench.measured(run, "instructions", 200, gold, **MEASURED)
 
 
 def start(seed: int) -> Measured:
     with Bench(seed) as bench:
-        return bench.measured(None, TASK, PROBLEMS, think=True, sampling=HOW)
+        return bench.measured(None, "instructions", 200, gold, **MEASURED)
 
 
 claim(
@@ -38,29 +40,24 @@ claim(
         title="Writing-Zero (BRPO)",
         paper="arXiv:2506.00103",
         family="policy-gradient",
-        says="Where answers can only be compared, winning or losing against a sibling drawn at random is advantage enough: it improves steadily, "
-        "and resists the hacking that a scalar reward invites.",
-        experiment="The embedded model on word problems. A reward model of 480 comparisons of the start's own answers, right over wrong, judges two "
-        "answers, or scores one. 12 steps of 16 answers to 4 questions: the registered plan, which asks it 15 times a question; the win rate among "
-        "all 16, which asks it 120 times; and GRPO on its score, as many answers and updates. Accuracy, which nobody is paid for, on 400 "
-        "held-out problems.",
-        arms={
-            "BRPO": partial(trained, method=f"writing-zero(steps={STEPS}, n={N})"),
-            "all siblings": partial(trained, method=f"spo-minimaximalist(steps={STEPS}, n={N}, kl=0, orders='drawn')"),
-            "score": scored,
-            "start": start,
-        },
+        says="Where answers can only be compared, winning or losing against a sibling drawn at random, as a judge trained on pairs sees it, is "
+        "advantage enough: it improves steadily, and resists the length hacking that a scalar reward model invites.",
+        experiment="The embedded model answers small requests. 400 comparisons of its own answers by a hidden taste, a tenth of the labels flipped, and in a "
+        "fifth of them the longer answer wins. The registered plan trains its judge on them and takes 20 steps of 16 answers to 8 requests; "
+        "GRPO takes as many on the score of a reward model of the same comparisons. gold: the hidden taste on 200 held-out requests; words: "
+        "the length of answers, of which the taste likes nine.",
+        arms={"BRPO": brpo, "scalar reward model": scalar, "start": start},
         checks=(
-            Check("it improves", "accuracy", "BRPO", "start", margin=0.05),
-            Check("better than on the score", "accuracy", "BRPO", "score", margin=0.02),
-            Check("nearly as good as against all siblings", "accuracy", "BRPO", "all siblings", margin=-0.05),
+            Check("it improves", "gold", "BRPO", "start", margin=0.1),
+            Check("better than with the scalar model", "gold", "BRPO", "scalar reward model"),
+            Check("without growing longer", "words", "BRPO", "scalar reward model", lower=True),
         ),
         seeds=tuple(range(400, 410)),
         level="pocket",
-        shares=tuple(
-            Shared(what, arms=("BRPO", "all siblings", "score")) for what in ("prompts", "samples", "updates")
-        ),
-        tried="Attempts before this one trained lookup tables.",
+        shares=tuple(Shared(what, arms=("BRPO", "scalar reward model")) for what in ("prompts", "samples")),
+        tried="Attempts before this one trained lookup tables. On word problems, seed 100, with a reward model of 480 right and wrong answers as judge, "
+        "12 steps: BRPO 0.53, GRPO on its score 0.71, the win rate among all siblings 0.33, the start 0.47. Nothing there could be hacked by "
+        "length, and the judge was a scalar model itself; hence a task of taste and the plan's own judge.",
     ),
     __file__,
 )

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from claims.machinery.arms import Bench, Further, Measured
 from claims.machinery.claim import Check, Claim, Shared, claim
-from claims.worlds.compared import ASKED, HOW, TASK, comparisons, proxy, reward_model
+from claims.supervised_from_reward.raft import judged
+from claims.worlds.courtesy import ASKED, HOW, comparisons, passes
 from posttrain.core.method import Method, find_method
 from posttrain.core.protocols import Environment, Policy
 from posttrain.core.sampling import Sampling
@@ -17,7 +18,7 @@ from posttrain.evals.accuracy import answers, held_out
 from posttrain.evals.diversity import ngrams
 from posttrain.evals.kl import kl_of
 
-PAIRS, STEPS, PROMPTS, PROBLEMS, COMPARED = 150, 40, 2, 400, 60
+PAIRS, NOISE, PASSES, STEPS, PROMPTS, COMPARED = 100, 0.1, 10, 40, 4, 60
 REGISTERED = "superhf"
 
 
@@ -35,17 +36,19 @@ def further(bench: Bench, model: Path) -> Further:
         ]
         alike = [similarity(made[i::2]) for i in (0, 1)]
         moved, _ = kl_of(policy, bench.policy(None), made)
-        return {**proxy(model)(policy, env), "similarity": sum(alike) / 2, "kl": moved}
+        return {**judged(model)(policy, env), "similarity": sum(alike) / 2, "kl": moved}
 
     return look
 
 
 def trained(seed: int, method: str | Method) -> Measured:
-    """40 steps of 16 answers to 2 questions, one update each, against a reward model of few comparisons."""
+    """40 steps of 16 answers to 4 requests, one update each, against a reward model of few comparisons."""
     with Bench(seed) as bench:
-        model = reward_model(bench, comparisons(bench, PAIRS, questions=400))
-        run = bench.run("run", method=method, reward=str(model), steps=STEPS, prompts=PROMPTS, **ASKED)
-        return bench.measured(run, TASK, PROBLEMS, further(bench, model), think=True, sampling=HOW)
+        pairs = comparisons(bench, PAIRS, NOISE)
+        model = bench.run("rm", method="reward-model", task=pairs, **passes(pairs, PASSES, 16))
+        run = bench.run("run", method=method, reward=str(model), **ASKED | {"steps": STEPS, "prompts": PROMPTS})
+        look = further(bench, model)
+        return bench.measured(run, "instructions", 200, look, level=1, think=False, sampling=HOW)
 
 
 claim(
@@ -56,24 +59,27 @@ claim(
         family="supervised-from-reward",
         says="Supervised steps on the best of 16 fresh answers with a KL prior gain reward without hacking it: without the prior answers to "
         "different prompts grow alike and are worse, and PPO on the same reward model is less stable.",
-        experiment="The embedded model on word problems. A reward model of 150 comparisons of the start's own answers, few enough to be hacked; "
-        "40 steps of 16 answers to 2 questions, one update each: the registered method, the same without the prior, and the registered PPO "
-        "(KL price 0.02) with as many answers and updates. accuracy, which nobody is paid for, on 400 held-out problems; proxy: the reward "
-        "model's score; similarity: shared token pairs of answers to different questions (for the paper's METEOR).",
+        experiment="The embedded model answers small requests. A reward model of 100 comparisons of its own answers by a hidden taste, a tenth of the "
+        "labels flipped, learned in ten passes: confident, and easy to hack. 40 steps of 16 answers to 4 requests, one update each: the "
+        "registered method, the same without the prior, and the registered PPO (KL price 0.02) with as many answers and updates. gold: the hidden "
+        "taste on 200 held-out requests; proxy: the reward model's score; similarity: shared token pairs of answers to different requests (for "
+        "the paper's METEOR).",
         arms={
             "SuperHF": partial(trained, method=REGISTERED),
             "without the prior": partial(trained, method=find_method(REGISTERED).but(terms=())),
             "PPO": partial(trained, method=find_method("ppo").but(rollout="sample(n=16)", epochs=1, minibatches=1)),
         },
         checks=(
-            Check("worth more than without the prior", "accuracy", "SuperHF", "without the prior", margin=0.02),
+            Check("worth more than without the prior", "gold", "SuperHF", "without the prior"),
             Check("answers stay different", "similarity", "SuperHF", "without the prior", margin=0.0, lower=True),
-            Check("worth more than PPO's", "accuracy", "SuperHF", "PPO", margin=0.02),
+            Check("worth more than PPO's", "gold", "SuperHF", "PPO"),
         ),
         seeds=tuple(range(200, 210)),
         level="pocket",
         shares=(Shared("prompts"), Shared("samples"), Shared("updates")),
-        tried="Attempts before this one trained lookup tables.",
+        tried="Attempts before this one trained lookup tables. On word problems, seed 100, with a reward model of 150 right and wrong answers, 40 steps of 2 "
+        "questions: accuracy 0.32 (SuperHF), 0.11 (without the prior), 0.02 (PPO), from 0.47 at the start; similarity 0.15, 0.17, 0.11; KL 3, 32, 17. "
+        "The reward model knew too little there for anybody to gain; hence a task of taste.",
     ),
     __file__,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -181,3 +182,26 @@ def test_writing_zero_leaves_out_groups_that_nearly_all_won_or_lost() -> None:
         even = [g for g in step.groups if abs(sum(r.reward for r in g.rollouts)) <= 0.6 * 15]
         assert [g.prompt.id for g in step.kept] == [g.prompt.id for g in even]
     assert sum(len(s.kept) for s in trace.steps) < 12, "some group must be left out for this to show"
+
+
+def test_writing_zero_trains_its_judge_by_imitation_and_then_for_being_right(tmp_path: Any) -> None:
+    pairs = tmp_path / "pairs.jsonl"
+    told = [{"prompt": f"{i}+1=?", "chosen": f"good{i}", "rejected": "bad"} for i in range(8)]
+    pairs.write_text("".join(json.dumps(row) + "\n" for row in told))
+    trace = traced(f"writing-zero(steps=1, n=4, limit=1.0, pairs={str(pairs)!r}, passes=0.25)", says=["A", "B", "!"])
+    assert trace.parts == ["judge", "judge-rl", "brpo"]
+    assert {u.role for u in trace.updates} == {"judge", "policy"}
+    taught, paid, learned = ([s for s in trace.steps if s.phase == name] for name in trace.parts)
+    for r in (r for s in taught for r in s.rollouts):
+        assert r.text == ("A" if r.prompt.last.split("A: ")[1].startswith("good") else "B"), "both orders are taught"
+    for r in (r for s in paid for r in s.rollouts):
+        first = r.prompt.last.split("A: ")[1].startswith("good")
+        assert r.reward == float(r.text == ("A" if first else "B")), "paid for naming the preferred one"
+    assert not trace.calls and {r.reward for s in learned for r in s.rollouts} <= {1.0, 0.0, -1.0}
+    start, judge = trace.of(phase="brpo")[0].before, trace.of(phase="judge")[0].before
+    assert start == judge != trace.of(phase="judge-rl")[-1].after, "the judge is a copy, the policy begins as it was"
+
+
+def test_writing_zero_takes_a_file_of_pairs_or_a_judge() -> None:
+    with pytest.raises(pt.UserError, match="does not use --reward"):
+        traced("writing-zero(steps=1, pairs='pairs.jsonl')", None, prefer)
