@@ -41,7 +41,7 @@ def value(bench: Bench) -> Further:
     return look
 
 
-def from_log(seed: int, method: str | Method, pairs: bool = False) -> Measured:
+def from_log(seed: int, method: str | Method, pairs: bool = False, lr: float | None = None) -> Measured:
     """80 updates on 320 questions with two answers of the start and their grades; pairs: as right over wrong, without those that tie."""
     with Bench(seed) as bench:
         env, log, ranked = task(TASK, think=True), [], []
@@ -52,16 +52,16 @@ def from_log(seed: int, method: str | Method, pairs: bool = False) -> Measured:
             if said[0][0] > said[1][0]:
                 ranked.append({"prompt": asked, "chosen": said[0][1], "rejected": said[1][1]})
         rows = bench.rows("pairs", ranked) if pairs else bench.rows("log", log)
-        run = bench.run("run", method=method, task=rows, steps=STEPS, prompts=PROMPTS)
+        run = bench.run("run", method=method, task=rows, steps=STEPS, prompts=PROMPTS, lr=lr)
         return bench.measured(run, TASK, PROBLEMS, value(bench), think=True, sampling=HOW)
 
 
-def gradient(seed: int, advantage: str) -> Measured:
+def gradient(seed: int, advantage: str, lr: float | None = None) -> Measured:
     """The policy gradient of the same regularised reward on the same log, R - b - beta log(pi/ref), with another baseline b."""
     method = find_method("reinforce").but(
         rollout=LOGGED, advantage=advantage, terms=f"kl(coef={BETA}, kind='k2')", epochs=2, minibatches=2
     )
-    return from_log(seed, method)
+    return from_log(seed, method, lr=lr)
 
 
 claim(
@@ -77,6 +77,7 @@ claim(
         "on those pairs that differ, all with beta 0.1. value: accuracy of sampled answers to 400 held-out problems less 0.1 KL to the start.",
         arms={
             "CoPG": partial(from_log, method=find_method("copg").but(loss=f"copg(beta={BETA})")),
+            "CoPG, small steps": partial(from_log, method=find_method("copg").but(loss=f"copg(beta={BETA})"), lr=2e-5),
             "no baseline": partial(gradient, advantage="outcome"),
             "mean grade as baseline": partial(gradient, advantage="dr-grpo"),
             "DPO": partial(

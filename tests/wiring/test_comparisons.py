@@ -198,8 +198,8 @@ def test_writing_zero_trains_its_judge_by_imitation_and_then_for_being_right(tmp
         first = r.prompt.last.split("A: ")[1].startswith("good")
         assert r.reward == float(r.text == ("A" if first else "B")), "paid for naming the preferred one"
     assert not trace.calls and {r.reward for s in learned for r in s.rollouts} <= {1.0, 0.0, -1.0}
-    start, judge = trace.of(phase="brpo")[0].before, trace.of(phase="judge")[0].before
-    assert start == judge != trace.of(phase="judge-rl")[-1].after, "the judge is a copy, the policy begins as it was"
+    start, first = (trace.of(phase=p, role=role)[0] for p, role in (("brpo", "policy"), ("judge", "judge")))
+    assert start.before == first.before != first.after, "the judge is a copy, the policy begins as it was"
 
 
 def test_writing_zero_takes_a_file_of_pairs_or_a_judge() -> None:
