@@ -7,12 +7,12 @@ from claims.machinery.claim import Check, Claim, Shared, claim
 from claims.worlds.courtesy import ASKED, HOW, comparisons, gold, passes
 from posttrain.core.method import find_method
 
-PAIRS, NOISE, LONGER, STEPS, N = 400, 0.1, 0.2, 20, 16
+PAIRS, NOISE, LONGER, STEPS, N = 400, 0.1, 0.2, 15, 16
 MEASURED = {"level": 1, "think": False, "sampling": HOW}
 
 
 def brpo(seed: int) -> Measured:
-    """The registered plan: a judge from the preferences, by imitation and RL; then 20 steps of 16 answers to 8 requests."""
+    """The registered plan: a judge from the preferences, by imitation and RL; then 15 steps of 16 answers to 8 requests."""
     with Bench(seed) as bench:
         pairs = comparisons(bench, PAIRS, NOISE, bias=LONGER)
         plan = f"writing-zero(steps={STEPS}, n={N}, pairs={pairs!r}, passes=0.2)"
@@ -43,7 +43,7 @@ claim(
         says="Where answers can only be compared, winning or losing against a sibling drawn at random, as a judge trained on pairs sees it, is "
         "advantage enough: it improves steadily, and resists the length hacking that a scalar reward model invites.",
         experiment="The embedded model answers small requests. 400 comparisons of its own answers by a hidden taste, a tenth of the labels flipped, and in a "
-        "fifth of them the longer answer wins. The registered plan trains its judge on them and takes 20 steps of 16 answers to 8 requests; "
+        "fifth of them the longer answer wins. The registered plan trains its judge on them and takes 15 steps of 16 answers to 8 requests; "
         "GRPO takes as many on the score of a reward model of the same comparisons. gold: the hidden taste on 200 held-out requests; words: "
         "the length of answers, of which the taste likes nine.",
         arms={"BRPO": brpo, "scalar reward model": scalar, "start": start},

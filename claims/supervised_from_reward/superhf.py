@@ -18,7 +18,7 @@ from posttrain.evals.accuracy import answers, held_out
 from posttrain.evals.diversity import ngrams
 from posttrain.evals.kl import kl_of
 
-PAIRS, NOISE, PASSES, STEPS, PROMPTS, COMPARED = 100, 0.1, 10, 40, 4, 60
+PAIRS, NOISE, LONGER, PASSES, STEPS, PROMPTS, COMPARED = 100, 0.1, 0.5, 10, 40, 4, 60
 REGISTERED = "superhf"
 
 
@@ -44,7 +44,7 @@ def further(bench: Bench, model: Path) -> Further:
 def trained(seed: int, method: str | Method) -> Measured:
     """40 steps of 16 answers to 4 requests, one update each, against a reward model of few comparisons."""
     with Bench(seed) as bench:
-        pairs = comparisons(bench, PAIRS, NOISE)
+        pairs = comparisons(bench, PAIRS, NOISE, bias=LONGER)
         model = bench.run("rm", method="reward-model", task=pairs, **passes(pairs, PASSES, 16))
         run = bench.run("run", method=method, reward=str(model), **ASKED | {"steps": STEPS, "prompts": PROMPTS})
         look = further(bench, model)
