@@ -60,7 +60,7 @@ claim(
         says="Supervised steps on the best of 16 fresh answers with a KL prior gain reward without hacking it: without the prior answers to "
         "different prompts grow alike and are worse, and PPO on the same reward model is less stable.",
         experiment="The embedded model answers small requests. A reward model of 100 comparisons of its own answers by a hidden taste, a tenth of the "
-        "labels flipped, learned in ten passes: confident, and easy to hack. 40 steps of 16 answers to 4 requests, one update each: the "
+        "labels flipped, and in half of them the longer answer wins, learned in ten passes: confident, and easy to hack by length. 40 steps of 16 answers to 4 requests, one update each: the "
         "registered method, the same without the prior, and the registered PPO (KL price 0.02) with as many answers and updates. gold: the hidden "
         "taste on 200 held-out requests; proxy: the reward model's score; similarity: shared token pairs of answers to different requests (for "
         "the paper's METEOR).",
@@ -79,7 +79,9 @@ claim(
         shares=(Shared("prompts"), Shared("samples"), Shared("updates")),
         tried="Attempts before this one trained lookup tables. On word problems, seed 100, with a reward model of 150 right and wrong answers, 40 steps of 2 "
         "questions: accuracy 0.32 (SuperHF), 0.11 (without the prior), 0.02 (PPO), from 0.47 at the start; similarity 0.15, 0.17, 0.11; KL 3, 32, 17. "
-        "The reward model knew too little there for anybody to gain; hence a task of taste.",
+        "The reward model knew too little there for anybody to gain; hence a task of taste. There, with labels that do not favour length, gold was 0.42 (SuperHF) and 0.67 (without the prior), similarity 0.116 and "
+        "0.127, KL 2 and 7, the start -0.37: nothing to hack in 40 steps, hence the labels that favour it, which were not tried at this size. (All of these "
+        "made before a fault was fixed by which, on a GPU in float32, sampling went on from the first weights.)",
     ),
     __file__,
 )
