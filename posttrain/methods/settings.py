@@ -6,6 +6,7 @@ was read is known.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from posttrain.core.answers import conversation
@@ -67,15 +68,18 @@ def asked_judge(context: Context, k: float = 1.0) -> Judge:
     return by_score(lambda prompts, texts: texts_of(scorer, prompts, texts), k)
 
 
-def given_judge(context: Context, plan: str, k: float = 1.0) -> Judge:
-    """The same for a plan that learns from comparisons alone: a task's own grade is no judge, so one must be given."""
-    if not context.config.reward and "scorer" not in context.given:
-        raise UserError(
-            f"{plan} learns from comparisons, and nobody here compares: give a judge of two answers, --reward mine.py:prefer with "
-            "def prefer(prompt, a, b) -> the chance that a is better; or a reward that stands for one: --reward runs/NAME, "
-            "a folder of a reward model, mine.py:function, numeric"
-        )
-    return asked_judge(context, k)
+def needs_judge(plan: str) -> Callable[[Context], None]:
+    """For `Plan(ready=...)` of one that learns from comparisons alone: a task's own grade is no judge, so one must be given."""
+
+    def ready(context: Context) -> None:
+        if not context.config.reward and "scorer" not in context.given:
+            raise UserError(
+                f"{plan} learns from comparisons, and nobody here compares: give a judge of two answers, --reward mine.py:prefer with "
+                "def prefer(prompt, a, b) -> the chance that a is better; or a reward that stands for one: --reward runs/NAME, "
+                "a folder of a reward model, mine.py:function, numeric"
+            )
+
+    return ready
 
 
 def asked_pairs(context: Context, spec: str) -> Any:
