@@ -110,7 +110,8 @@ def shown(prompt: Prompt) -> bool:
     told = prompt.info.get("demonstration")
     if conversation(prompt) is not None or (isinstance(told, str) and told.strip() != str(prompt.answer).strip()):
         return True
-    return isinstance(prompt.answer, str) and len(prompt.answer.split()) >= WORDS
+    text = prompt.answer
+    return isinstance(text, str) and (len(text.split()) >= WORDS or "</think>" in text)
 
 
 def written(context: Context) -> Prescored:
