@@ -13,14 +13,14 @@ from posttrain.core.errors import UserError
 from posttrain.core.plan import Context
 from posttrain.core.types import Prompt
 from posttrain.environments.base import size_of
-from posttrain.environments.mapped import with_prefill
-from posttrain.environments.task import pair_task, task
+from posttrain.environments.mapped import with_prefill, with_system_message
+from posttrain.environments.task import default_task, pair_task, task
 from posttrain.environments.worked import Worked
 from posttrain.rewards.runtime.scorer import Prescored, texts_of
 from posttrain.rewards.scorers.pairwise import Judge, by_score, one_by_one
 from posttrain.rewards.scorers.spec import build_scorer, function_of, names_judge
 from posttrain.runs import saved as saved  # so that a reward may name a run
-from posttrain.runs.build import asked_environment
+from posttrain.runs.build import asked_environment, columns
 
 LOOKED_AT = 20  # rows that are looked at for a written solution
 WORDS = 5  # an answer of fewer is a result, not a way to it
@@ -75,11 +75,24 @@ def given_judge(context: Context, plan: str, k: float = 1.0) -> Judge:
     return asked_judge(context, k)
 
 
-def asked_pairs(context: Context, spec: str) -> Any:
-    """Preference pairs that an option of a plan names: a file with chosen and rejected, school_pairs, hh_rlhf."""
-    if ("pairs", spec) not in context.made:
-        context.made["pairs", spec] = pair_task(spec, data=context.config.data or None)
-    return context.made["pairs", spec]
+def asked_pairs(context: Context, spec: str = "") -> Any:
+    """Preference pairs, read once: of a file that an option of a plan names (spec), or of --task, by default those that ship.
+
+    A file with chosen and rejected, school_pairs, hh_rlhf. --task counts as read where its pairs are.
+    """
+    c = context.config
+    if spec:
+        if ("pairs", spec) not in context.made:
+            context.made["pairs", spec] = pair_task(spec, data=c.data or None)
+        return context.made["pairs", spec]
+    context.read.add("task")
+    if "env" in context.given:
+        return context.given["env"]
+    key = ("pairs", c.task, c.data, c.system, *columns(c).items())
+    if key not in context.made:
+        env = pair_task(default_task(c.task, "pairs"), data=c.data or None, **columns(c))
+        context.made[key] = with_system_message(env, c.system) if c.system else env
+    return context.made[key]
 
 
 def asked_demonstrations(context: Context, size: int = 0, spec: str = "", option: str = "warmup") -> Worked:

@@ -14,8 +14,9 @@ from posttrain.core.types import Group
 from posttrain.environments.base import size_of
 from posttrain.environments.task import pair_task, task
 from posttrain.evals.diversity import across_input, per_input
-from posttrain.methods.members import answered, asked_gold, asked_pairs, member, worth
+from posttrain.methods.members import answered, asked_gold, member, worth
 from posttrain.methods.ppo import ppo
+from posttrain.methods.settings import asked_pairs
 from posttrain.methods.sft import sft
 from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.scorers.reward_model import RewardModel
@@ -44,7 +45,8 @@ class Work:
     def learned(self, context: Context) -> Environment:
         """The training prompts; layers are frozen here, where the phase begins and after a restart alike."""
         freeze(context.role("policy"), self.frozen)
-        return asked_pairs(context)
+        env: Environment = asked_pairs(context)
+        return env
 
     def one_pass(self, context: Context) -> int:
         prompts: int = context.config.prompts
