@@ -7,17 +7,27 @@ from typing import Any
 
 from claims.machinery.arms import Measured, run_arm
 from claims.machinery.claim import Check, Claim, Shared, claim
+from posttrain.environments.task import task
+from posttrain.environments.worked import Worked
 
-TASK, LEVEL = "countdown", 5
-HOW: dict[str, Any] = {"max_tokens": 64}
-QUESTIONS, PROMPTS, EPOCHS, PROBLEMS = 160, 32, 5, 400
+TASK, LEVEL = "comparison", 5
+HOW: dict[str, Any] = {"max_tokens": 96}
+QUESTIONS, PROMPTS, EPOCHS, PROBLEMS = 256, 32, 2, 400
 
 
-def reset(seed: int, beta: float) -> Measured:
+def reset(seed: int, beta: float, level: int = LEVEL) -> Measured:
     """The registered plan: a pass of SFT over 160 worked answers, then 25 steps of PPO, one answer to each of 32 questions a step."""
     return run_arm(
-        seed, method=f"dr-po(questions={QUESTIONS}, epochs={EPOCHS}, beta={beta})", task=TASK, level=LEVEL, think=True,
+        seed, method=f"dr-po(questions={QUESTIONS}, epochs={EPOCHS}, beta={beta})", task=TASK, level=level, think=True,
         reward="task", prompts=PROMPTS, sampling=HOW, problems=PROBLEMS,
+    )  # fmt: skip
+
+
+def imitated(seed: int) -> Measured:
+    """The pass of SFT alone."""
+    return run_arm(
+        seed, method="sft", env=Worked(task(TASK, level=LEVEL, think=True), QUESTIONS), task=TASK, level=LEVEL, think=True,
+        steps=QUESTIONS // PROMPTS, prompts=PROMPTS, sampling=HOW, problems=PROBLEMS,
     )  # fmt: skip
 
 
@@ -36,6 +46,9 @@ claim(
             "DR-PO": partial(reset, beta=1.0),
             "half reset": partial(reset, beta=0.5),
             "PPO": partial(reset, beta=0.0),
+            "DR-PO 6": partial(reset, beta=1.0, level=6),
+            "PPO 6": partial(reset, beta=0.0, level=6),
+            "SFT": imitated,
         },
         checks=(Check("better than PPO", "accuracy", "DR-PO", "PPO"),),
         seeds=tuple(range(200, 210)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Any
 
 from claims.machinery.arms import Bench, Measured
@@ -13,8 +14,8 @@ from posttrain.systems.policy_gradient.summarize_hf import against_people
 
 TASK, LEVEL, CARE = "word_problems", 3, 0.5
 HOW: dict[str, Any] = {"max_tokens": 48}
-SHOWN, COMPARED, PROMPTS, PROBLEMS = 480, 2400, 32, 400
-STEPS = round(0.9 * SHOWN / PROMPTS)  # a pass over the demonstrations that are not held out
+SHOWN, COMPARED, PROMPTS, EPOCHS, PROBLEMS = 480, 4800, 32, 2, 400
+STEPS = 13  # a pass over the demonstrations that are not held out
 
 
 def files(bench: Bench) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -33,19 +34,22 @@ def by_people(seed: int) -> Measured:
     """The registered plan: SFT, a reward model, PPO, a pass each."""
     with Bench(seed) as bench:
         shown, pairs = files(bench)
-        plan = f"summarize-hf(pairs={bench.rows('pairs', pairs)!r})"
+        plan = f"summarize-hf(pairs={bench.rows('pairs', pairs)!r}, epochs={EPOCHS})"
         return measured(
             bench, bench.run("plan", method=plan, task=bench.rows("shown", shown), prompts=PROMPTS, sampling=HOW)
         )
 
 
-def by_imitation(seed: int) -> Measured:
-    """SFT on the demonstrations and on every preferred answer, for as many updates."""
+def by_imitation(seed: int, preferred: bool) -> Measured:
+    """SFT on the demonstrations, and on every preferred answer too, for as many updates."""
     with Bench(seed) as bench:
         shown, pairs = files(bench)
-        rows = shown + [{"prompt": x["prompt"], "completion": x["chosen"]} for x in pairs]
+        rows = shown + [{"prompt": x["prompt"], "completion": x["chosen"]} for x in pairs if preferred]
         return measured(
-            bench, bench.run("sft", method="sft", task=bench.rows("rows", rows), steps=5 * STEPS, prompts=PROMPTS)
+            bench,
+            bench.run(
+                "sft", method="sft", task=bench.rows("rows", rows), steps=(1 + 4 * EPOCHS) * STEPS, prompts=PROMPTS
+            ),
         )
 
 
@@ -66,7 +70,7 @@ def by_overlap(seed: int) -> Measured:
             model=str(sft),
             task=rows,
             reward=overlap,
-            steps=STEPS,
+            steps=EPOCHS * STEPS,
             prompts=PROMPTS,
             sampling=HOW,
         )
@@ -93,7 +97,12 @@ claim(
         experiment="The embedded model on word problems. 480 answers that people wrote, half of them wrong, and some 1,200 comparisons with which a "
         "quarter of people disagree. The registered plan (a pass of SFT, of the reward model and of PPO); SFT on the same answers and on all preferred ones for as "
         "many updates; the same SFT and PPO on the overlap with the written answers. Accuracy, which no arm sees, on 400 held-out problems.",
-        arms={"PPO on the reward model": by_people, "imitation": by_imitation, "PPO on overlap": by_overlap},
+        arms={
+            "PPO on the reward model": by_people,
+            "imitation": partial(by_imitation, preferred=False),
+            "imitation of the preferred too": partial(by_imitation, preferred=True),
+            "PPO on overlap": by_overlap,
+        },
         checks=(
             Check("better than imitation", "accuracy", "PPO on the reward model", "imitation", margin=0.02),
             Check(

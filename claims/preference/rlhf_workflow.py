@@ -12,7 +12,7 @@ from claims.worlds.people import written_comparisons
 TASK, LEVEL, CARE = "word_problems", 3, 0.5
 HOW: dict[str, Any] = {"max_tokens": 48}
 COMPARED, ASKED, ROUNDS, PROMPTS, PROBLEMS = 2400, 288, 3, 16, 400
-LR = 2e-5  # a tenth of the package's for this size, which breaks the embedded model by DPO
+LR = 5e-5  # a quarter of the package's for this size, which breaks the embedded model by DPO
 
 
 def iterated(seed: int, rounds: int) -> Measured:

@@ -16,8 +16,7 @@ from posttrain.evals.diversity import per_input
 
 TASK, NEAR, FAR, CARE = "word_problems", 2, 6, 0.5
 HOW: dict[str, Any] = {"max_tokens": 64}
-COMPARED, PROMPTS, STEPS, PROBLEMS, LOOKED, EACH = 1200, 8, 15, 400, 40, 8
-PASS = 67  # steps of 8 that the plan's SFT takes over the pairs that are not held out; the machinery checks the sum
+COMPARED, PROMPTS, ANSWERS, STEPS, PROBLEMS, LOOKED, EACH = 2400, 16, 4, 15, 400, 40, 8
 UPDATES = 8  # of PPO per step
 
 
@@ -46,7 +45,7 @@ def by_rlhf(seed: int) -> Measured:
     with Bench(seed) as bench:
         near, far = bench.rows("near", pairs(bench, NEAR, COMPARED)), bench.rows("far", pairs(bench, FAR, 60))
         plan = f"rlhf-generalisation-diversity(ood={far!r}, steps={STEPS})"
-        run = bench.run("plan", method=plan, task=near, prompts=PROMPTS, num_generations=EACH, sampling=HOW)
+        run = bench.run("plan", method=plan, task=near, prompts=PROMPTS, num_generations=ANSWERS, sampling=HOW)
         return measured(bench, run)
 
 

@@ -19,7 +19,7 @@ from posttrain.environments.base import Task
 from posttrain.environments.school import TASKS, school
 from posttrain.environments.school.noisy_solver import NoisySolver
 
-AGREE = 0.75  # how often people prefer the right of two answers; those of the papers agree with each other 73 to 77 times in 100
+AGREE = 0.9  # how often people prefer the right of two answers
 
 
 def questions(task: str, level: int, seed: int, count: int, kind: str = "") -> list[tuple[int, Prompt]]:
