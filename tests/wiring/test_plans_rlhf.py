@@ -131,7 +131,9 @@ def test_dr_po_takes_one_answer_four_passes_and_a_critic_that_begins_as_the_rewa
     assert [len(g.rollouts) for s in trace.steps if s.phase == "ppo" for g in s.groups] == [1, 1]
     (ppo,) = trace.of(phase="ppo")
     assert ppo.optimiser_steps == 4 and trace.phases[-1].method.shaping[0].params["coef"] == 0.05
-    assert float((ppo.batch["old_value_BT"] * ppo.batch["mask_BT"]).abs().sum()) > 0, "a critic at 0 is not the reward model"
+    assert float((ppo.batch["old_value_BT"] * ppo.batch["mask_BT"]).abs().sum()) > 0, (
+        "a critic at 0 is not the reward model"
+    )
 
 
 def test_summarize_hf_is_the_three_phases_with_a_critic_from_the_reward_model(pairs: str) -> None:
