@@ -11,7 +11,7 @@ from claims.worlds.people import demonstrations, written_comparisons
 
 TASK, LEVEL, CARE = "word_problems", 3, 0.5
 HOW: dict[str, Any] = {"max_tokens": 48}
-SHOWN, COMPARED, PROMPTS, EPOCHS, PROBLEMS = 240, 1200, 8, 0.5, 400
+SHOWN, COMPARED, PROMPTS, EPOCHS, PROBLEMS = 240, 2400, 8, 0.5, 400
 
 
 def aligned(seed: int, alpha: float, warmup: float = 1, beta: float = 0.02) -> Measured:
