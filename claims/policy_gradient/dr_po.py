@@ -44,10 +44,7 @@ claim(
         "half of the answers reset, and with none: plain PPO. Same demonstrations, questions, answers and updates. Accuracy from the question alone on 400 held-out problems.",
         arms={
             "DR-PO": partial(reset, beta=1.0),
-            "half reset": partial(reset, beta=0.5),
             "PPO": partial(reset, beta=0.0),
-            "DR-PO 6": partial(reset, beta=1.0, level=6),
-            "PPO 6": partial(reset, beta=0.0, level=6),
             "SFT": imitated,
         },
         checks=(Check("better than PPO", "accuracy", "DR-PO", "PPO"),),

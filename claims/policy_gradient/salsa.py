@@ -42,10 +42,9 @@ claim(
         arms={
             "SALSA": partial(aligned, alpha=0.5),
             "near one": partial(aligned, alpha=1.0),
-            "near one of twice the length": partial(aligned, alpha=1.0, warmup=2),
             "SALSA, KL 0.2": partial(aligned, alpha=0.5, beta=0.2),
             "near one, KL 0.2": partial(aligned, alpha=1.0, beta=0.2),
-            "twice, KL 0.2": partial(aligned, alpha=1.0, beta=0.2, warmup=2),
+            "near one of twice the length": partial(aligned, alpha=1.0, beta=0.2, warmup=2),
         },
         checks=(
             Check("better than near one fine-tuning", "accuracy", "SALSA", "near one"),
