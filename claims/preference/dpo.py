@@ -73,7 +73,7 @@ claim(
         ),
         seeds=tuple(range(200, 210)),
         level="pocket",
-        shares=(Shared("updates", within=0.1), Shared("prompts", arms=("DPO", "preferred answers"))),
+        shares=(Shared("updates", within=0.1),),
         tried="Attempt 1 trained lookup tables. On the embedded model, seed 100, with the package's warm-up of 5 steps, DPO at 16 pairs a step first gained (0.69 "
         "after 10 steps) and then broke the model (0.13 after 21), also at 64 pairs a step (0.60 from 0.91); with the paper's 64 pairs and 150 warm-up steps it did not, and "
         "that is what DPO has here. The others keep the package's warm-up. With the right answer preferred 75 times in 100: DPO 0.74, preferred answers 0.74, PPO 0.69. As it "
