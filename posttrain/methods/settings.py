@@ -15,13 +15,13 @@ from posttrain.core.plan import Context
 from posttrain.core.types import Prompt
 from posttrain.environments.base import size_of
 from posttrain.environments.mapped import with_system_message
-from posttrain.environments.task import pair_task, task
+from posttrain.environments.task import default_task, pair_task, task
 from posttrain.environments.worked import Worked
 from posttrain.rewards.runtime.scorer import Prescored, texts_of
 from posttrain.rewards.scorers.pairwise import Judge, by_score, one_by_one
 from posttrain.rewards.scorers.spec import build_scorer, function_of, names_judge
 from posttrain.runs import saved as saved  # so that a reward may name a run
-from posttrain.runs.build import asked_environment, said_first
+from posttrain.runs.build import asked_environment, columns, said_first
 from posttrain.runs.fit import fit
 
 LOOKED_AT = 20  # rows that are looked at for a written solution
@@ -82,12 +82,25 @@ def needs_judge(plan: str) -> Callable[[Context], None]:
     return ready
 
 
-def asked_pairs(context: Context, spec: str) -> Any:
-    """Preference pairs that an option of a plan names: a file with chosen and rejected, school_pairs, hh_rlhf."""
-    if ("pairs", spec) not in context.made:
-        env, system = pair_task(spec, data=context.config.data or None), context.config.system
-        context.made["pairs", spec] = with_system_message(env, system) if system else env
-    return context.made["pairs", spec]
+def asked_pairs(context: Context, spec: str = "") -> Any:
+    """Preference pairs, read once: of a file that an option of a plan names (spec), or of --task, by default those that ship.
+
+    A file with chosen and rejected, school_pairs, hh_rlhf. --task counts as read where its pairs are.
+    """
+    c = context.config
+    if spec:
+        if ("pairs", spec) not in context.made:
+            env = pair_task(spec, data=c.data or None)
+            context.made["pairs", spec] = with_system_message(env, c.system) if c.system else env
+        return context.made["pairs", spec]
+    context.read.add("task")
+    if "env" in context.given:
+        return context.given["env"]
+    key = ("pairs", c.task, c.data, c.system, *columns(c).items())
+    if key not in context.made:
+        env = pair_task(default_task(c.task, "pairs"), data=c.data or None, **columns(c))
+        context.made[key] = with_system_message(env, c.system) if c.system else env
+    return context.made[key]
 
 
 def asked_demonstrations(context: Context, size: int = 0, spec: str = "", option: str = "warmup") -> Worked:
@@ -118,7 +131,8 @@ def shown(prompt: Prompt) -> bool:
     told = prompt.info.get("demonstration")
     if conversation(prompt) is not None or (isinstance(told, str) and told.strip() != str(prompt.answer).strip()):
         return True
-    return isinstance(prompt.answer, str) and len(prompt.answer.split()) >= WORDS
+    text = prompt.answer
+    return isinstance(text, str) and (len(text.split()) >= WORDS or "</think>" in text)
 
 
 def written(context: Context) -> Prescored:

@@ -9,8 +9,6 @@ from posttrain.core.registry import parts
 from tests.mutants import mutants
 
 # those that have none yet; the list may only shrink
-# those without a mutant of their wiring yet; the list may only shrink
-UNMUTATED: set[str] = set()
 
 
 def registered() -> set[str]:

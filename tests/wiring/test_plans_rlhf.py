@@ -60,6 +60,12 @@ def test_reft_pays_a_little_for_a_wrong_answer_of_the_right_kind() -> None:
     assert {(r.text, r.reward) for s in trace.steps for r in s.rollouts} == {("99", 0.1), ("no", 0.0)}
 
 
+def test_a_short_answer_with_a_thought_is_a_written_solution() -> None:
+    thought = [{"prompt": r["question"], "completion": f"<think>{r['answer']}</think>{r['answer']}"} for r in ROWS]
+    trace = traced("dr-po(warmup=0.1, epochs=0.1)", rows=thought, reward=length)
+    assert all("</think>" in text for text in demonstrated(trace, "sft"))
+
+
 def test_a_bare_answer_is_refused_by_every_warm_start() -> None:
     for name in ("reft", "t1", "rlmt(warmup=1)", "salsa", "dr-po"):
         with pytest.raises(pt.UserError, match="no written solution to imitate"):
@@ -123,6 +129,16 @@ def test_dr_po_begins_inside_demonstrations_and_learns_only_what_it_wrote() -> N
     for g in groups:
         start = g.prompt.answer
         assert all(start.startswith(r.text[: r.info["prefix"]]) for r in g.rollouts)
+
+
+def test_dr_po_takes_one_answer_four_passes_and_a_critic_that_begins_as_the_reward_model(pairs: str) -> None:
+    trace = traced(f"dr-po(pairs={pairs!r}, warmup=0.1, epochs=0.1)", rows=STORIES)
+    assert [len(g.rollouts) for s in trace.steps if s.phase == "ppo" for g in s.groups] == [1, 1]
+    (ppo,) = trace.of(phase="ppo")
+    assert ppo.optimiser_steps == 4 and trace.phases[-1].method.shaping[0].params["coef"] == 0.05
+    assert float((ppo.batch["old_value_BT"] * ppo.batch["mask_BT"]).abs().sum()) > 0, (
+        "a critic at 0 is not the reward model"
+    )
 
 
 def test_summarize_hf_is_the_three_phases_with_a_critic_from_the_reward_model(pairs: str) -> None:

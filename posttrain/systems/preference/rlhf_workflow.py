@@ -270,7 +270,8 @@ def rlhf_workflow(
     true reward. It makes small talk, or takes real pairs (data: hh_rlhf), and reads neither --task nor --reward.
 
     Departures: the paper begins with its own SFT model, to be given as --model, and takes 20,000 prompts a round; 2,000 here, and a file
-    with fewer is gone through again. Its length penalty is left to --reward. 3 rounds, 8 answers, best and worst, 2 epochs, beta 0.1 and
+    with fewer is gone through again. Its length penalty is left to --reward. The authors' rate 5e-7 is a fortieth of their SFT's; here it is one for the size (`--lr`)
+    and large for DPO. 3 rounds, 8 answers, best and worst, 2 epochs, beta 0.1 and
     the round's start as reference are the authors' present code; the paper's text kept the SFT model as reference.
     """
     if optimiser not in (*OPTIMISERS, "dpo", "all"):

@@ -14,7 +14,8 @@ from posttrain.core.registry import find, reward, scorer
 from posttrain.core.selfcheck import check_ready, problems
 from posttrain.core.types import Prompt
 from posttrain.methods.grpo import grpo
-from posttrain.methods.members import asked_pairs, asked_prompts
+from posttrain.methods.members import asked_prompts
+from posttrain.methods.settings import asked_pairs
 from posttrain.rewards.runtime.score import RewardSum
 from posttrain.rewards.runtime.scorer import TextBase
 from posttrain.rewards.scorers.judge import Judge, block
