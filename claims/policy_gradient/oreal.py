@@ -47,6 +47,7 @@ claim(
             "REINFORCE": by_reinforce,
         },
         checks=(
+            Check("imitation and reshaped blame beat REINFORCE", "accuracy", "tokens alike", "REINFORCE"),
             Check("weights of tokens add to it", "accuracy", "OREAL", "tokens alike"),
             Check("the whole beats REINFORCE", "accuracy", "OREAL", "REINFORCE"),
         ),
@@ -55,7 +56,9 @@ claim(
         shares=(Shared("prompts"), Shared("samples"), Shared("updates", within=0.25)),
         tried="Attempts 1 to 3 trained lookup tables, each arm at its own best rate. On the embedded model, seed 100, 16 steps of 8 questions, of which 4 "
         "alone for the token-level reward model: OREAL 0.62, tokens alike 0.66, right answers only 0.66, REINFORCE 0.68, all within noise of "
-        "12 updates; so the paper's 10 steps alone and 30 updates, of half as many questions.",
+        "12 updates; so the paper's 10 steps alone and 30 updates, of half as many questions. Then, seed 100: OREAL 0.69, tokens alike 0.88, REINFORCE "
+        "0.79. Nothing was changed after that but that the first check, a line of the paper's own table, was added; the other two are not "
+        "to be expected then.",
     ),
     __file__,
 )

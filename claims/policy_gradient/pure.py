@@ -6,7 +6,7 @@ from claims.machinery.arms import Bench, Measured, run_arm
 from claims.machinery.claim import Check, Claim, Shared, claim
 from posttrain.systems.policy_gradient.pure import min_form_rl
 
-STEPS, PRM_STEPS, PROMPTS, PROBLEMS = 12, 40, 16, 300
+STEPS, PRM_STEPS, PROMPTS, PROBLEMS = 20, 40, 16, 300
 TASK = "word_problems"
 ASKED = {"prompts": PROMPTS, "think": True, "sampling": {"max_tokens": 48}}
 
@@ -38,7 +38,7 @@ claim(
         "defined as its worst step (a softmin transform of the rewards) the same process rewards teach to solve, nearly as well as "
         "checked answers.",
         experiment="The embedded model on word problems with a written chain of thought. The registered plan: 40 steps train a process "
-        "reward model on own answers, each of whose equations is labelled by finishing it 4 times; then 12 steps of 8 answers to 16 "
+        "reward model on own answers, each of whose equations is labelled by finishing it 4 times; then 20 steps of 8 answers to 16 "
         "questions are paid by that model alone (checked=0, the paper's PURE-PRM), in min form and summed. A third arm is paid by checked "
         "answers alone. Accuracy, which the first two never see in RL, of one sampled answer to each of 300 held-out problems.",
         arms={
@@ -52,7 +52,7 @@ claim(
             Check("and more than the sum", "accuracy", "min", "sum", margin=0.05),
             Check("nearly as good as checked answers", "accuracy", "min", "checked answers", margin=-0.1),
         ),
-        seeds=tuple(range(200, 210)),
+        seeds=tuple(range(200, 208)),
         level="pocket",
         shares=(
             Shared("samples", arms=("min", "sum", "checked answers")),
@@ -60,7 +60,8 @@ claim(
         ),
         tried="Attempt 1 trained lookup tables with a process reward of a known flaw. On the embedded model, seed 100, with a process reward model of 20 "
         "steps and 25 steps of RL: min 0.37, sum 0.08, checked answers 0.95, start 0.47: the sum collapses at once, but min form loses too. The "
-        "paper's model is a strong one, and its authors stop before it is hacked; so twice the labels and half the steps.",
+        "paper's model is a strong one, and its authors stop before it is hacked; so twice the labels and half the steps. Then, seed 100: min 0.47, sum 0.44, checked answers 0.87, "
+        "start 0.48: 12 steps are too few for either to move, hence 20; margins were set before any of this.",
     ),
     __file__,
 )
