@@ -1,0 +1,72 @@
+"""Thoughts with room to be shortened: the embedded model writes each sum of a word problem once, so a short SFT on its own answers, in
+which the last sum is written up to five more times, makes a start that rambles. Every arm begins from it, with the same rows.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from claims.machinery.arms import Bench, Further
+from posttrain.core.protocols import Environment, Policy
+from posttrain.core.sampling import Sampling
+from posttrain.core.thinking import CLOSE, OPEN, thought_of
+from posttrain.environments.task import task as make_task
+from posttrain.evals.accuracy import answers, held_out
+
+TASK = (
+    "word_problems(level=2) + word_problems(level=6)"  # one or two sums of small numbers, or three of numbers up to 90
+)
+WINDOW, ROWS, STEPS, AGAIN = 96, 480, 30, 5
+HOW: dict[str, Any] = {"max_tokens": WINDOW}
+
+
+def rambling(bench: Bench, line: str = "") -> Path:
+    """The start of every arm: 30 updates of SFT on 480 of the embedded model's own answers, right or wrong, made longer. line: what
+    stands around the tags, such as a new line."""
+    env = make_task(TASK, think=True)
+    prompts = [env.prompt(100_000 + 1000 * bench.seed + i) for i in range(ROWS)]
+    made = bench.policy(None).sample(prompts, 1, Sampling(max_tokens=48), bench.seed, -1)
+    rng = Random(bench.seed)
+    rows = [
+        {"prompt": p.content[0]["content"], "response": longer(some[0].text, rng.randint(0, AGAIN), line)}
+        for p, some in zip(prompts, made, strict=True)
+    ]
+    return bench.run("rambling", method="sft", task=bench.rows("rambling", rows), steps=STEPS, prompts=16)
+
+
+def longer(text: str, again: int, line: str = "") -> str:
+    """The answer with the last sum of its thought so many times more; one without a closed thought stays as it is."""
+    found = thought_of(text)
+    sums = text[found.start : found.end].split()
+    if not found.closed or not sums:
+        return text
+    thought = " ".join(sums + sums[-1:] * again)
+    return f"{OPEN}{line}{thought}{line}{CLOSE}{line}{text[found.answer :]}"
+
+
+def by_level(problems: int, how: dict[str, Any]) -> Further:
+    """Of held-out answers: accuracy, length and share of thoughts for easy and for hard questions, by how much more often it thinks about
+    hard ones, the share of the rarer mode (thought or none), and the share that is cut off."""
+
+    def look(policy: Policy, env: Environment) -> dict[str, float]:
+        made = answers(policy, env, held_out(env, problems, "test"), Sampling(**how))
+        out: dict[str, float] = {}
+        for name, levels in (("easy", (1, 2)), ("hard", (4, 6))):
+            mine = [(g.prompt, r) for g in made if g.prompt.info["level"] in levels for r in g.rollouts]
+            if mine:
+                out[f"{name}_accuracy"] = sum(env.grade(p, r.text) for p, r in mine) / len(mine)
+                out[f"{name}_length"] = sum(len(r) for _, r in mine) / len(mine)
+                out[f"{name}_thinks"] = sum(not thought_of(r.text).empty for _, r in mine) / len(mine)
+        if "easy_thinks" in out:
+            out["chooses"] = out["hard_thinks"] - out["easy_thinks"]
+        every = [r for g in made for r in g.rollouts]
+        thinks = sum(not thought_of(r.text).empty for r in every) / len(every)
+        return out | {
+            "thinks": thinks,
+            "rarer": min(thinks, 1 - thinks),
+            "cut": sum(r.truncated for r in every) / len(every),
+        }
+
+    return look
