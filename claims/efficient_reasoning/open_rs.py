@@ -4,6 +4,7 @@ help it on hard ones early on."""
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from claims.machinery.arms import Bench, Measured
 from claims.machinery.claim import Check, Claim, Shared, claim
@@ -17,7 +18,7 @@ RL = ("hard alone", "mixed", "Open-RS")
 def trained(seed: int, options: str | None) -> Measured:
     """2 rounds of 10 steps, 6 answers to each of 8 questions, from a rambling start that writes thoughts in R1's form; then one sampled
     answer to each of 300 held-out hard questions."""
-    asked = {"level": HARD, "think": True, "sampling": HOW}
+    asked: dict[str, Any] = {"level": HARD, "think": True, "sampling": HOW}
     with Bench(seed) as bench:
         run = rambling(bench, line="\n")
         if options is not None:
