@@ -37,7 +37,7 @@ claim(
         family="efficient-reasoning",
         says="After SFT on long chains, PPO on right or wrong alone lets answers run over the window; with a cosine of the length (short is "
         "better when right, long when wrong, over the window worst) they stay inside, and accuracy is no worse.",
-        experiment="The embedded model on word problems of one or two sums (easy) and three (hard), after a short SFT on its own answers with the last sum of each "
+        experiment="The embedded model on word problems of one or two sums (easy) and three (hard), after a short SFT on worked answers with the last sum of each "
         "thought written up to five more times. 12 steps of PPO, 16 answers to 4 questions each, window 64: the registered method (cosine, "
         "repetition penalty, lambda 1, KL 0.01) and the same paid for right or wrong alone. Accuracy, tokens and the share cut off by the window, of "
         "one sampled answer to each of 300 held-out questions.",

@@ -35,7 +35,7 @@ claim(
         family="efficient-reasoning",
         says="A length penalty on all right answers shortens them until accuracy falls; put on the 20% of groups that are "
         "solved best, it shortens answers and accuracy stays that of right or wrong alone.",
-        experiment="The embedded model on word problems of one or two sums (easy) and three (hard), after a short SFT on its own answers with the last sum of each "
+        experiment="The embedded model on word problems of one or two sums (easy) and three (hard), after a short SFT on worked answers with the last sum of each "
         "thought written up to five more times. 20 steps of GRPO, 8 answers to 10 questions each: the registered method (the best solved fifth "
         "of the groups pays for length, alpha 0.2), the same with every group paying, and with none. Accuracy and tokens of one sampled "
         "answer to each of 300 held-out questions.",

@@ -35,7 +35,7 @@ claim(
         family="efficient-reasoning",
         says="A bonus for right answers within a target length shortens answers at little or no cost in accuracy, where a window of "
         "that length costs accuracy; LASER-D, whose targets follow the difficulty of the question, shortens too and is at least as accurate.",
-        experiment="The embedded model on word problems of one or two sums (easy) and three (hard), after a short SFT on its own answers with the last sum of each "
+        experiment="The embedded model on word problems of one or two sums (easy) and three (hard), after a short SFT on worked answers with the last sum of each "
         "thought written up to five more times. 20 steps of 64 answers in 2 updates each, window 96: the registered LASER (target 24, a quarter), "
         "LASER-D (targets looked at every 5 steps), the same without a bonus, and without a bonus in a window of 24. Accuracy and "
         "tokens of one sampled answer to each of 300 held-out questions in the wide window.",

@@ -10,7 +10,7 @@ from claims.machinery.arms import Bench, Measured
 from claims.machinery.claim import Check, Claim, Shared, claim
 from claims.worlds.long_thoughts import by_level, rambling
 
-EASY, HARD, ROUNDS, STEPS, PROMPTS, PROBLEMS = 2, 6, 2, 10, 8, 300
+EASY, HARD, ROUNDS, STEPS, PROMPTS, PROBLEMS = 2, 5, 2, 10, 8, 300
 HOW = {"max_tokens": 64}
 RL = ("hard alone", "mixed", "Open-RS")
 
@@ -35,7 +35,7 @@ claim(
         family="efficient-reasoning",
         says="A small model gains within few steps of GRPO. Easy questions mixed in improve its early performance over hard ones alone; a "
         "cosine of the length keeps answers short, and accuracy is no worse.",
-        experiment="The embedded model on word problems, after a short SFT on its own answers with the last sum of each thought written up to "
+        experiment="The embedded model on word problems, after a short SFT on worked answers with the last sum of each thought written up to "
         "five more times, in R1's form (tags on lines of their own). 20 steps of 6 answers to 8 questions, at most 64 tokens: the registered plan "
         "(every second question is easy, the others have three sums; cosine and form), the same without the cosine, and that without easy "
         "questions. Accuracy and tokens of one sampled answer to each of 300 held-out hard questions.",

@@ -39,7 +39,7 @@ claim(
         says="Cycles of a tight and a wide length limit, with nothing in the reward about length, overcome the trade-off: more accurate than "
         "the start with fewer tokens, and no less accurate than the wide limit alone, which writes longer answers; the tight limit alone is "
         "less accurate.",
-        experiment="The embedded model on word problems of one or two sums (easy) and three (hard), after a short SFT on its own answers with the last sum of each "
+        experiment="The embedded model on word problems of one or two sums (easy) and three (hard), after a short SFT on worked answers with the last sum of each "
         "thought written up to five more times. 24 steps of 64 answers in 4 updates each by the registered method (three cycles of 8 steps between 64 "
         "and 32 tokens), and by the same with the limit kept at 64 and at 32. Accuracy and tokens of two sampled answers to each of 400 "
         "held-out questions within 64 tokens.",

@@ -1,4 +1,4 @@
-"""Thoughts with room to be shortened: the embedded model writes each sum of a word problem once, so a short SFT on its own answers, in
+"""Thoughts with room to be shortened: the embedded model writes each sum of a word problem once, so a short SFT on worked answers, in
 which the last sum is written up to five more times, makes a start that rambles. Every arm begins from it, with the same rows.
 """
 
@@ -15,23 +15,22 @@ from posttrain.core.thinking import CLOSE, OPEN, thought_of
 from posttrain.environments.task import task as make_task
 from posttrain.evals.accuracy import answers, held_out
 
-TASK = (
-    "word_problems(level=2) + word_problems(level=6)"  # one or two sums of small numbers, or three of numbers up to 90
-)
-WINDOW, ROWS, STEPS, AGAIN = 96, 480, 30, 5
+TASK = "word_problems(level=2) + word_problems(level=5)"  # one or two sums, or three of larger numbers
+WINDOW, ROWS, STEPS, AGAIN = 96, 480, 40, 5
 HOW: dict[str, Any] = {"max_tokens": WINDOW}
 
 
 def rambling(bench: Bench, line: str = "") -> Path:
-    """The start of every arm: 30 updates of SFT on 480 of the embedded model's own answers, right or wrong, made longer. line: what
-    stands around the tags, such as a new line."""
-    env = make_task(TASK, think=True)
+    """The start of every arm: 40 updates of SFT on 480 worked answers, made longer. line: what stands around the tags, such as a new
+    line."""
+    env, rng = make_task(TASK, think=True), Random(bench.seed)
     prompts = [env.prompt(100_000 + 1000 * bench.seed + i) for i in range(ROWS)]
-    made = bench.policy(None).sample(prompts, 1, Sampling(max_tokens=48), bench.seed, -1)
-    rng = Random(bench.seed)
     rows = [
-        {"prompt": p.content[0]["content"], "response": longer(some[0].text, rng.randint(0, AGAIN), line)}
-        for p, some in zip(prompts, made, strict=True)
+        {
+            "prompt": p.content[0]["content"],
+            "response": longer(f"{OPEN}{p.info['steps']}{CLOSE}{p.answer}", rng.randint(0, AGAIN), line),
+        }
+        for p in prompts
     ]
     return bench.run("rambling", method="sft", task=bench.rows("rambling", rows), steps=STEPS, prompts=16)
 
@@ -53,7 +52,7 @@ def by_level(problems: int, how: dict[str, Any]) -> Further:
     def look(policy: Policy, env: Environment) -> dict[str, float]:
         made = answers(policy, env, held_out(env, problems, "test"), Sampling(**how))
         out: dict[str, float] = {}
-        for name, levels in (("easy", (1, 2)), ("hard", (4, 6))):
+        for name, levels in (("easy", (1, 2)), ("hard", (4, 5))):
             mine = [(g.prompt, r) for g in made if g.prompt.info["level"] in levels for r in g.rollouts]
             if mine:
                 out[f"{name}_accuracy"] = sum(env.grade(p, r.text) for p, r in mine) / len(mine)
