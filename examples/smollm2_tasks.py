@@ -1,4 +1,5 @@
-"""Two small verifiable tasks for SmolLM2-135M-Instruct as folders of JSONL: reasoning-gym's chain sums, and word problems.
+"""Three small verifiable tasks for SmolLM2-135M-Instruct as folders of JSONL: reasoning-gym's chain sums, those of two digits alone (1%
+right at the start), and word problems.
 
 python examples/smollm2_tasks.py --out tasks          (needs reasoning-gym; the training machine then does not)
 """
@@ -12,13 +13,13 @@ from pathlib import Path
 TRAIN, TEST = 4000, 400
 
 
-def chain_sums() -> dict[str, list[dict[str, str]]]:
-    """Two numbers of one or two digits, added or subtracted; no question is in both splits."""
+def chain_sums(least: int = 1) -> dict[str, list[dict[str, str]]]:
+    """Two numbers of one (or `least`) or two digits, added or subtracted; no question is in both splits."""
     import reasoning_gym
 
     rows: dict[str, str] = {}
     made = reasoning_gym.create_dataset(
-        "chain_sum", size=3 * TRAIN, seed=0, min_terms=2, max_terms=2, min_digits=1, max_digits=2
+        "chain_sum", size=3 * TRAIN, seed=0, min_terms=2, max_terms=2, min_digits=least, max_digits=2
     )
     for row in made:
         rows.setdefault(row["question"], row["answer"])
@@ -42,7 +43,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    for name, splits in (("chain-sums", chain_sums()), ("word-problems", word_problems())):
+    made = {"chain-sums": chain_sums(), "two-digit-sums": chain_sums(2), "word-problems": word_problems()}
+    for name, splits in made.items():
         (args.out / name).mkdir(parents=True, exist_ok=True)
         for split, rows in splits.items():
             text = "".join(json.dumps(row) + "\n" for row in rows)

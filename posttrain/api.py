@@ -69,7 +69,7 @@ def run_config(
     extra = {k: given[k] for k in ("source", "others") if k in given}
     settings = to_dict(config) | {"parts": method.describe()} | objects(given) | inputs | files(config, given)
     with Run(Path(runs) / config.name, settings, fresh=fresh, extend=start.extend) as store:
-        threads = settle(store.folder, config.threads)
+        threads = settle(store.folder, config.threads, config.device)
         repeated = dataclasses.replace(config, threads=threads)
         write_file(store, repeated, target, start, changes, [*unnamed, *given])
         if start.reuse and store.finished("train") and (summary := store.read_summary()):

@@ -50,7 +50,8 @@ class How:
 
 
 def check(ids: Sequence[str] = (), family: str | None = None, how: How | None = None) -> list[dict[str, Any]]:
-    """Run the claims of these ids (or of a family, or all) and record each that is complete; returns their records.
+    """Run the claims of these ids (or of a family, or all) and record each that is complete; returns their records, and of those
+    that could not be run or recorded why not (verdict "failed").
 
     outdated: only those without a result of the code as it is, ideas and ground.
     """
@@ -63,13 +64,27 @@ def check(ids: Sequence[str] = (), family: str | None = None, how: How | None = 
     recording = how.write and (how.folder is not None or has_history())
     for c in chosen:
         _permitted(c, how, recording)
+    failed: dict[str, str] = {}
     if how.merge:
         for c in chosen:
             how.say(f"{c.id}: {merge(c, how.merge, how.work, how.tell)} new outcomes merged")
     else:
         jobs = [job for c in chosen for job in jobs_of(c, how.seeds or c.seeds, how.work, how.device)]
-        run_jobs(jobs, how.jobs, how.tell)
-    return [made for c in chosen if (made := _made(c, how, recording))]
+        failed = run_jobs(jobs, how.jobs, how.tell)
+    made = [one for c in chosen if (one := _ended(c, how, recording, failed.get(c.id, "")))]
+    if len(chosen) == 1 and made and made[0]["verdict"] == "failed":
+        raise UserError(made[0]["error"])
+    return made
+
+
+def _ended(c: Claim, how: How, recording: bool, failed: str) -> dict[str, Any] | None:
+    """The record of a claim, or why there is none: what is wrong with one claim does not keep the others from being recorded."""
+    try:
+        if not failed:
+            return _made(c, how, recording)
+    except UserError as error:
+        failed = str(error)
+    return {"id": c.id, "verdict": "failed", "error": failed}
 
 
 def _permitted(c: Claim, how: How, recording: bool) -> None:

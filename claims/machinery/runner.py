@@ -11,6 +11,7 @@ import os
 import platform
 import shutil
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
@@ -64,33 +65,65 @@ def outcomes(c: Claim, seeds: Sequence[int], work: Path) -> list[Outcome]:
     return [Outcome(**json.loads(file.read_text())) for file in found]
 
 
-def run_jobs(jobs: Sequence[Job], side_by_side: int = 1, tell: Tell | None = None) -> None:
-    """Those that are not finished yet; one failure ends the check, after the others in flight have been kept."""
+def run_jobs(jobs: Sequence[Job], side_by_side: int = 1, tell: Tell | None = None) -> dict[str, str]:
+    """Those that are not finished yet. A claim one of whose runs fails is given up, the others go on; returns why, by claim."""
     left = [job for job in jobs if not job.file.is_file()]
-    say, began = tell or (lambda line: None), time.monotonic()
+    say, began, failed = tell or (lambda line: None), time.monotonic(), dict[str, str]()
     if len(left) < len(jobs):
         say(f"{len(jobs) - len(left)} of {len(jobs)} runs are there from before")
-    for n, (job, seconds) in enumerate(_done(left, side_by_side), start=len(jobs) - len(left) + 1):
-        spent, made = time.monotonic() - began, n - (len(jobs) - len(left))
-        eta = spent / made * (len(jobs) - n)
+    for n, (job, made) in enumerate(_done(left, side_by_side), start=1):
+        there = len(jobs) - len(left) + n
+        if isinstance(made, Exception):
+            if job.id not in failed:
+                failed[job.id] = f"{job.arm}, seed {job.seed}: {made}"
+                say(f"{there}/{len(jobs)} {job.id}: failed, its other runs are left out: {failed[job.id]}")
+            continue
+        spent = time.monotonic() - began
+        eta = spent / n * (len(left) - n)
         say(
-            f"{n}/{len(jobs)} {job.id}: {job.arm}, seed {job.seed}, {seconds:.1f} s; {spent:.0f} s so far, {eta:.0f} s left"
+            f"{there}/{len(jobs)} {job.id}: {job.arm}, seed {job.seed}, {made:.1f} s; {spent:.0f} s so far, {eta:.0f} s left"
         )
+    return failed
 
 
-def _done(jobs: Sequence[Job], side_by_side: int) -> Iterator[tuple[Job, float]]:
+def _done(jobs: Sequence[Job], side_by_side: int) -> Iterator[tuple[Job, float | Exception]]:
+    """Jobs as they end, with their seconds or what went wrong; after a failure no further one of that claim is begun."""
+    gone: set[str] = set()
     if side_by_side <= 1 or len(jobs) <= 1:
         for job in jobs:
-            yield job, work_on(job)
+            made = _GIVEN_UP if job.id in gone else _tried(job)
+            gone |= {job.id} if isinstance(made, Exception) else set()
+            yield job, made
         return
     with ProcessPoolExecutor(min(side_by_side, len(jobs)), get_context("spawn"), _begin) as pool:
-        running = {pool.submit(work_on, job): job for job in jobs}
+        running = {pool.submit(_tried, job): job for job in jobs}
         try:
             for future in as_completed(running):
-                yield running[future], future.result()
+                job = running[future]
+                made = _GIVEN_UP if future.cancelled() else future.result()
+                if isinstance(made, Exception) and job.id not in gone:
+                    gone.add(job.id)
+                    for other, its in running.items():
+                        if its.id == job.id:
+                            other.cancel()
+                yield job, made
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+
+
+class _Fault(Exception):
+    """A fault of a claim's own code: its stack trace, which not every exception would survive on the way between processes."""
+
+
+_GIVEN_UP = _Fault("another run of the claim failed")
+
+
+def _tried(job: Job) -> float | Exception:
+    try:
+        return work_on(job)
+    except Exception as error:
+        return error if isinstance(error, UserError) else _Fault("".join(traceback.format_exception(error)).rstrip())
 
 
 def _begin() -> None:

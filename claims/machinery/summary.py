@@ -11,6 +11,8 @@ from posttrain.view.claim_summary import claim_summary
 
 def table(made: dict[str, Any]) -> str:
     """A record: each check with its difference, interval and margin, and what was said of it by an earlier rule."""
+    if made["verdict"] == "failed":
+        return f"{made['id']}: failed, nothing is recorded: {made['error']}"
     which = f"attempt {made['attempt']}, " if "attempt" in made else ""
     lines = [
         f"{made['id']}: {made['verdict']} ({which}{len(made['seeds'])} seeds, {made['seconds']:.0f} s of one process)"

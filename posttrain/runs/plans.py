@@ -60,7 +60,7 @@ def run_plan(
     if plan.ready:
         plan.ready(context)
     with Run(Path(runs) / config.name, _identity(plan, config, runs, start, asked.objects), fresh=fresh) as store:
-        threads = settle(store.folder, config.threads)
+        threads = settle(store.folder, config.threads, config.device)
         write_file(store, dataclasses.replace(config, threads=threads), plan_call(plan), start, None, asked.objects)
         policy = asked.objects["policy"] if "policy" in asked.objects else load_policy(start.resolved(config, runs))
         context.run, context.roles, context.notes = store, {"policy": policy}, store.read_notes()

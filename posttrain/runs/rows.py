@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from posttrain.core.codec import encode, read
 from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import Group, Rollout
 from posttrain.runs.schema import as_json
+from posttrain.runs.streams import alike, array, arrays, blobs
 
 _GRAM = 4  # tokens of the n-grams whose repetition is counted
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # an odd number: n-grams that differ nearly always get numbers that differ
@@ -67,20 +69,30 @@ def insert(db: sqlite3.Connection, record: Record) -> tuple[int, int]:
     if record.limit == 0:
         return 0, 0
     every = [(g, s, r) for g, group in enumerate(record.groups) for s, r in enumerate(group.rollouts)]
-    pinned = _extremes([r for _, _, r in every])
+    rollouts = [r for _, _, r in every]
+    pinned = _extremes(rollouts)
     first = int(db.execute("SELECT COALESCE(MAX(id), 0) + 1 FROM rollouts").fetchone()[0])
-    sizes, rows = [0, 0], Rows()
+    sizes, rows, most = [0, 0], Rows(), len(every) if record.limit < 0 else record.limit
+    figures, written = _figures(rollouts), iter(_streams(rollouts[:most]))
     for n, (g, s, r) in enumerate(every):
-        kept = record.limit < 0 or n < record.limit
+        kept = n < most
         pin = kept and n in pinned
-        rows.rollouts.append((first + n, record.phase, record.step, g, s, *_figures(r), int(pin)))
+        rows.rollouts.append((first + n, record.phase, record.step, g, s, *figures[n], int(pin)))
         if kept and s == 0:
             rows.groups.append(_group(record, g))
             sizes[0] += _size(rows.groups[-1])
         if kept:
-            sizes[pin] += rows.add(first + n, record.groups[g], r)
+            sizes[pin] += rows.add(first + n, record.groups[g], r, written)
     rows.write(db)
     return sizes[0], sizes[1]
+
+
+def _streams(rollouts: list[Rollout]) -> list[Row]:
+    """actions, logp, mask, adv, entropy, ratio of every turn, in order, as they are kept."""
+    turns = [t for r in rollouts for t in r.turns]
+    adv, *figures = ([t.streams_T.get(name) for t in turns] for name in ("adv", "entropy", "ratio"))
+    exact = (blobs([t.actions for t in turns]), blobs([t.logp_T for t in turns]), blobs([t.mask_T for t in turns]))
+    return list(zip(*exact, blobs(adv), *(blobs(x, half=True) for x in figures), strict=True))
 
 
 def _extremes(rollouts: list[Rollout]) -> set[int]:
@@ -98,8 +110,8 @@ class Rows:
     bodies: list[Row] = field(default_factory=list)
     turns: list[Row] = field(default_factory=list)
 
-    def add(self, id: int, group: Group, r: Rollout) -> int:
-        """Text and turns of a rollout; returns their bytes."""
+    def add(self, id: int, group: Group, r: Rollout, written: Iterator[Row]) -> int:
+        """Text and turns of a rollout, whose streams come next; returns their bytes."""
         asked = r.info.get("asked", r.prompt.last)
         own = None if asked == group.prompt.last else clean(str(asked))
         body = (id, own, clean(r.text), as_json(r.rewards), r.stop)
@@ -110,10 +122,7 @@ class Rows:
             seen = t.observation.tokens
             seen_blob = None if k == 0 and (seen is shared or torch.equal(seen, shared)) else stream(seen)
             text = clean(t.text) if len(r.turns) > 1 else None  # the text of a single turn is the body's
-            s = t.streams_T
-            mine = (stream(t.actions), stream(t.logp_T), stream(t.mask_T), stream(s.get("adv")))
-            figures = (stream(s.get("entropy"), half=True), stream(s.get("ratio"), half=True))
-            row = (id, k, text, t.reward, int(t.continues), seen_blob, *mine, *figures)
+            row = (id, k, text, t.reward, int(t.continues), seen_blob, *next(written))
             self.turns.append(row)
             size += _size(row)
         return size
@@ -129,39 +138,51 @@ def _size(row: Row) -> int:
     return sum(len(x) for x in row if isinstance(x, bytes | str))
 
 
-def _figures(r: Rollout) -> Row:
-    """prompt_id, role, reward, total, adv, length, mean_logp, repetition, failed, stopped, version."""
-    row = r.row
-    own = row.mask_T.bool().cpu().numpy()
-    n = int(np.count_nonzero(own))
-    adv_T = row.streams_T.get("adv")
-    adv = float(_own(adv_T, own).sum() / n) if adv_T is not None and n else None
-    logp = float(_own(row.logp_T, own).sum() / n) if n else None
-    total = None if r.failed or (r.reward is None and all(t.reward is None for t in r.turns)) else r.total
-    return (
-        clean(r.prompt.id), r.role, r.reward, total, adv, sum(map(len, r.turns)), logp, repetition(row.actions), int(r.failed),
-        int(not r.truncated), r.version,
-    )  # fmt: skip
+def _figures(rollouts: list[Rollout]) -> list[Row]:
+    """Of each: prompt_id, role, reward, total, adv, length, mean_logp, repetition, failed, stopped, version."""
+    rows = [r.row for r in rollouts]
+    own = arrays([row.mask_T.bool() for row in rows])
+    adv, logp = means([row.streams_T.get("adv") for row in rows], own), means([row.logp_T for row in rows], own)
+    again = repetitions([row.actions for row in rows])
+    return [
+        (clean(r.prompt.id), r.role, r.reward, _total(r), adv[n], sum(map(len, r.turns)), logp[n], again[n], int(r.failed),
+         int(not r.truncated), r.version)
+        for n, r in enumerate(rollouts)
+    ]  # fmt: skip
 
 
-def _own(x_T: Tensor, own: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The values at the policy's own actions, exact sums ahead."""
-    found: np.ndarray[Any, Any] = x_T.detach().cpu().double().numpy()[own]
-    return found
+def _total(r: Rollout) -> float | None:
+    return None if r.failed or (r.reward is None and all(t.reward is None for t in r.turns)) else r.total
+
+
+def means(streams: Sequence[Tensor | None], own: list[Any]) -> list[float | None]:
+    """The mean of each over the policy's own actions, summed in double precision."""
+    kept = [None if x is None else x[mine] for x, mine in zip(arrays(streams), own, strict=True)]
+    return [float(x.sum(dtype=np.float64) / len(x)) if x is not None and len(x) else None for x in kept]
+
+
+def repetitions(actions: list[Tensor]) -> list[float | None]:
+    """Of each 1 - distinct / all n-grams of 4 token ids; None where there are none."""
+    if not alike(actions) or actions[0].is_floating_point():
+        return [repetition(x) for x in actions]
+    x = torch.cat(actions).cpu().numpy().astype(np.uint64)
+    grams = x.copy()
+    for k in range(1, _GRAM):
+        grams *= _MIX
+        grams[:-k] += x[k:]  # those that reach into the next answer are not looked at
+    ends = pairwise(accumulate(map(len, actions), initial=0))
+    return [_repeated(grams[a : b - _GRAM + 1]) if b - a >= _GRAM else None for a, b in ends]
 
 
 def repetition(actions: Tensor) -> float | None:
-    """1 - distinct / all n-grams of 4 token ids; None where there are none."""
-    if actions.dim() != 1 or actions.is_floating_point() or len(actions) < _GRAM:
-        return None
-    x = actions.cpu().numpy().astype(np.uint64)
-    n = len(x) - _GRAM + 1
-    grams = x[:n].copy()
-    for k in range(1, _GRAM):
-        grams *= _MIX
-        grams += x[k : k + n]
+    """The same of one."""
+    plain = actions.dim() == 1 and not actions.is_floating_point()
+    return repetitions([actions])[0] if plain and len(actions) >= _GRAM else None
+
+
+def _repeated(grams: np.ndarray[Any, Any]) -> float:
     grams.sort()
-    return 1.0 - (1 + int(np.count_nonzero(grams[1:] != grams[:-1]))) / n
+    return 1.0 - (1 + int(np.count_nonzero(grams[1:] != grams[:-1]))) / len(grams)
 
 
 def _group(record: Record, g: int) -> Row:
@@ -173,11 +194,8 @@ def _group(record: Record, g: int) -> Row:
     return (record.phase, record.step, g, clean(prompt.id), clean(prompt.last), messages, gold, tokens)
 
 
-def stream(x: Tensor | None, half: bool = False) -> bytes | None:
-    if x is None:
-        return None
-    x = x.detach().cpu()
-    return encode((x.float() if x.dtype is torch.bfloat16 else x).contiguous().numpy(), half)
+def stream(x: Tensor | None) -> bytes | None:
+    return None if x is None else encode(array(x))
 
 
 def clean(text: str) -> str:

@@ -91,10 +91,11 @@ def paper(row: Row) -> str:
 
 def every_page() -> dict[Path, str]:
     """File -> what it should hold."""
+    from posttrain.view.objective_page import objective_page
     from posttrain.view.stage_pages import stage_pages
     from posttrain.view.system_pages import system_pages
 
-    return {PAGE: page()} | stage_pages() | system_pages()
+    return {PAGE: page()} | objective_page() | stage_pages() | system_pages()
 
 
 def left_over() -> set[Path]:

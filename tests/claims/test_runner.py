@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from claims.machinery.claim import _CLAIMS, Claim
+from claims.machinery.claim import _CLAIMS, Claim, Filed, find_claim
+from claims.machinery.record import How, check
 from claims.machinery.runner import folder_of, jobs_of, merge, outcomes, run_jobs, seeds_from
+from claims.machinery.summary import table
 from posttrain.core.errors import UserError
 
 
@@ -18,15 +21,10 @@ from posttrain.core.errors import UserError
 def toy() -> Iterator[Claim]:
     from tests.claims import toy_claim
 
-    _CLAIMS["a-toy"] = _CLAIMS.get("a-toy") or toy_claim_filed(toy_claim)
+    _CLAIMS["a-toy"] = Filed(toy_claim.TOY, "tests/claims/toy_claim.py")
+    _CLAIMS["a-broken-toy"] = Filed(toy_claim.BROKEN, "tests/claims/toy_claim.py")
     yield toy_claim.TOY
-    del _CLAIMS["a-toy"]
-
-
-def toy_claim_filed(module):
-    from claims.machinery.claim import Filed
-
-    return Filed(module.TOY, "tests/claims/toy_claim.py")
+    del _CLAIMS["a-toy"], _CLAIMS["a-broken-toy"]
 
 
 def test_jobs_run_in_processes_of_their_own_with_one_thread(toy: Claim, tmp_path: Path) -> None:
@@ -41,6 +39,23 @@ def test_jobs_run_in_processes_of_their_own_with_one_thread(toy: Claim, tmp_path
     run_jobs(jobs, 2, said.append)  # nothing is left to do
     assert said[-1] == "2 of 2 runs are there from before"
     assert sorted(p.name for p in folder_of(toy, tmp_path).iterdir()) == ["one-0.json", "two__too-0.json"]
+
+
+@pytest.mark.parametrize("side_by_side", [1, 2])
+def test_a_claim_whose_run_fails_does_not_end_the_others(toy: Claim, side_by_side: int, tmp_path: Path) -> None:
+    bad, said = find_claim("a-broken-toy"), list[str]()
+    jobs = [*jobs_of(bad, range(4), tmp_path), *jobs_of(toy, (0, 1), tmp_path)]
+    failed = run_jobs(jobs, side_by_side, said.append)
+    assert list(failed) == ["a-broken-toy"] and re.match(r"bad, seed \d: Traceback", failed["a-broken-toy"])
+    assert "KeyError: 'no such arm'" in failed["a-broken-toy"]
+    assert len(outcomes(toy, (0, 1), tmp_path)) == 4
+    assert side_by_side == 2 or len(outcomes(bad, range(4), tmp_path)) == 1  # nothing is begun after the failure
+    assert sum("failed, its other runs are left out" in line for line in said) == 1
+    made = check(["a-broken-toy", "a-toy"], how=How(write=False, jobs=1, seeds=(8,), work=tmp_path))
+    assert [(x["id"], x["verdict"]) for x in made] == [("a-broken-toy", "failed"), ("a-toy", "not shown")]
+    assert table(made[0]).startswith("a-broken-toy: failed, nothing is recorded: bad, seed 8: Traceback")
+    with pytest.raises(UserError, match="no such arm"):
+        check(["a-broken-toy"], how=How(write=False, seeds=(8,), work=tmp_path))
 
 
 def test_only_results_of_this_code_are_merged(toy: Claim, tmp_path: Path) -> None:

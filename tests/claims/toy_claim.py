@@ -13,6 +13,14 @@ def arm(seed: int) -> dict[str, float]:
     return {"process": float(os.getpid()), "threads": float(torch.get_num_threads()), "x": seed + 0.5}
 
 
+def broken(seed: int) -> dict[str, float]:
+    raise KeyError("no such arm")
+
+
+BROKEN = claim(
+    Claim("a-broken-toy", "", "", "", "", {"one": arm, "bad": broken}, (Check("x", "x", "one", 0.0),), (0, 1, 2)),
+    __file__,
+)
 TOY = claim(
     Claim("a-toy", "A toy", "", "", "", {"one": arm, "two, too": arm}, (Check("x", "x", "one", 0.0),), (0, 1, 2)),
     __file__,

@@ -41,6 +41,17 @@ def test_a_users_number_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose() == 3
 
 
+@pytest.mark.parametrize(("device", "there", "want"), [("cuda:1", True, 4), ("", True, 4), ("", False, 8), ("cpu", True, 8)])
+def test_beside_a_gpu_a_few_are_enough(
+    monkeypatch: pytest.MonkeyPatch, device: str, there: bool, want: int, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(machine, "cores", lambda: 8)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    monkeypatch.setattr(threads, "probe", lambda n: 1.0)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    assert settle(tmp_path, device=device) == want
+
+
 def test_a_quota_counts_as_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "cpu.max").write_text("100000 100000\n")
     monkeypatch.setattr(machine, "_GROUP", tmp_path)
@@ -52,9 +63,9 @@ def test_a_quota_counts_as_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 def test_a_resumed_run_takes_the_number_it_began_with(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(threads, "choose", lambda: 2)
+    monkeypatch.setattr(threads, "choose", lambda device: 2)
     assert settle(tmp_path) == 2 == torch.get_num_threads()
-    monkeypatch.setattr(threads, "choose", lambda: 1)
+    monkeypatch.setattr(threads, "choose", lambda device: 1)
     torch.set_num_threads(1)
     monkeypatch.setattr(machine, "cores", lambda: 8)
     assert settle(tmp_path) == 2 == torch.get_num_threads()

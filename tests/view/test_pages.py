@@ -14,8 +14,10 @@ from posttrain.commands.run import PARTS
 from posttrain.core.index import row
 from posttrain.view.algorithm_page import tried
 from posttrain.view.methods_page import PAGE, every_page, left_over, page, systems
+from posttrain.view.objective_page import FILE, QUESTIONS, objective_page
 from posttrain.view.stage_pages import stage_pages
 from posttrain.view.system_pages import sections, system_page
+from posttrain.view.systems_table import systems_table
 
 CLAIMS = {c.id: c for c in claims()}
 
@@ -100,3 +102,25 @@ def test_an_attempt_of_a_language_model_tells_its_commit_and_that_code_has_chang
         "commits": ["0a1b2c3"]
     }
     assert ran({}) == {}
+
+
+def test_every_claim_answers_a_question_of_which_objective() -> None:
+    asked = {id for _, ids in QUESTIONS.values() for id in ids}
+    assert set(CLAIMS) <= asked, "name it in posttrain/view/objective_page.py"
+    assert asked <= {r["id"] for r in systems()}
+    lines = [line for line in objective_page()[FILE].splitlines() if line.startswith("| [par]")]
+    assert len(lines) == 1 and " | pocket: not shown (attempt " in lines[0] and "margin +0.05" in lines[0]
+
+
+def test_a_table_of_systems_has_every_seed_and_what_was_spent() -> None:
+    spent = {"samples": 64.0, "tokens": 1000.0, "updates": 4.0}
+    rows = [
+        {"system": s, "task": f"tasks/{t}", "seed": k, "accuracy_before": 0.1, "accuracy_after": x, "spent": spent}
+        for s, t, k, x in [("b", "u", 0, 0.2), ("a", "u", 1, 0.5), ("a", "u", 0, 0.7), ("a", "v", 0, 0.25)]
+    ]
+    head, _, first, second = systems_table(rows)
+    assert head == "| system | u (10.0 before) | v (10.0 before) | answers | tokens | updates |"
+    assert (
+        first == "| a | 60.0 (70, 50) | 25.0 (25) | 64 | 1,000 | 4 |"
+        and second == "| b | 20.0 (20) |  | 64 | 1,000 | 4 |"
+    )

@@ -1,0 +1,107 @@
+"""docs/which-objective.md from the records: by what one has, the systems that were tried, and what came out.
+
+Nothing here is written by hand but the questions and which systems answer them, so the page cannot say more than the records do.
+
+python -m posttrain.view.methods_page          writes it too
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from posttrain.core.index import PACKAGE, Row, index
+from posttrain.view.algorithm_page import interval
+from posttrain.view.methods_page import PAGE, page_of, systems
+from posttrain.view.systems_table import systems_table
+
+FILE = PAGE.parent / "docs" / "which-objective.md"
+SWEEP = PACKAGE.parent / "benchmarks" / "sweeps" / "systems.json"
+# what one has -> (where to start, the systems that answer it)
+QUESTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "The reward can be checked, answers are fresh": ("grpo", (
+        "lite-ppo", "dapo", "dr-grpo", "gspo", "cispo", "maxrl", "pass-at-k-training", "clip-cov", "kl-cov", "vineppo", "remax", "oreal", "t1",
+        "treepo", "one-shot-rlvr")),
+    "The run is long": ("grpo", ("prorl", "t1")),
+    "There are worked answers too, or success is rare": ("sft, then grpo", ("reft", "dr-po", "t1")),
+    "Answers are old, or logged": ("grpo", ("topr", "copg", "raft")),
+    "Preference pairs only": ("dpo", ("dpo", "rlhf-workflow", "summarize-hf", "salsa", "copg", "rlhf-generalisation-diversity")),
+    "A judge that compares two answers": ("grpo on win rates", ("spo-minimaximalist", "nash-md", "writing-zero", "pairwise-rl", "debate-reward")),
+    "A learned reward, and it gets hacked": ("ppo with a KL price", (
+        "par", "superhf", "rm-ensemble-conservative", "helping-or-herding", "reward-robust-rlhf", "autorule", "dr-irl")),
+    "Rewards for parts of an answer": ("grpo on the outcome", ("pure", "mrt", "fine-grained-rlhf", "text2grad")),
+    "Several rewards, or a limit that must hold": ("grpo on their sum", ("constrained-rlhf", "hc-rlhf", "barfi", "authormist")),
+    "Answers are too long, or thoughts that are not needed": ("grpo", (
+        "grpo-lambda", "laser", "siri", "demystify-long-cot", "autothink", "adacot", "open-rs")),
+    "Many tasks, long documents, open questions": ("grpo", ("qwenlong-l15", "memory", "rlmt")),
+    "Not the weights, but a prompt or an input": ("", ("rlprompt", "rl-pgd-robustness")),
+}  # fmt: skip
+_LANGUAGE = ("pocket", "real")  # levels at which a language model is trained
+
+
+def objective_page() -> dict[Path, str]:
+    return {FILE: page()}
+
+
+def page() -> str:
+    out = [
+        "# Which objective should I use?", "",
+        "Made from the records by `make pages`: for what you have, the systems whose claim was tried, and how it came out. *Shown* means that the",
+        "interval of every check lies above its margin ([claims](claims.md)); what is not shown was not refuted either, and every number is",
+        "of a small model. `pocket` is the embedded language model, `table` a lookup table, which says what is true in principle and little",
+        "about language models. Start with the plain method that is named, and take what was shown on a language model first.", "",
+    ]  # fmt: skip
+    known = index()["claims"]
+    for question, (start, ids) in QUESTIONS.items():
+        told = [known[id] for id in ids if id in known and known[id]["attempts"]]
+        if told:
+            out += [f"## {question}", "", *_start(start, told), *_rows(told), ""]
+    if SWEEP.is_file():
+        out += _systems(json.loads(SWEEP.read_text()))
+    return "\n".join(out)
+
+
+def _start(start: str, told: list[Row]) -> list[str]:
+    shown = [
+        c["id"] for c in told if c["attempts"][-1]["verdict"] == "shown" and c["attempts"][-1]["level"] in _LANGUAGE
+    ]
+    found = (
+        f"Shown on a language model: {', '.join(f'`{id}`' for id in shown)}."
+        if shown
+        else "Nothing was shown on a language model."
+    )
+    return [f"{f'Start with {start}. ' if start else ''}{found}", ""]
+
+
+def _rows(told: list[Row]) -> list[str]:
+    pages = {r["id"]: page_of(r).removeprefix("docs/") for r in systems()}
+    lines = ["| system | outcome | checks |", "|---|---|---|"]
+    order = sorted(
+        told,
+        key=lambda c: (c["attempts"][-1]["level"] not in _LANGUAGE, c["attempts"][-1]["verdict"] != "shown", c["id"]),
+    )
+    for c in order:
+        last = c["attempts"][-1]
+        outcome = f"{last['level']}: {last['verdict']} (attempt {last['attempt']}{', stale' if c['stale'] else ''})"
+        lines.append(
+            f"| [{c['id']}]({pages[c['id']]}) | {outcome} | {'; '.join(interval(x | {'recorded': None}) for x in last['checks'])} |"
+        )
+    return lines
+
+
+def _systems(rows: list[dict[str, Any]]) -> list[str]:
+    one = rows[0]
+    told = (
+        f"{one['steps']} steps of {one['n']} answers to each of {one['prompts']} questions, 4 updates a step, the package's learning rate "
+        f"for all; {one['model']}, held-out accuracy in percent with every seed ({one['hardware']}, {one['versions']}, {one['date']}; "
+        "`python -m benchmarks.systems`)."
+    )
+    return [
+        "## Twelve systems on one published model, at equal answers and updates",
+        "",
+        told,
+        "",
+        *systems_table(rows),
+        "",
+    ]
