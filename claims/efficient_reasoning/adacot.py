@@ -9,17 +9,17 @@ from claims.machinery.arms import Bench, Measured
 from claims.machinery.claim import Check, Claim, Shared, claim
 from claims.worlds.long_thoughts import by_level
 
-WARMUP, SKEWED, MIXED, PROMPTS, PROBLEMS = 20, 12, 12, 8, 300
-TASK = "word_problems(level=1) + word_problems(level=4)"  # one sum, or two and three
-HOW = {"max_tokens": 48}
+WARMUP, SKEWED, MIXED, PROMPTS, PROBLEMS = 40, 8, 10, 8, 300
+TASK = "arithmetic(level=1) + arithmetic(level=3)"  # 3+4, or 47-62, 38*6 and 12+7-15
+HOW = {"max_tokens": 64}
 
 
 def trained(seed: int, options: str) -> Measured:
-    """The registered plan on one-sum questions, which need no thought, and on those of two and three sums, which do; then one sampled answer to
-    each of 300 held-out questions, half of them easy."""
+    """The registered plan on sums of single digits, which need no thought, and on products and chains of two digits, which do; then one sampled
+    answer to each of 300 held-out questions, half of them easy."""
     plan = f"adacot(warmup={WARMUP}, skewed={SKEWED}, {options})"
     with Bench(seed) as bench:
-        run = bench.run("adacot", method=plan, task="word_problems", level=4, think=True, prompts=PROMPTS, sampling=HOW)
+        run = bench.run("adacot", method=plan, task="arithmetic", level=3, think=True, prompts=PROMPTS, sampling=HOW)
         return bench.measured(run, TASK, PROBLEMS, by_level(PROBLEMS, HOW), think=True, sampling=HOW)
 
 
@@ -34,8 +34,8 @@ claim(
         says="RL on questions that all need a thought makes a model think about easy ones too; masking the loss of the deciding token "
         "keeps the boundary learned before. The penalties then set how often it thinks: it thinks about hard questions and not about "
         "easy ones, and less where a thought too many costs more.",
-        experiment="The embedded model on word problems of one sum (no thought needed) and of two and three (needed), by the registered plan: 20 "
-        "updates of SFT on both modes, 12 steps of PPO on hard questions alone with and without the mask; and after the mask 12 more on both kinds, "
+        experiment="The embedded model on sums of single digits (no thought needed) and on products and chains of two digits (needed), by the registered "
+        "plan: 40 updates of SFT on both modes, 8 steps of PPO on hard questions alone with and without the mask; and after the mask 10 more on both kinds, "
         "with the default penalties (missing 0.3, too many 0.1) and with those exchanged. 64 answers in 4 updates a step. Thoughts and "
         "accuracy of one sampled answer to each of 300 held-out questions.",
         arms={

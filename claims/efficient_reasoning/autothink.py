@@ -4,33 +4,32 @@ modes at first keeps both alive."""
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 from claims.machinery.arms import Bench, Measured
 from claims.machinery.claim import Check, Claim, Shared, claim
 from claims.worlds.long_thoughts import by_level
 from posttrain.core.method import find_method
-from posttrain.core.sampling import Sampling
 from posttrain.core.thinking import CLOSE, OPEN
-from posttrain.environments.school import DIRECT, THINK
 from posttrain.environments.task import task as make_task
 
-STAGES, PROMPTS, PROBLEMS, ROWS = (8, 12, 4), 8, 300, 240
-TASK = "word_problems(level=1) + word_problems(level=4)"  # one sum, or two and three
-HOW = {"max_tokens": 48}
+STAGES, PROMPTS, PROBLEMS, ROWS = (6, 10, 4), 8, 300, 1280
+TASK = "arithmetic(level=1) + arithmetic(level=3)"  # 3+4, or 47-62, 38*6 and 12+7-15
+HOW = {"max_tokens": 64}
 
 
 def two_modes(bench: Bench) -> Path:
-    """The start of every arm: 30 updates of SFT on 240 of the embedded model's own answers with a thought and 240 without, whatever the
-    question, so that it does either about every other time."""
-    policy, rows = bench.policy(None), []
-    for think in (True, False):
-        env = make_task(TASK, think=think)
-        prompts = [env.prompt(100_000 + 1000 * bench.seed + i) for i in range(ROWS)]
-        made = policy.sample(prompts, 1, Sampling(max_tokens=48), bench.seed, -1)
-        for p, some in zip(prompts, made, strict=True):
-            asked, text = p.content[0]["content"].removesuffix(DIRECT).removesuffix(THINK), some[0].text
-            rows.append({"prompt": asked + THINK, "response": text if think else f"{OPEN}{CLOSE}{text}"})
-    return bench.run("both", method="sft", task=bench.rows("both", rows), steps=30, prompts=16)
+    """The start of every arm: 80 updates of SFT on 1,280 worked answers, every other without its thought, whatever the question."""
+    env, rng = make_task(TASK, think=True), Random(bench.seed)
+    prompts = [env.prompt(100_000 + 1000 * bench.seed + i) for i in range(ROWS)]
+    rows = [
+        {
+            "prompt": p.content[0]["content"],
+            "response": f"{OPEN}{p.info['steps'] if rng.random() < 0.5 else ''}{CLOSE}{p.answer}",
+        }
+        for p in prompts
+    ]
+    return bench.run("both", method="sft", task=bench.rows("both", rows), steps=80, prompts=16)
 
 
 def measured(bench: Bench, run: Path) -> Measured:
@@ -74,13 +73,6 @@ def right_or_wrong(seed: int) -> Measured:
         return measured(bench, run)
 
 
-def start(seed: int) -> Measured:
-    with Bench(seed) as bench:
-        return measured(bench, two_modes(bench))
-
-
-RL = ("right or wrong", "no balance", "AutoThink")
-
 claim(
     Claim(
         id="autothink",
@@ -90,11 +82,11 @@ claim(
         says="Rewards that favour answering at once, with the two modes held in balance at first and lengths pruned at last, "
         "teach a model to think only where it must: fewer tokens than paid for right or wrong alone, and no less accurate. The "
         "balance keeps both modes alive.",
-        experiment="The embedded model on word problems of one sum (easy) and of two and three (hard), after a short SFT on its own answers with "
-        "and without a thought, whatever the question. 24 steps of GRPO, 8 answers to 8 questions each, in 2 updates: the registered plan "
-        "(8 steps of balance, 12 of both, 4 of pruning), the same with the rewards alone in stage 1, and right or wrong alone. "
+        experiment="The embedded model on sums of single digits (easy) and on products and chains of two digits (hard), after a short SFT on "
+        "worked answers, every other without its thought, whatever the question. 20 steps of GRPO, 8 answers to 8 questions each, in 2 updates: the registered plan "
+        "(6 steps of balance, 10 of both, 4 of pruning), the same with the rewards alone in stage 1, and right or wrong alone. "
         "Accuracy, tokens and thoughts of one sampled answer to each of 300 held-out questions.",
-        arms={"start": start, "right or wrong": right_or_wrong, "no balance": unbalanced, "AutoThink": autothink},
+        arms={"right or wrong": right_or_wrong, "no balance": unbalanced, "AutoThink": autothink},
         checks=(
             Check("shorter than right or wrong", "length", "AutoThink", "right or wrong", margin=2.0, lower=True),
             Check("and as accurate", "accuracy", "AutoThink", "right or wrong", margin=-0.03),
@@ -103,7 +95,7 @@ claim(
         ),
         seeds=tuple(range(200, 210)),
         level="pocket",
-        shares=(Shared("samples", arms=RL), Shared("updates", arms=RL), Shared("prompts", arms=RL)),
+        shares=(Shared("prompts", within=0.1), Shared("samples"), Shared("updates")),
         tried="",
     ),
     __file__,

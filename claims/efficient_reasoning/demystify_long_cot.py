@@ -10,22 +10,19 @@ from claims.worlds.long_thoughts import TASK, by_level, rambling
 from posttrain.core.method import Method, find_method
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 
-WINDOW, STEPS, PROMPTS, PROBLEMS = 64, 12, 4, 300
+WINDOW, STEPS, PROMPTS, PROBLEMS = 64, 10, 4, 300
 HOW = {"max_tokens": WINDOW}
 REGISTERED = find_method("demystify-long-cot")
 CLASSIC = REGISTERED.but(shaping=(kl_in_reward.but(coef=0.01),))
-RL = ("right or wrong", "cosine")
 
 
-def trained(seed: int, method: Method | None) -> Measured:
-    """12 steps of 16 answers to each of 4 questions, 4 updates each, from the rambling start; then one sampled answer to each of 300
+def trained(seed: int, method: Method) -> Measured:
+    """10 steps of 16 answers to each of 4 questions, 4 updates each, from the rambling start; then one sampled answer to each of 300
     held-out questions in the same window."""
     with Bench(seed) as bench:
-        run = rambling(bench)
-        if method is not None:
-            run = bench.run(
-                "rl", method=method, model=str(run), task=TASK, think=True, steps=STEPS, prompts=PROMPTS, sampling=HOW
-            )
+        run = bench.run(
+            "rl", method=method, model=str(rambling(bench)), task=TASK, think=True, steps=STEPS, prompts=PROMPTS, sampling=HOW
+        )  # fmt: skip
         return bench.measured(run, TASK, PROBLEMS, by_level(PROBLEMS, HOW), think=True, sampling=HOW)
 
 
@@ -38,22 +35,21 @@ claim(
         says="After SFT on long chains, PPO on right or wrong alone lets answers run over the window; with a cosine of the length (short is "
         "better when right, long when wrong, over the window worst) they stay inside, and accuracy is no worse.",
         experiment="The embedded model on word problems of one or two sums (easy) and three (hard), after a short SFT on worked answers with the last sum of each "
-        "thought written up to five more times. 12 steps of PPO, 16 answers to 4 questions each, window 64: the registered method (cosine, "
+        "thought written up to five more times. 10 steps of PPO, 16 answers to 4 questions each, window 64: the registered method (cosine, "
         "repetition penalty, lambda 1, KL 0.01) and the same paid for right or wrong alone. Accuracy, tokens and the share cut off by the window, of "
         "one sampled answer to each of 300 held-out questions.",
         arms={
-            "start": partial(trained, method=None),
             "right or wrong": partial(trained, method=CLASSIC),
             "cosine": partial(trained, method=REGISTERED),
         },
         checks=(
             Check("fewer run over the window", "cut", "cosine", "right or wrong", lower=True),
             Check("no less accurate", "accuracy", "cosine", "right or wrong", margin=-0.03),
-            Check("more accurate than the start", "accuracy", "cosine", "start", margin=0.05),
+            Check("wrong answers are longer than right ones by more", "longer_when_wrong", "cosine", "right or wrong"),
         ),
         seeds=tuple(range(200, 210)),
         level="pocket",
-        shares=(Shared("prompts", arms=RL), Shared("samples", arms=RL), Shared("updates", arms=RL)),
+        shares=(Shared("prompts"), Shared("samples"), Shared("updates")),
         tried="",
     ),
     __file__,

@@ -11,17 +11,15 @@ from claims.worlds.long_thoughts import HOW, TASK, by_level, rambling
 from posttrain.core.method import Method, find_method
 from posttrain.systems.efficient_reasoning.grpo_lambda import short_where_solved as switch
 
-STEPS, PROMPTS, PROBLEMS = 20, 10, 300
+STEPS, PROMPTS, PROBLEMS = 16, 10, 300
 
 
-def trained(seed: int, method: Method | None) -> Measured:
-    """20 steps of 8 answers to each of 10 questions from the rambling start; then one sampled answer to each of 300 held-out ones."""
+def trained(seed: int, method: Method) -> Measured:
+    """16 steps of 8 answers to each of 10 questions from the rambling start; then one sampled answer to each of 300 held-out ones."""
     with Bench(seed) as bench:
-        run = rambling(bench)
-        if method is not None:
-            run = bench.run(
-                "rl", method=method, model=str(run), task=TASK, think=True, steps=STEPS, prompts=PROMPTS, sampling=HOW
-            )
+        run = bench.run(
+            "rl", method=method, model=str(rambling(bench)), task=TASK, think=True, steps=STEPS, prompts=PROMPTS, sampling=HOW
+        )  # fmt: skip
         return bench.measured(run, TASK, PROBLEMS, by_level(PROBLEMS, HOW), think=True, sampling=HOW)
 
 
@@ -36,11 +34,10 @@ claim(
         says="A length penalty on all right answers shortens them until accuracy falls; put on the 20% of groups that are "
         "solved best, it shortens answers and accuracy stays that of right or wrong alone.",
         experiment="The embedded model on word problems of one or two sums (easy) and three (hard), after a short SFT on worked answers with the last sum of each "
-        "thought written up to five more times. 20 steps of GRPO, 8 answers to 10 questions each: the registered method (the best solved fifth "
+        "thought written up to five more times. 16 steps of GRPO, 8 answers to 10 questions each: the registered method (the best solved fifth "
         "of the groups pays for length, alpha 0.2), the same with every group paying, and with none. Accuracy and tokens of one sampled "
         "answer to each of 300 held-out questions.",
         arms={
-            "start": partial(trained, method=None),
             "right or wrong": partial(trained, method=REGISTERED.but(shaping=())),
             "length penalty": partial(trained, method=REGISTERED.but(shaping=switch.but(top=1.0))),
             "GRPO-lambda": partial(trained, method=REGISTERED),
@@ -52,10 +49,7 @@ claim(
         ),
         seeds=tuple(range(200, 210)),
         level="pocket",
-        shares=tuple(
-            Shared(what, arms=("right or wrong", "length penalty", "GRPO-lambda"))
-            for what in ("prompts", "samples", "updates")
-        ),
+        shares=(Shared("prompts"), Shared("samples"), Shared("updates")),
         tried="",
     ),
     __file__,

@@ -10,12 +10,12 @@ from claims.machinery.claim import Check, Claim, Shared, claim
 from claims.worlds.long_thoughts import HOW, TASK, WINDOW, by_level, rambling
 from posttrain.core.method import Method, find_method
 
-STEPS, PROMPTS, PROBLEMS = 20, 8, 300
+STEPS, PROMPTS, PROBLEMS = 16, 8, 300
 TARGET = WINDOW // 4  # LASER's own
 
 
 def trained(seed: int, method: str | Method, window: int = WINDOW) -> Measured:
-    """20 steps of 8 answers to each of 8 questions, 2 updates each, from the rambling start, under this window; then one sampled answer
+    """16 steps of 8 answers to each of 8 questions, 2 updates each, from the rambling start, under this window; then one sampled answer
     to each of 300 held-out questions under the wide one."""
     with Bench(seed) as bench:
         run = bench.run(
@@ -36,7 +36,7 @@ claim(
         says="A bonus for right answers within a target length shortens answers at little or no cost in accuracy, where a window of "
         "that length costs accuracy; LASER-D, whose targets follow the difficulty of the question, shortens too and is at least as accurate.",
         experiment="The embedded model on word problems of one or two sums (easy) and three (hard), after a short SFT on worked answers with the last sum of each "
-        "thought written up to five more times. 20 steps of 64 answers in 2 updates each, window 96: the registered LASER (target 24, a quarter), "
+        "thought written up to five more times. 16 steps of 64 answers in 2 updates each, window 96: the registered LASER (target 24, a quarter), "
         "LASER-D (targets looked at every 5 steps), the same without a bonus, and without a bonus in a window of 24. Accuracy and "
         "tokens of one sampled answer to each of 300 held-out questions in the wide window.",
         arms={

@@ -12,7 +12,6 @@ def test_the_last_sum_is_written_again() -> None:
     text = "<think>6*5=30 50-30=20</think>20"
     assert longer(text, 2) == "<think>6*5=30 50-30=20 50-30=20 50-30=20</think>20"
     assert longer(text, 0) == text
-    assert longer(text, 1, "\n") == "<think>\n6*5=30 50-30=20 50-30=20\n</think>\n20"
     assert longer("<think>6*5=", 2) == "<think>6*5=" and longer("20", 2) == "20"
 
 
@@ -39,4 +38,5 @@ def test_easy_and_hard_are_told_apart() -> None:
     found = by_level(8, {"max_tokens": 8})(Speaker(), env)  # type: ignore[arg-type]
     assert (found["easy_accuracy"], found["hard_accuracy"], found["cut"]) == (1.0, 0.0, 0.5)
     assert (found["easy_thinks"], found["hard_thinks"], found["chooses"], found["rarer"]) == (0.0, 1.0, 1.0, 0.5)
+    assert found["longer_when_wrong"] == found["hard_length"] - found["easy_length"]
     assert found["hard_length"] == len("<think>so") > found["easy_length"]
