@@ -43,14 +43,21 @@ claim(
             "GRPO-lambda": partial(trained, method=REGISTERED),
         },
         checks=(
-            Check("shorter than right or wrong", "length", "GRPO-lambda", "right or wrong", margin=2.0, lower=True),
+            Check("shorter than right or wrong", "length", "GRPO-lambda", "right or wrong", margin=4.0, lower=True),
             Check("and as accurate", "accuracy", "GRPO-lambda", "right or wrong", margin=-0.03),
             Check("more accurate than the penalty", "accuracy", "GRPO-lambda", "length penalty"),
         ),
         seeds=tuple(range(200, 210)),
         level="pocket",
         shares=(Shared("prompts"), Shared("samples"), Shared("updates")),
-        tried="",
+        tried="Attempt 1 trained lookup tables and was recorded as shown; on SmolLM2-135M (30 steps, three seeds, below) answers were shorter "
+        "by a token in fifteen and accuracy 2.5 to 3 points lower on every seed, which contradicts it. Trials were on seed 100. After "
+        "only 30 or 40 updates of SFT the start was right in 0.1 to 0.4 and what it repeated was often wrong, so that training on right "
+        "or wrong alone took the repetitions out; with 80 it is right in 0.63 at 41 tokens, and is used here. With it: GRPO-lambda 25.7 "
+        "tokens and 0.75 right, a penalty on every group 22.7 and 0.78, right or wrong 41.2 and 0.68: that the penalty on all groups "
+        "costs accuracy, which the paper is written for, did not show there, and stays a check. From the worse start after 20 steps 22.5 "
+        "tokens and 0.59, 21.6 and 0.61, 25.0 and 0.57. The margin of 4 tokens is a tenth of the start's length. The penalty's strength "
+        "is the registered 0.2 in both arms; learning rate and answers are the package's, and none was tuned.",
     ),
     __file__,
 )
