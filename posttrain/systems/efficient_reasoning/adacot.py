@@ -183,7 +183,7 @@ def questions(env: Environment, label: str, hard_only: bool, imitate: bool) -> E
 @plan(paper="arXiv:2505.11896", title="AdaCoT", uses=("task", "reward"))
 def adacot(
     warmup: int = 20, skewed: int = 20, mixed: int = 20, easy: int = 1, label: str = "cot",
-    points: tuple[tuple[float, float], ...] = ((0.3, 0.1),),
+    points: tuple[tuple[float, float], ...] = ((0.3, 0.1),), mask: bool = True,
 ) -> Plan:  # fmt: skip
     """AdaCoT: SFT on both modes, PPO on hard questions alone without the deciding token, PPO on easy and hard ones.
 
@@ -191,7 +191,8 @@ def adacot(
     warmup, skewed, mixed: steps of the three phases. label: the column that says whether a question needs a thought (true or
     false). A school task has none: there the questions of level `easy` need none, those of the run's level do. points: pairs of
     (miss, over); of several, the PPO phases are done for each from the same SFT, and the summary has the share of thoughts and
-    the accuracy of each: the frontier (`--plan.points "((0.1, 0.3), (0.3, 0.1))"`).
+    the accuracy of each: the frontier (`--plan.points "((0.1, 0.3), (0.3, 0.1))"`). mask: whether the deciding token is left out
+    of the loss in the second phase; without, it learns there to think always.
 
     Departures: the paper asks a language model which questions need a thought; here a column says it. It names no single
     penalties: 0.3 and 0.1 are this package's, and so are the steps. Rows that need a thought and bring none to imitate are left out
@@ -232,7 +233,7 @@ def adacot(
         return build
 
     def stages(role: str, tag: str, miss: float, over: float) -> tuple[Any, ...]:
-        masked = ppo.but(name="adacot-skewed", advantage=without_the_decision)
+        masked = ppo.but(name="adacot-skewed", advantage=without_the_decision if mask else gae)
         told: dict[str, Any] = {"rewards": rewards(miss, over), "role": role}
         return (
             Phase(f"skewed{tag}", masked, skewed, env(hard_only=True), **told),
