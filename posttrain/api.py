@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ from posttrain.runs.run import Run
 from posttrain.runs.settings import check_name, made_name
 from posttrain.runs.start import Start
 from posttrain.runs.threads import settle
-from posttrain.runs.told import left_out, understood
+from posttrain.runs.told import tell_left_out, understood
 from posttrain.runs.unused import refuse_of_method
 from posttrain.train import train
 
@@ -85,9 +84,8 @@ def run_config(
 def tell_data(loop: Loop) -> None:
     """What was understood of the data, to whoever shows it; rows that were left out are told in any case."""
     loop.tell("on_data", understood(loop.env, loop.policy, loop.method.rollout.card.data, loop.config.reward))
-    if left_out(loop.env) and not any(hasattr(c, "on_data") for c in loop.callbacks):
-        gone = "; ".join(f"{n:,} {reason}" for reason, n in loop.env.left_out.items() if n)  # type: ignore[attr-defined]
-        logging.getLogger("posttrain").warning("%s: left out %s", loop.env.name, gone)
+    if not any(hasattr(c, "on_data") for c in loop.callbacks):
+        tell_left_out(loop.env)
 
 
 def objects(given: dict[str, Any]) -> dict[str, Any]:
@@ -155,7 +153,8 @@ def run(
         plain["reward"] = ""
     if isinstance(method, str):
         plain["method"] = method
-    config = from_dict(Config, plain if chosen is None else chosen.own(plain))
+    whole: Any = find(str(method), "plan")() if chosen is None else chosen
+    config = from_dict(Config, whole.own(plain))
     named = {f.name for f in dataclasses.fields(Config) if settings.get(f.name) is not None}
     try:
         with observers(track, profile) as more:
@@ -164,7 +163,7 @@ def run(
                 refuse_of_method(chosen, named | ({"reward"} if isinstance(reward, str) and reward else set()))
                 return run_config(config, runs, fresh, chosen, told, start=start, **given)
             asked = Asked(said_by(model, task, env, reward) | named, given)
-            return run_plan(find(str(method), "plan")(), config, runs, fresh, told, start, asked)
+            return run_plan(whole, config, runs, fresh, told, start, asked)
     except Paused as paused:
         return {"method": str(method), "paused": str(paused)}
 

@@ -1,76 +1,29 @@
-"""AdaCoT: penalties for thoughts missing and thoughts too many set how often a policy thinks; a stage of hard questions
-alone teaches to think always, unless the token that decides is left out of the loss."""
+"""AdaCoT: RL on hard questions alone teaches to think always, unless the token that decides is left out of the loss; the penalties for
+thoughts missing and thoughts too many set how often a policy thinks."""
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import partial
 
-import torch
-from torch import Tensor
+from claims.machinery.arms import Bench, Measured
+from claims.machinery.claim import Check, Claim, Shared, claim
+from claims.worlds.long_thoughts import by_level
 
-from claims.machinery.claim import Check, Claim, claim
-from claims.worlds.thinking import Thinker, Thinking, ramp
-from posttrain.advantages.gae import gae
-from posttrain.core.registry import Part
-from posttrain.core.types import Prompt, Rollout
-from posttrain.methods.ppo import ppo
-from posttrain.systems.efficient_reasoning.adacot import mode_penalty as penalty
-from posttrain.systems.efficient_reasoning.adacot import without_the_decision as masked
-
-T, EASY, HARD = 12, 3, 3
-SKEWED, MIXED = 20, 25  # steps of the two stages, 96 answers each
-OWN = 0.5  # what a kind learns for itself, beside what all kinds share
+WARMUP, SKEWED, MIXED, PROMPTS, PROBLEMS = 40, 8, 10, 8, 240
+TASK = "arithmetic(level=1) + arithmetic(level=3)"  # 3+4, or 47-62, 38*6 and 12+7-15
+HOW = {"max_tokens": 64}
 
 
-def world(seed: int) -> Thinking:
-    """Easy questions are right at once in 92, 85 or 70 of 100, hard ones in 10; all after 4 letters of work in 95."""
-    easy = [ramp([4], T, low=x) for x in (0.92, 0.85, 0.7)]
-    return Thinking(torch.cat([*easy, ramp([4] * HARD, T)]), seed)
+def trained(seed: int, options: str) -> Measured:
+    """The registered plan on sums of single digits, which need no thought, and on products and chains of two digits, which do; then one sampled
+    answer to each of 240 held-out questions, half of them easy."""
+    plan = f"adacot(warmup={WARMUP}, skewed={SKEWED}, {options})"
+    with Bench(seed) as bench:
+        run = bench.run("adacot", method=plan, task="arithmetic", level=3, think=True, prompts=PROMPTS, sampling=HOW)
+        return bench.measured(run, TASK, PROBLEMS, by_level(PROBLEMS, HOW), think=True, sampling=HOW)
 
 
-def imitated(w: Thinking) -> Thinker:
-    """As after SFT: it thinks for 80% of hard and 30% of easy questions, and then for too long or too short."""
-    policy = w.start(stop=0.2, features_PF=torch.cat([torch.ones(w.P, 1), OWN * torch.eye(w.P)], 1))
-    first = torch.tensor([0.7] * EASY + [0.2] * HARD)  # chance to end at once
-    with torch.no_grad():
-        policy.table[:, 0] = 0.0
-        policy.table[1:, 0, 0, -1] = torch.logit(first) / OWN
-    return policy
-
-
-@lru_cache(maxsize=8)
-def paid(needed: bool, thought: bool, miss: float, over: float) -> float:
-    text = "<think>a</think>1" if thought else "<think></think>1"
-    return float(penalty(Prompt.text("", "", cot=needed), text, miss=miss, over=over))
-
-
-def train(
-    seed: int, advantage: Part | None, miss: float = 0.3, over: float = 0.15, lr: float = 0.1
-) -> dict[str, float]:
-    """Hard questions alone with this credit (None: no such stage), then all kinds with GAE. Exact figures."""
-    w = world(seed)
-    policy = imitated(w)
-
-    def worth(rollouts: list[Rollout]) -> Tensor:
-        modes = [(int(r.context) >= EASY, len(r) > 1) for r in rollouts]
-        return w.right(rollouts) + torch.tensor([paid(*mode, miss, over) for mode in modes])
-
-    before, base = w.exact(policy)["direct_P"], ppo.but(shaping=())
-    if advantage is not None:
-        hard = range(EASY, EASY + HARD)
-        w.train(policy, base.but(advantage=advantage), SKEWED, lr, kinds=hard, copies=4, worth=worth)
-    skewed = w.exact(policy)
-    w.train(policy, base, MIXED, lr, copies=2, worth=worth, part=1)
-    found = w.exact(policy)
-    return w.told(policy) | {
-        "moved": float((skewed["direct_P"] - before)[:EASY].abs().mean()),
-        "skewed_easy": float(1 - skewed["direct_P"][:EASY].mean()),
-        "skewed_accuracy": float(skewed["right_P"][EASY:].mean()),
-        "thinks": float(1 - found["direct_P"].mean()),
-        "easy_thinks": float(1 - found["direct_P"][:EASY].mean()),
-        "hard_thinks": float(1 - found["direct_P"][EASY:].mean()),
-    }
-
+SHORT, FULL = ("mask", "no mask"), ("AdaCoT", "thoughts cost more")
 
 claim(
     Claim(
@@ -78,35 +31,41 @@ claim(
         title="AdaCoT",
         paper="arXiv:2505.11896",
         family="efficient-reasoning",
-        says="The price of a thought too many moves a policy along a frontier of accuracy against thinking. RL on questions that "
-        "all need a thought makes it think always; masking the loss of the deciding token keeps the boundary learned before.",
-        experiment="Three easy kinds (right at once in 92, 85 and 70 of 100) and three hard ones (10; after 4 letters of work 95) that share "
-        "half of what is learned; the start policy thinks for 30% and 80%. PPO on hard questions alone for 20 steps of 96 "
-        "answers, with and without the mask, then on all for 25; and three prices without the first stage. Exact figures.",
+        says="RL on questions that all need a thought makes a model think about easy ones too; masking the loss of the deciding token "
+        "keeps the boundary learned before. The penalties then set how often it thinks: it thinks about hard questions and not about "
+        "easy ones, and less where a thought too many costs more.",
+        experiment="The embedded model on sums of single digits (no thought needed) and on products and chains of two digits (needed), by the registered "
+        "plan: 40 updates of SFT on both modes, 8 steps of PPO on hard questions alone with and without the mask; and after the mask 10 more on both kinds, "
+        "with the default penalties (missing 0.3, too many 0.1) and with those exchanged. 64 answers in 4 updates a step. Thoughts and "
+        "accuracy of one sampled answer to each of 240 held-out questions.",
         arms={
-            "no mask": partial(train, advantage=gae),
-            "mask": partial(train, advantage=masked.but(at=0)),
-            "over 0": partial(train, advantage=None, over=0.0),
-            "over 0.15": partial(train, advantage=None),
-            "over 0.35": partial(train, advantage=None, over=0.35),
+            "mask": partial(trained, options="mixed=0"),
+            "no mask": partial(trained, options="mixed=0, mask=False"),
+            "AdaCoT": partial(trained, options=f"mixed={MIXED}"),
+            "thoughts cost more": partial(trained, options=f"mixed={MIXED}, points=((0.1, 0.3),)"),
         },
         checks=(
-            Check("without the mask easy is thought about too", "skewed_easy", "no mask", 0.9),
-            Check("with it the boundary stays", "moved", "mask", 0.05, lower=True, exact=True),
-            Check("while hard questions are learned", "skewed_accuracy", "mask", 0.7),
-            Check("after all kinds: as accurate", "accuracy", "mask", "no mask", margin=-0.02),
-            Check("price 0.15: fewer thoughts than 0", "thinks", "over 0.15", "over 0", margin=0.1, lower=True),
-            Check("price 0.35: fewer than 0.15", "thinks", "over 0.35", "over 0.15", margin=0.05, lower=True),
-            Check("which accuracy pays for", "accuracy", "over 0", "over 0.35", margin=0.02),
-            Check("hard questions are thought about still", "hard_thinks", "over 0.35", 0.9),
+            Check(
+                "the mask keeps easy questions free of thoughts",
+                "easy_thinks",
+                "mask",
+                "no mask",
+                margin=0.05,
+                lower=True,
+            ),
+            Check("in the end it thinks about the hard ones", "chooses", "AdaCoT", 0.5),
+            Check("a dearer thought is thought less often", "thinks", "thoughts cost more", "AdaCoT", lower=True),
         ),
-        seeds=tuple(range(10, 15)),
-        tried="Learning rates 0.05 and 0.1 on seeds 100-101. A first record (seeds 0-4) had easy kinds of 85 of 100 and a price of 0.1, "
-        "at which thinking and not thinking are worth exactly the same: seven of nine checks showed, those on what follows from "
-        "that price did not. Now easy kinds differ and the prices lie between their break-even points; seeds are new. The mask "
-        "holds the decision of every kind where it was, so after the stage of hard questions alone those are less accurate with "
-        "it (0.78) than without (0.95): it keeps the boundary, right or wrong. After 25 steps on all kinds both think equally "
-        "often: that the mask pays in the end does not show, and is not checked any more. Labels are the true ones.",
+        seeds=tuple(range(200, 208)),
+        level="pocket",
+        shares=tuple(Shared(what, arms=arms) for what in ("prompts", "samples", "updates") for arms in (SHORT, FULL)),
+        tried="Attempt 1 trained lookup tables. On word problems of one and of two or three sums, seed 100, with 20 updates of SFT, 12 steps of "
+        "each PPO phase: thoughts about easy questions 0.73 with the mask and 0.64 without, 0.62 of all in the end and 0.72 with the "
+        "dearer thought: after so little SFT easy and hard were hardly told apart, and one sum is right at once in 0.4 only. So the "
+        "questions are of arithmetic, single digits being right at once in 0.7 to 0.8, and SFT is twice as long. Then, seed 100: thoughts "
+        "about easy questions 0.19 with the mask, 0.48 without; in the end 0.01 of easy and 1.0 of hard ones; with the dearer thought "
+        "0.46 of all against 0.51, and accuracy 0.64 against 0.77, which is the frontier. Labels are the levels of the school task; the "
+        "paper's come from a language model.",
     ),
     __file__,
 )

@@ -1,35 +1,29 @@
-"""GRPO-lambda: a length penalty on every group makes accuracy collapse as answers shorten; on the best solved share of
-groups alone it shortens and accuracy holds."""
+"""GRPO-lambda: a length penalty on every group costs accuracy as answers shorten; on the best solved fifth of the groups alone it
+shortens and accuracy holds."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from claims.machinery.claim import Check, Claim, claim
-from claims.worlds.thinking import Thinking, ramp
-from posttrain.core.registry import Part
-from posttrain.systems.efficient_reasoning.grpo_lambda import grpo_lambda
+from claims.machinery.arms import Bench, Measured
+from claims.machinery.claim import Check, Claim, Shared, claim
+from claims.worlds.long_thoughts import HOW, TASK, by_level, rambling
+from posttrain.core.method import Method, find_method
 from posttrain.systems.efficient_reasoning.grpo_lambda import short_where_solved as switch
 
-T, STEPS, COPIES = 20, 60, 3  # the window; steps of 8 answers to 3 questions of each of 6 kinds
-NEED = (1, 2, 4, 6, 8, 10)
+STEPS, PROMPTS, PROBLEMS = 16, 10, 300
 
 
-def train(seed: int, shaping: tuple[Part, ...], lr: float = 0.1) -> dict[str, float]:
-    """GRPO without its KL; exact figures at the end and best accuracy on the way, looked at every 5 steps."""
-    w = Thinking(ramp(NEED, T), seed)
-    policy = w.start(stop=0.07)
-    best = [0.0]
+def trained(seed: int, method: Method) -> Measured:
+    """16 steps of 8 answers to each of 10 questions from the rambling start; then one sampled answer to each of 300 held-out ones."""
+    with Bench(seed) as bench:
+        run = bench.run(
+            "rl", method=method, model=str(rambling(bench)), task=TASK, think=True, steps=STEPS, prompts=PROMPTS, sampling=HOW
+        )  # fmt: skip
+        return bench.measured(run, TASK, PROBLEMS, by_level(PROBLEMS, HOW), think=True, sampling=HOW)
 
-    def look(step: int) -> None:
-        if step % 5 == 4:
-            best.append(w.told(policy)["accuracy"])
 
-    w.train(policy, grpo_lambda.but(shaping=shaping, terms=()), STEPS, lr, copies=COPIES, after=look)
-    found = w.exact(policy)
-    hard = {"hard_accuracy": float(found["right_P"][-2:].mean()), "easy_length": float(found["length_P"][:2].mean())}
-    return w.told(policy) | hard | {"lost": max(best) - best[-1]}
-
+REGISTERED = find_method("grpo-lambda")
 
 claim(
     Claim(
@@ -39,25 +33,31 @@ claim(
         family="efficient-reasoning",
         says="A length penalty on all right answers shortens them until accuracy falls; put on the 20% of groups that are "
         "solved best, it shortens answers and accuracy stays that of right or wrong alone.",
-        experiment="Letters of work, then the end; six kinds of questions need 1 to 10 letters of 20. 60 steps of GRPO on 144 "
-        "answers each, alpha 0.2 in both length arms; exact figures, and what was lost since the best of 12 looks.",
+        experiment="The embedded model on word problems of one or two sums (easy) and three (hard), after a short SFT on worked answers with the last sum of each "
+        "thought written up to five more times. 16 steps of GRPO, 8 answers to 10 questions each: the registered method (the best solved fifth "
+        "of the groups pays for length, alpha 0.2), the same with every group paying, and with none. Accuracy and tokens of one sampled "
+        "answer to each of 300 held-out questions.",
         arms={
-            "right or wrong": partial(train, shaping=()),
-            "length penalty": partial(train, shaping=(switch.but(top=1.0),)),
-            "GRPO-lambda": partial(train, shaping=(switch,)),
+            "right or wrong": partial(trained, method=REGISTERED.but(shaping=())),
+            "length penalty": partial(trained, method=REGISTERED.but(shaping=switch.but(top=1.0))),
+            "GRPO-lambda": partial(trained, method=REGISTERED),
         },
         checks=(
-            Check("shorter than right or wrong", "length", "GRPO-lambda", "right or wrong", margin=0.7, lower=True),
+            Check("shorter than right or wrong", "length", "GRPO-lambda", "right or wrong", margin=4.0, lower=True),
             Check("and as accurate", "accuracy", "GRPO-lambda", "right or wrong", margin=-0.03),
-            Check("more accurate than the penalty", "accuracy", "GRPO-lambda", "length penalty", margin=0.03),
-            Check("most of all on hard questions", "hard_accuracy", "GRPO-lambda", "length penalty", margin=0.05),
-            Check("the penalty loses what it had", "lost", "length penalty", "GRPO-lambda", margin=0.003),
+            Check("more accurate than the penalty", "accuracy", "GRPO-lambda", "length penalty"),
         ),
-        seeds=tuple(range(5)),
-        tried="Set on seeds 100-101: learning rates 0.05 to 0.2 (the order of the arms is the same), alpha 0.2, 0.5 and 1.0: "
-        "the penalty on all groups ends at 0.86, 0.80 and 0.67, the switch at 0.93 with each. The penalty's answers are shorter "
-        "(5.4 letters against 6.1): the switch is not ahead in length. The collapse is a slow fall here, not abrupt, and how "
-        "many more steps the switch can train for was not measured.",
+        seeds=tuple(range(200, 210)),
+        level="pocket",
+        shares=(Shared("prompts"), Shared("samples"), Shared("updates")),
+        tried="Attempt 1 trained lookup tables and was recorded as shown; on SmolLM2-135M (30 steps, three seeds, below) answers were shorter "
+        "by a token in fifteen and accuracy 2.5 to 3 points lower on every seed, which contradicts it. Trials were on seed 100. After "
+        "only 30 or 40 updates of SFT the start was right in 0.1 to 0.4 and what it repeated was often wrong, so that training on right "
+        "or wrong alone took the repetitions out; with 80 it is right in 0.63 at 41 tokens, and is used here. With it: GRPO-lambda 25.7 "
+        "tokens and 0.75 right, a penalty on every group 22.7 and 0.78, right or wrong 41.2 and 0.68: that the penalty on all groups "
+        "costs accuracy, which the paper is written for, did not show there, and stays a check. From the worse start after 20 steps 22.5 "
+        "tokens and 0.59, 21.6 and 0.61, 25.0 and 0.57. The margin of 4 tokens is a tenth of the start's length. The penalty's strength "
+        "is the registered 0.2 in both arms; learning rate and answers are the package's, and none was tuned.",
     ),
     __file__,
 )

@@ -1,27 +1,21 @@
-"""T1: more answers per prompt leave fewer groups silent; a moving anchor lets the policy go on; a bonus keeps entropy."""
+"""T1: many answers to each prompt scale RL better than few, at equal samples and updates too."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from claims.machinery.claim import Check, Claim, claim
-from claims.worlds.sums import learn, sums
-from posttrain.core.method import Method
-from posttrain.losses.regularisers.entropy import entropy
-from posttrain.losses.regularisers.kl import kl
-from posttrain.rollouts.sample import sample
-from posttrain.systems.policy_gradient.t1 import many_answers
-from posttrain.weights.reference import ema, fixed
+from claims.machinery.arms import Measured, run_arm
+from claims.machinery.claim import Check, Claim, Shared, claim
 
-NEAR = kl.but(coef=0.3)
-MANY = many_answers().but(
-    rollout=sample.but(n=32), terms=(NEAR, entropy.but(coef=0.1)), reference=ema.but(decay=0.95)  # type: ignore[attr-defined]
-)  # fmt: skip
+STEPS, PROBLEMS = 12, 300
 
 
-def train(seed: int, method: Method, lr: float = 0.1) -> dict[str, float]:
-    """60 steps on all 8 prompts, whose start policy has strong tastes and is right 1 time in 8."""
-    return learn(sums("t1", seed, spread=2.5), method, seed, steps=60, lr=lr)
+def trained(seed: int, n: int, prompts: int) -> Measured:
+    """12 steps of RL, two updates each, with n answers to each question."""
+    return run_arm(
+        seed, method=f"t1(steps={STEPS}, warmup=0, n={n})", task="countdown", problems=PROBLEMS, prompts=prompts, think=True,
+        sampling={"max_tokens": 64},
+    )  # fmt: skip
 
 
 claim(
@@ -30,28 +24,32 @@ claim(
         title="T1",
         paper="arXiv:2501.11651",
         family="policy-gradient",
-        says="Sampling many answers a prompt scales RL: fewer prompts give no signal and accuracy ends higher. A KL to a moving "
-        "average of the policy holds back less than one to the start, and an entropy bonus keeps exploration alive.",
-        experiment="Eight sums with 8 right answers of 64 each, 60 steps on all prompts: 32 answers a prompt, KL 0.3 to an average "
-        "of decay 0.95, bonus 0.1; then 4 answers, the start policy as anchor, no bonus. Accuracy and entropy are exact.",
+        says="Sampling many answers to each prompt (64) at a high temperature explores more and scales RL: accuracy ends higher than with "
+        "few answers.",
+        experiment="The embedded model on countdown with a written chain of thought that tries, checks and tries again (27% right at the "
+        "start), 12 steps of RL by the registered plan without its first imitation: 64 answers to each of 4 questions; 4 answers to each "
+        "of 64 questions, which is as many answers and updates; and, as in the paper, 4 answers to each of 4 questions. Accuracy of one "
+        "sampled answer to each of 300 held-out problems.",
         arms={
-            "T1": partial(train, method=MANY),
-            "4 answers a prompt": partial(train, method=MANY.but(rollout=sample.but(n=4)), lr=0.2),
-            "fixed anchor": partial(train, method=MANY.but(reference=fixed)),
-            "no entropy bonus": partial(train, method=MANY.but(terms=NEAR)),
+            "64 answers": partial(trained, n=64, prompts=4),
+            "4 answers, 16 times the prompts": partial(trained, n=4, prompts=64),
+            "4 answers": partial(trained, n=4, prompts=4),
         },
         checks=(
-            Check(
-                "fewer silent groups than with 4 answers", "silent", "T1", "4 answers a prompt", margin=0.2, lower=True
-            ),
-            Check("and a higher accuracy", "accuracy", "T1", "4 answers a prompt", margin=0.02),
-            Check("a moving anchor holds back less", "accuracy", "T1", "fixed anchor", margin=0.1),
-            Check("the bonus keeps entropy", "entropy", "T1", "no entropy bonus", margin=0.3),
+            Check("better than few answers", "accuracy", "64 answers", "4 answers", margin=0.05),
+            Check("better at equal samples too", "accuracy", "64 answers", "4 answers, 16 times the prompts"),
         ),
-        seeds=tuple(range(5)),
-        tried="On seeds 100-101: learning rates 0.05-0.2 (4 answers do best with 0.2: 0.86, T1 0.92), bonus 0.05 and 0.1. Steps are "
-        "equal, not samples, as in the paper; with 8 times the steps 4 answers reach 0.87. A fixed anchor with a smaller "
-        "coefficient would hold back less too. Long chains, temperature and the penalty on degenerate answers are not checked.",
+        seeds=tuple(range(200, 210)),
+        level="pocket",
+        shares=(
+            Shared("updates"),
+            Shared("samples", arms=("64 answers", "4 answers, 16 times the prompts")),
+            Shared("prompts", arms=("64 answers", "4 answers")),
+        ),
+        tried="Attempt 1 trained lookup tables. On the embedded model, seed 100: 0.61 with 64 answers, 0.44 with 4, 0.76 with 4 to 16 times the prompts (0.54, "
+        "0.38 and 0.73 at temperature 1, before the plan had the paper's 1.2). Nothing was changed after that, though the second check, which the "
+        "paper does not make, is not to be expected then: new questions are free here, where the paper's are few. Anchor, bonus and penalty are as "
+        "registered in all arms and are not checked.",
     ),
     __file__,
 )

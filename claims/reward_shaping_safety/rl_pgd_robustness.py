@@ -1,52 +1,28 @@
-"""Reward-guided projected gradients as a robustness test of one's own small model: it finds margins that noise does not."""
+"""Reward-guided projected gradients as a robustness test of one's own model: do they find smaller changes than plain ones?"""
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+import json
+from functools import partial
 
-import torch
-from torch import Tensor, nn
-
+from claims.machinery.arms import Bench, Measured
 from claims.machinery.claim import Check, Claim, claim
-from posttrain.core import rng
-from posttrain.systems.reward_shaping_safety.rl_pgd_robustness import (
-    harden,
-    random_change,
-    reward_guided_pgd,
-    robustness_margin,
-)
+from posttrain.environments.task import task
 
-TONES, BINS, WIDTH, TRAIN, TEST, NOISE, EPS = 5, 96, 24, 300, 20, 0.3, 0.3
+TASK, PROBLEMS, MOST = "counting", 12, 0.1
 
 
-@lru_cache(maxsize=1)
-def tones(seed: int) -> tuple[Tensor, Tensor]:
-    """Spectra of synthetic tones: a base bin and its overtone, in noise; the label is the tone."""
-    draws = rng.torch_generator("tones", seed)
-    label_B = torch.randint(0, TONES, (TRAIN + TEST,), generator=draws)
-    x_BF = NOISE * torch.randn(TRAIN + TEST, BINS, generator=draws)
-    rows = torch.arange(len(label_B))
-    x_BF[rows, 2 + 2 * label_B] += 2.0
-    x_BF[rows, 5 + 4 * label_B // 2 + label_B] += 1.0
-    return x_BF, label_B
-
-
-@lru_cache(maxsize=2)
-def classifier(seed: int, eps: float) -> nn.Module:
-    x_BF, label_B = tones(seed)
-    model = nn.Sequential(nn.Linear(BINS, WIDTH), nn.ReLU(), nn.Linear(WIDTH, TONES))
-    draws = rng.torch_generator("classifier", seed)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.copy_(torch.randn(p.shape, generator=draws) * (p.shape[-1] ** -0.5 if p.dim() == 2 else 0.0))
-    return harden(model, x_BF[:TRAIN], label_B[:TRAIN], eps).requires_grad_(False)
-
-
-def margin(seed: int, find, eps: float = 0.0) -> dict[str, float]:  # type: ignore[no-untyped-def]
-    """The margin of a classifier on 20 held-out tones, as this search finds it."""
-    x_BF, label_B = tones(seed)
-    model = classifier(seed, eps)
-    return robustness_margin(model, list(x_BF[TRAIN:]), label_B[TRAIN:].tolist(), find, most=3.0)
+def margin(seed: int, search: str) -> Measured:
+    """The registered plan on 12 problems of this seed: the mean least change over those that the model gets right."""
+    env = task(TASK, think=False)
+    some = [env.prompt(1000 * seed + i, "test") for i in range(PROBLEMS)]
+    with Bench(seed) as bench:
+        file = bench.rows("problems", [{"question": p.last, "answer": str(p.answer)} for p in some])
+        plan = f"rl-pgd-robustness(problems={PROBLEMS}, most={MOST}, searches='{search}')"
+        asked = {"task": f"{file}(test='{file}')", "sampling": {"max_tokens": 8}, "dtype": "float32"}
+        run = bench.run("margin", method=plan, **asked)
+        found = json.loads((run / "summary.json").read_text())["robustness"]
+        return Measured({"margin": found[f"margin_{search}"], "right": found["right"]}, {}, {})
 
 
 claim(
@@ -55,25 +31,24 @@ claim(
         title="Reward-guided PGD robustness",
         paper="arXiv:2508.03365",
         family="reward-shaping-safety",
-        says="Projected gradients towards the best-scored of the model's own sampled outputs change its answer with far smaller changes of "
-        "the input than random search. Here only as a test of one's own model with benign labels, and with its defence.",
-        experiment="A classifier of synthetic tones (96 bins, 5 labels). The least L-infinity change that flips a label on 20 held-out tones, "
-        "by reward-guided PGD and by random corners at equal looks at the model; then the same test of a classifier trained "
-        "adversarially. margin: mean least change; right: accuracy.",
-        arms={
-            "guided": partial(margin, find=reward_guided_pgd),
-            "random": partial(margin, find=random_change),
-            "guided, hardened model": partial(margin, find=reward_guided_pgd, eps=EPS),
-        },
+        says="Projected gradients towards the best-scored of the model's own sampled outputs change what it says with smaller changes of "
+        "the input than plain projected gradients, and than random search. Here only as a test of one's own model on a harmless task.",
+        experiment="The embedded model counts letters and words without a thought. Over those of 12 problems that it gets right: the least "
+        "L-infinity change of the prompt's embeddings, in units of their root mean square and up to 0.1, at which its likeliest answer is "
+        "graded wrong; by the registered plan's reward-guided search, by plain PGD away from the right answer at as many gradients, and by "
+        "random corners at as many looks at the model.",
+        arms={name: partial(margin, search=name) for name in ("guided", "plain", "random")},
         checks=(
-            Check("a much smaller change than random", "margin", "guided", "random", margin=0.1, lower=True),
-            Check("adversarial training raises the margin", "margin", "guided, hardened model", "guided", margin=0.2),
-            Check("at no loss of accuracy", "right", "guided, hardened model", "guided", margin=-0.1),
+            Check("a smaller change than by random corners", "margin", "guided", "random", margin=0.02, lower=True),
+            Check("a smaller change than by plain PGD", "margin", "guided", "plain", lower=True),
         ),
-        seeds=tuple(range(5)),
-        tried="On seeds 100-101. With samples that may repeat, a sure model only ever draws its own label and the search goes nowhere (margin 2.9): "
-        "the outputs must be different ones. With 24 bins random corners come close (0.50 against 0.33), with 96 they do not (0.30 against "
-        "0.10). Weights are never changed by the search; no content is produced.",
+        seeds=tuple(range(200, 210)),
+        level="pocket",
+        tried="Attempt 1 measured a classifier of synthetic tones, against random corners alone, and hardened it. On the embedded model, seed 100, "
+        "4 problems that it gets right, changes of up to 0.25 in steps of 0.004: 0.0137 guided, 0.0166 by plain PGD, 0.176 by random "
+        "corners. The margin of the second check stays 0. Then 0.1 with steps of 0.0016 were set, since most were within a few steps, "
+        "and 12 problems in place of 20, for time. Guided search also samples 4 answers a step, which plain PGD does not need: gradients are equal, "
+        "looks at the model are not. Nothing is hardened here.",
     ),
     __file__,
 )

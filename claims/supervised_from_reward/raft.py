@@ -1,70 +1,50 @@
-"""RAFT: imitating the best of K of one's own answers raises the reward, the more the larger K."""
+"""RAFT: imitating the best of K of one's own answers, as a reward model ranks them, raises the reward and what it stands for."""
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import partial
+from pathlib import Path
+from typing import Any
 
-import torch
-from torch import Tensor
+from claims.machinery.arms import Bench, Further, Measured
+from claims.machinery.claim import Check, Claim, Shared, claim
+from claims.worlds.courtesy import ASKED, HOW, comparisons, gold, passes
+from posttrain.core.method import Method, find_method
+from posttrain.core.protocols import Environment, Policy
+from posttrain.core.sampling import Sampling
+from posttrain.evals.accuracy import answers, held_out
+from posttrain.rewards.scorers.spec import build_scorer
 
-from claims.machinery.claim import Check, Claim, claim
-from claims.worlds.exact import all_answers, answer_entropy, answer_kl, answer_logp, expected
-from claims.worlds.tabular import TabularPolicy
-from posttrain.core.config import Config
-from posttrain.core.types import Rollout
-from posttrain.rollouts.sample import sample
-from posttrain.runs.in_memory import FunctionScorer, fit, repeated
-from posttrain.systems.supervised_from_reward.raft import raft
-
-P, T, V = 2, 5, 6
-ROUNDS, KEPT, PASSES = 3, 256, 40
-VOWELS = torch.tensor([0, 4])  # a and e of abcdef
+PAIRS, NOISE, ROUNDS, PROMPTS = 400, 0.1, 4, 48
+NOBODY = "import zlib\n\n\ndef noise(prompt, text):\n    return zlib.crc32(text.encode()) / 2**32\n"
 
 
-def vowels_minus_repeats(tokens_NT: Tensor) -> Tensor:
-    repeats_N = (tokens_NT[:, 1:] == tokens_NT[:, :-1]).sum(-1)
-    return (torch.isin(tokens_NT, VOWELS).sum(-1) - repeats_N).float()
+def judged(model: Path) -> Further:
+    """The hidden taste, and what the reward model says, of held-out answers."""
+
+    def further(policy: Policy, env: Environment) -> dict[str, float]:
+        groups = answers(policy, env, held_out(env, 100, "test"), Sampling(**HOW))
+        build_scorer(str(model), env).score(groups)
+        return gold(policy, env) | {"proxy": sum(r.total for g in groups for r in g.rollouts) / len(groups)}
+
+    return further
 
 
-@lru_cache(maxsize=1)
-def start(seed: int) -> TabularPolicy:
-    return TabularPolicy(P, T, V).randomise(1.0, "raft", seed)
+def trained(seed: int, method: str | Method = "raft", ranked: bool = True) -> Measured:
+    """4 rounds of 8 answers to 48 requests; ranked=False: which of the 8 is imitated is drawn, by a reward that is noise."""
+    with Bench(seed) as bench:
+        pairs = comparisons(bench, PAIRS, NOISE)
+        model = bench.run("rm", method="reward-model", task=pairs, **passes(pairs, 3, 16))
+        noise = bench.folder / f"noise_of_{bench.folder.name.replace('-', '_')}.py"  # another module for each arm
+        noise.write_text(NOBODY)
+        how: dict[str, Any] = ASKED | {"prompts": PROMPTS, "steps": ROUNDS}
+        run = bench.run("run", method=method, reward=str(model) if ranked else f"{noise}:noise", **how)
+        return bench.measured(run, "instructions", 200, judged(model), level=1, think=False, sampling=HOW)
 
 
-def best_of_k(policy: TabularPolicy, worth_N: Tensor, k: int) -> float:
-    """The exact expected reward of the best of k answers: sum_w w [F(w)^k - F(w-)^k]."""
-    p_PN, out = answer_logp(policy).exp(), 0.0
-    for w in worth_N.unique():
-        upto_P, below_P = p_PN[:, worth_N <= w].sum(-1), p_PN[:, worth_N < w].sum(-1)
-        out += float(w) * float((upto_P**k - below_P**k).mean())
-    return out
-
-
-def rounds(seed: int, k: int, beta: float = 0.0) -> dict[str, float]:
-    """K answers to each prompt, the best kept (by reward - beta log(pi/start)), 40 passes over what was kept; again."""
-    ref = start(seed)
-    policy, rewards = ref.clone(), []
-    worth_N = vowels_minus_repeats(all_answers(ref)[0])
-
-    def ranked_by(rollouts: list[Rollout]) -> Tensor:
-        moved_B = torch.stack([r.logp_T.sum() for r in rollouts]) - ref.forward(rollouts)["logp_BT"].detach().sum(-1)
-        return vowels_minus_repeats(torch.stack([r.actions for r in rollouts])) - beta * moved_B
-
-    def look(step: int) -> None:
-        rewards.append(float(expected(policy, worth_N).mean()))
-
-    look(-1)
-    config = Config(seed=seed, steps=ROUNDS, prompts=KEPT, lr=0.1, warmup=0, max_norm=100.0)
-    method = raft.but(rollout=sample.but(n=k), epochs=PASSES, minibatches=1)
-    fit(policy, method, repeated(P, KEPT // P), config, FunctionScorer(ranked_by), look)
-    aim = best_of_k(ref, worth_N, k)
-    return {
-        "reward": rewards[-1],
-        "gain": rewards[-1] - rewards[0],
-        "first_round_error": abs(rewards[1] - aim) / aim,
-        "entropy": float(answer_entropy(policy).mean()),
-        "kl": float(answer_kl(policy, ref).mean()),
-    }
+def ppo(seed: int) -> Measured:
+    """The registered PPO, in as many updates as RAFT's 4 passes in 4 parts."""
+    return trained(seed, find_method("ppo").but(epochs=4, minibatches=4))
 
 
 claim(
@@ -73,29 +53,26 @@ claim(
         title="RAFT",
         paper="arXiv:2304.06767",
         family="supervised-from-reward",
-        says="Each round of ranking K own answers and fine-tuning on the best moves the policy to its best-of-K "
-        "distribution: the reward grows with K, diversity falls, and ranking by a KL-penalised reward keeps it near.",
-        experiment="Words of 5 letters out of 6, reward = vowels minus repeats. Three rounds of 256 kept answers with "
-        "K = 1, 4, 16, and K = 16 ranked by reward - 0.3 log(pi/start). All figures exact over the 7776 words.",
-        arms={
-            "K=1": partial(rounds, k=1),
-            "K=4": partial(rounds, k=4),
-            "K=16": partial(rounds, k=16),
-            "K=16, penalised": partial(rounds, k=16, beta=0.3),
-        },
+        says="Ranking K own answers by a reward model and fine-tuning on the best, round after round, raises the reward and the quality it stands "
+        "for, and does so as well as PPO.",
+        experiment="The embedded model answers small requests. A reward model is trained on 400 comparisons of its own answers by a hidden taste, a "
+        "tenth of the labels flipped. Then 4 rounds of 8 answers to 48 requests by the registered method (the best of 8, 4 passes in 4 updates), the "
+        "same with one of the 8 drawn in place of the best, and the registered PPO with as many answers and updates. proxy: the reward "
+        "model's score, gold: the hidden taste, of answers to held-out requests.",
+        arms={"RAFT": trained, "a drawn answer": partial(trained, ranked=False), "PPO": ppo},
         checks=(
-            Check("K=16 beats K=4", "reward", "K=16", "K=4", margin=0.5),
-            Check("K=4 beats K=1", "reward", "K=4", "K=1", margin=0.5),
-            Check("K=1 gains nothing", "gain", "K=1", 0.3, lower=True),
-            Check("round one is the best of 16", "first_round_error", "K=16", 0.05, lower=True),
-            Check("entropy falls with K", "entropy", "K=16", "K=4", margin=0.5, lower=True),
-            Check("the penalty keeps it near", "kl", "K=16, penalised", "K=16", margin=1.0, lower=True),
-            Check("and it still gains", "gain", "K=16, penalised", 1.0),
+            Check("more reward than a drawn answer", "proxy", "RAFT", "a drawn answer", margin=0.2),
+            Check("and worth more", "gold", "RAFT", "a drawn answer", margin=0.2),
+            Check("worth no less than PPO's", "gold", "RAFT", "PPO", margin=-0.1),
         ),
-        seeds=tuple(range(6)),
-        tried="Rounds, passes, learning rate and beta were set on seeds 100-102 so that no arm reaches the top reward "
-        "of 5 too early (six rounds: K=4 and K=16 are both at 4.97) and each fit converges (with 10 passes round one "
-        "falls short of best-of-16 by 10%). Penalised K=16 is no nearer at equal reward than plain K=4 is.",
+        seeds=tuple(range(200, 210)),
+        level="pocket",
+        shares=(Shared("prompts"), Shared("samples"), Shared("updates")),
+        tried="Attempts before this one trained lookup tables. On word problems, seed 100, with a reward model of 480 right and wrong answers and 10 rounds of "
+        "8 questions, which is 160 updates of 2 answers: RAFT 0.24, a drawn answer 0.22, the best of 2 0.49, PPO 0.20, the start 0.47 ("
+        "made before a fault was fixed by which, on a GPU in float32, sampling went on from the first weights). The reward "
+        "model knew little of what is right, and rounds so small forget; hence a task of taste, and few large rounds as in the paper. One round of 8 requests with a reward "
+        "model of 40 comparisons, seed 100: gold 0.35 (RAFT), -0.73 (a drawn answer), -0.28 (PPO), the start -0.37; the sizes above were not tried.",
     ),
     __file__,
 )

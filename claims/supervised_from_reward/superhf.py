@@ -1,98 +1,54 @@
-"""SuperHF: imitating the best of 16 under a KL prior buys reward with less hacking than PPO, or than without the prior."""
+"""SuperHF: under a KL prior the imitation of the best of 16 hacks a reward model less, and leaves answers more varied."""
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import partial
+from itertools import combinations
+from pathlib import Path
 
-import torch
-from torch import Tensor
-
-from claims.machinery.claim import Check, Claim, claim
-from claims.worlds.labels import labelled_pairs
-from claims.worlds.tabular import TabularPolicy
-from posttrain.core import rng
-from posttrain.core.config import Config
-from posttrain.core.method import Method
+from claims.machinery.arms import Bench, Further, Measured
+from claims.machinery.claim import Check, Claim, Shared, claim
+from claims.supervised_from_reward.raft import judged
+from claims.worlds.courtesy import ASKED, HOW, comparisons, passes
+from posttrain.core.method import Method, find_method
+from posttrain.core.protocols import Environment, Policy
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Rollout
+from posttrain.evals.accuracy import answers, held_out
+from posttrain.evals.diversity import ngrams
 from posttrain.evals.kl import kl_of
-from posttrain.losses.regularisers.kl import kl
-from posttrain.methods.ppo import ppo
-from posttrain.methods.reward_model import reward_model
-from posttrain.rewards.scorers.reward_model import RewardModel
-from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
-from posttrain.rollouts.sample import sample
-from posttrain.runs.in_memory import fit, numbered
-from posttrain.systems.supervised_from_reward.superhf import superhf as registered
 
-# a table gives no distribution over a vocabulary: its KL prior is estimated on the kept answers
-superhf = registered.but(terms=(kl.but(coef=0.35, kind="k2"),))
-P, T, V, PAIRS, STEPS = 8, 4, 8, 1200, 80
-BUG = V - 1  # a letter that is rare at first, bad in truth, and liked by those who label
+PAIRS, NOISE, LONGER, PASSES, STEPS, PROMPTS, COMPARED = 100, 0.1, 0.5, 10, 40, 4, 60
+REGISTERED = "superhf"
 
 
-class World:
-    """Eight prompts with tastes of their own, a start policy, and a reward model of labels that fall for the bug."""
-
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.start = TabularPolicy(P, T, V, memory=False).randomise(1.2, "superhf start", seed)
-        with torch.no_grad():
-            self.start.table[..., BUG] -= 2.0
-        self.worth_PV = 0.7 * torch.randn(P, V, generator=rng.torch_generator("superhf worth", seed))
-        self.worth_PV[:, BUG] = -1.0
-        self.first = self.answers(self.start)
-        self.mean_P = self.raw(self.first).view(P, -1).mean(-1)
-        self.std = float((self.raw(self.first).view(P, -1) - self.mean_P.unsqueeze(-1)).std())
-        pairs = labelled_pairs(self.start, numbered(P).prompts, self.liked, PAIRS, seed, sharpness=2.0)
-        shared_PF = torch.cat([torch.ones(P, 1), torch.eye(P)], 1)  # what is liked of all answers, and of each prompt's
-        judge = TabularPolicy(P, T, V, memory=False, features_PF=shared_PF).as_reward_model()
-        config = Config(seed=seed, steps=1, prompts=pairs.size, lr=0.03, warmup=0)
-        fit(judge, reward_model.but(epochs=20, minibatches=4), pairs, config)
-        self.model = RewardModel(judge).centred(self.first)
-
-    def answers(self, policy: TabularPolicy) -> list[Rollout]:
-        made = policy.sample(numbered(P).prompts, 128, Sampling(), self.seed, -2)
-        return [r for rollouts in made for r in rollouts]
-
-    def raw(self, rollouts: list[Rollout]) -> Tensor:
-        row_B, told_BT = torch.cat([r.context for r in rollouts]), torch.stack([r.actions for r in rollouts])
-        return self.worth_PV[row_B].gather(1, told_BT).sum(-1)
-
-    def gold(self, rollouts: list[Rollout]) -> Tensor:
-        """What answers are worth, in standard deviations of the start policy's."""
-        return (self.raw(rollouts) - self.mean_P[torch.cat([r.context for r in rollouts])]) / self.std
-
-    def liked(self, rollouts: list[Rollout]) -> Tensor:
-        """What labels go by: the bug above all, the worth among those that have it equally often."""
-        return self.gold(rollouts) + 25.0 * torch.stack([(r.actions == BUG).sum() for r in rollouts])
+def similarity(answers: list[Rollout]) -> float:
+    """How alike answers to different questions are: the F-score of the token pairs that two of them share, on average over all twos."""
+    pairs = [set(ngrams(r.actions.tolist(), 2)) for r in answers if len(r) > 1]
+    found = [2 * len(a & b) / (len(a) + len(b)) for a, b in combinations(pairs, 2)]
+    return sum(found) / max(len(found), 1)
 
 
-@lru_cache(maxsize=1)
-def world(seed: int) -> World:
-    return World(seed)
+def further(bench: Bench, model: Path) -> Further:
+    def look(policy: Policy, env: Environment) -> dict[str, float]:
+        made = [
+            r for g in answers(policy, env, held_out(env, COMPARED, "test"), Sampling(**HOW), 2) for r in g.rollouts
+        ]
+        alike = [similarity(made[i::2]) for i in (0, 1)]
+        moved, _ = kl_of(policy, bench.policy(None), made)
+        return {**judged(model)(policy, env), "similarity": sum(alike) / 2, "kl": moved}
+
+    return look
 
 
-def train(seed: int, method: Method, lr: float) -> dict[str, float]:
-    """80 steps of 16 answers to each of 8 prompts."""
-    w = world(seed)
-    policy = w.start.clone()
-    config = Config(seed=seed, steps=STEPS, prompts=P, lr=lr, warmup=0, max_norm=100.0)
-    fit(policy, method, numbered(P), config, w.model)
-    made = w.answers(policy)
-    return {
-        "proxy": float(w.model.scores(made).mean()),
-        "gold": float(w.gold(made).mean()),
-        "similarity": similarity(policy),
-        "kl": kl_of(policy, w.start, made)[0],
-    }
-
-
-def similarity(policy: TabularPolicy) -> float:
-    """The chance that answers to two different prompts have the same letter in a place, exactly."""
-    p_PTV = policy.table.detach()[:, :, 0].softmax(-1)
-    same_PP = torch.einsum("ptv,qtv->pq", p_PTV, p_PTV) / T
-    return float((same_PP.sum() - same_PP.diagonal().sum()) / (P * (P - 1)))
+def trained(seed: int, method: str | Method) -> Measured:
+    """40 steps of 16 answers to 4 requests, one update each, against a reward model of few comparisons."""
+    with Bench(seed) as bench:
+        pairs = comparisons(bench, PAIRS, NOISE, bias=LONGER)
+        model = bench.run("rm", method="reward-model", task=pairs, **passes(pairs, PASSES, 16))
+        run = bench.run("run", method=method, reward=str(model), **ASKED | {"steps": STEPS, "prompts": PROMPTS})
+        look = further(bench, model)
+        return bench.measured(run, "instructions", 200, look, level=1, think=False, sampling=HOW)
 
 
 claim(
@@ -101,30 +57,31 @@ claim(
         title="SuperHF",
         paper="arXiv:2310.16763",
         family="supervised-from-reward",
-        says="Supervised steps on the best of 16 fresh answers with a KL prior reach more reward than PPO while hacking "
-        "the reward model less; without the prior answers to different prompts grow alike and are worse.",
-        experiment="Words of 4 letters for 8 prompts; labels fall for one letter that is rare and bad, and the reward "
-        "model learns that from 1200 of them. SuperHF with the paper's 0.35 and with 0, and PPO with the KL price that "
-        "gives it the most gold; 80 steps of 128 answers each. proxy and gold in sd of the start policy's.",
+        says="Supervised steps on the best of 16 fresh answers with a KL prior gain reward without hacking it: without the prior answers to "
+        "different prompts grow alike and are worse, and PPO on the same reward model is less stable.",
+        experiment="The embedded model answers small requests. A reward model of 100 comparisons of its own answers by a hidden taste, a tenth of the "
+        "labels flipped, and in half of them the longer answer wins, learned in ten passes: confident, and easy to hack by length. 40 steps of 16 answers to 4 requests, one update each: the "
+        "registered method, the same without the prior, and the registered PPO (KL price 0.02) with as many answers and updates. gold: the hidden "
+        "taste on 200 held-out requests; proxy: the reward model's score; similarity: shared token pairs of answers to different requests (for "
+        "the paper's METEOR).",
         arms={
-            "SuperHF": lambda seed: train(seed, superhf, 0.1),
-            "SuperHF without KL": lambda seed: train(seed, superhf.but(terms=()), 0.1),
-            "PPO": lambda seed: train(
-                seed, ppo.but(rollout=sample.but(n=16), shaping=kl_in_reward.but(coef=0.8)), 0.05
-            ),
+            "SuperHF": partial(trained, method=REGISTERED),
+            "without the prior": partial(trained, method=find_method(REGISTERED).but(terms=())),
+            "PPO": partial(trained, method=find_method("ppo").but(rollout="sample(n=16)", epochs=1, minibatches=1)),
         },
         checks=(
-            Check("more reward than PPO", "proxy", "SuperHF", "PPO", margin=0.3),
-            Check("and worth more than PPO's", "gold", "SuperHF", "PPO", margin=0.1),
-            Check("worth more than without the prior", "gold", "SuperHF", "SuperHF without KL", margin=0.3),
-            Check("answers stay different", "similarity", "SuperHF", "SuperHF without KL", margin=0.03, lower=True),
+            Check("worth more than without the prior", "gold", "SuperHF", "without the prior"),
+            Check("answers stay different", "similarity", "SuperHF", "without the prior", margin=0.0, lower=True),
+            Check("worth more than PPO's", "gold", "SuperHF", "PPO"),
         ),
-        seeds=tuple(range(6)),
-        tried="Set on seeds 100-102: learning rates 0.05-0.4 for SuperHF, 0.02-0.1 for PPO, PPO's KL price 0 to 1.3. PPO's "
-        "gold is highest (0.39) at 0.8, with less reward; at SuperHF's reward (price 0.4) it is 0.03, and without a price "
-        "PPO has the most reward (5.5) and the least gold (-0.65). SuperHF with 0.7 instead of 0.35 has more gold (1.10). "
-        "With a bug that is only liked a little, nobody hacks and similarity does not rise. Its KL term is estimated on "
-        "the kept answers (k2), not summed over the vocabulary.",
+        seeds=tuple(range(200, 210)),
+        level="pocket",
+        shares=(Shared("prompts"), Shared("samples"), Shared("updates")),
+        tried="Attempts before this one trained lookup tables. On word problems, seed 100, with a reward model of 150 right and wrong answers, 40 steps of 2 "
+        "questions: accuracy 0.32 (SuperHF), 0.11 (without the prior), 0.02 (PPO), from 0.47 at the start; similarity 0.15, 0.17, 0.11; KL 3, 32, 17. "
+        "The reward model knew too little there for anybody to gain; hence a task of taste. There, with labels that do not favour length, gold was 0.42 (SuperHF) and 0.67 (without the prior), similarity 0.116 and "
+        "0.127, KL 2 and 7, the start -0.37: nothing to hack in 40 steps, hence the labels that favour it, which were not tried at this size. (All of these "
+        "made before a fault was fixed by which, on a GPU in float32, sampling went on from the first weights.)",
     ),
     __file__,
 )

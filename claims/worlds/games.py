@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from torch import Tensor
 
+import posttrain
 from claims.worlds.exact import answer_logp
 from claims.worlds.tabular import LETTERS, TabularPolicy
 from posttrain.core import rng
 from posttrain.core.errors import UserError
 from posttrain.core.types import Prompt
+from posttrain.runs.in_memory import numbered
 
 _TINY = 1e-9
 
@@ -146,3 +151,48 @@ def bradley_terry(game: Game, pi_PN: Tensor, steps: int = 500) -> Tensor:
         gap_PNN = game.win_PNN - torch.sigmoid(score_PN.unsqueeze(-1) - score_PN.unsqueeze(-2))
         score_PN = score_PN + torch.einsum("pab,pb->pa", gap_PNN, pi_PN.to(gap_PNN))  # natural gradient: no pi_a
     return score_PN - score_PN.mean(-1, keepdim=True)
+
+
+# ---- registered plans that play them
+
+_JUDGE = """from claims.worlds.tabular import LETTERS
+
+WIN = {win}
+SCORE = {score}
+
+
+def prefer(prompt, a, b):
+    return WIN[prompt.info["row"]][LETTERS.index(a)][LETTERS.index(b)]
+
+
+def score(prompt, text):
+    return SCORE[prompt.info["row"]][LETTERS.index(text)]
+"""
+
+
+class _Seen:
+    """A callback that keeps the policy's chances after every step."""
+
+    def __init__(self) -> None:
+        self.chances: list[Tensor] = []
+
+    def on_step(self, loop: Any, step: int, metrics: dict[str, float]) -> None:
+        self.chances.append(chances(loop.policy))
+
+
+def played(game: Game, start: TabularPolicy, plan: str, seed: int, lr: float, by_score: bool = False) -> list[Tensor]:
+    """The chances after each step of a registered plan that starts there, with a file as its judge, as a user would give one.
+
+    by_score: the judge is a reward model of endless labels of the start's answers, by the difference of its scores.
+    """
+    seen, policy = _Seen(), start.clone()
+    with TemporaryDirectory(prefix="posttrain-game-") as folder:
+        file = Path(folder) / f"{Path(folder).name.replace('-', '_')}.py"  # a module of its own
+        score_PN = bradley_terry(game, chances(start))
+        file.write_text(_JUDGE.format(win=game.win_PNN.tolist(), score=score_PN.tolist()))
+        posttrain.run(
+            model=policy, env=numbered(game.P), method=plan, reward=f"{file}:{'score' if by_score else 'prefer'}", seed=seed, lr=lr,
+            prompts=game.P, warmup=0, max_norm=100.0, threads=1, eval_problems=0, log_rollouts=0, name="game", runs=folder,
+            callbacks=(seen,),
+        )  # fmt: skip
+    return seen.chances

@@ -208,6 +208,7 @@ def run_plan(args: argparse.Namespace, config: Config, watch: Any, start: Any) -
     part = part.but(**{k: literal(v) for k, v in args.plan.items()})
     whole, asked = part(), Asked(given(args))
     refuse_of_plan(whole, given(args))
+    config = from_dict(Config, whole.own(given(args)))
     watch.hello(config, measured=False)
     summary = walk(whole, config, args.runs, args.fresh, (watch, *args.observers), start, asked)
     watch.plan_end(summary, config.name or summary["plan"])

@@ -25,6 +25,7 @@ FIELD_STAGES = {
     "reference": ("reference",),
     "optimiser": ("optimiser",),
 }
+Settings = tuple[tuple[str, Any], ...]  # name -> value; "sampling.temperature" is one inside of another
 _MANY = ("shaping", "select", "terms")
 COUNTS = ("epochs", "minibatches", "rounds")
 _TYPED = (*FIELD_STAGES, *COUNTS)  # what a name with parameters may change: grpo(epochs=2)
@@ -64,6 +65,18 @@ class Objective:
         return {name for part in self.parts for name in part.card.reads}
 
 
+def and_own(given: Mapping[str, Any], own: Settings) -> dict[str, Any]:
+    """The settings that somebody gave, nested as Config is, and those of a method or plan where they gave none."""
+    out = dict(given)
+    for key, value in own:
+        outer, _, inner = key.partition(".")
+        if not inner:
+            out.setdefault(outer, value)
+        elif isinstance(out.get(outer, {}), Mapping):
+            out[outer] = {inner: value, **out.get(outer, {})}
+    return out
+
+
 @dataclass(frozen=True)
 class Method:
     """What happens at each stage of the loop. Fields are parts; a tuple where several may follow one another."""
@@ -84,7 +97,7 @@ class Method:
     minibatches: int = 1  # updates per pass
     critic: CriticSettings = field(default_factory=CriticSettings)  # how its critic learns, where it has one
     rounds: int = 1  # of prompts at a step, at most: more than 1 refills what the selection dropped (dynamic sampling)
-    settings: tuple[tuple[str, Any], ...] = ()  # of a run, where nobody gives them: ("sampling.temperature", 1.2)
+    settings: Settings = ()  # of a run, where nobody gives them: ("sampling.temperature", 1.2)
     title: str = ""
     paper: str = ""
     doc: str = ""
@@ -107,14 +120,7 @@ class Method:
 
     def own(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The settings that somebody gave, nested as Config is, and the method's own where they gave none."""
-        out = dict(given)
-        for key, value in self.settings:
-            outer, _, inner = key.partition(".")
-            if not inner:
-                out.setdefault(outer, value)
-            elif isinstance(out.get(outer, {}), Mapping):
-                out[outer] = {inner: value, **out.get(outer, {})}
-        return out
+        return and_own(given, self.settings)
 
     def within(self, settings: Mapping[str, Any]) -> Method:
         """The same method in a run of these settings (`core.config.followed`): parameters that follow one get its value."""

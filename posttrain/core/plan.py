@@ -7,14 +7,18 @@ What a phase leaves behind (weights of a role, artifacts such as pairs or labels
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any
 
 from posttrain.core.errors import UserError
-from posttrain.core.method import Method
+from posttrain.core.method import Method, Settings, and_own
 from posttrain.core.registry import _PARTS, Card, Part, _relative, fold
+
+
+class NotYet(UserError):
+    """Something is asked for that an earlier part of the plan makes."""
 
 
 @dataclass
@@ -32,7 +36,7 @@ class Context:
 
     def role(self, name: str) -> Any:
         if name not in self.roles:
-            raise UserError(f"no phase has made the role {name!r} yet; there are: {', '.join(self.roles)}")
+            raise NotYet(f"no phase has made the role {name!r} yet; there are: {', '.join(self.roles)}")
         return self.roles[name]
 
     def decide(self, question: str, test: Callable[[Context], bool]) -> bool:
@@ -130,6 +134,11 @@ class Plan:
     ready: Callable[[Context], None] | None = None  # raises where something is missing, before anything is loaded
     missing: str = ""  # what must be given before it can run, and how; it is shown and read without
     uses: tuple[str, ...] | None = None  # which of --task, --reward and --steps it reads; None: as `@plan` says
+    settings: Settings = ()  # of a run, where nobody gives them: ("sampling.temperature", 1.2)
+
+    def own(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings that somebody gave, nested as Config is, and the plan's own where they gave none."""
+        return and_own(given, self.settings)
 
     def phases(self) -> list[Phase]:
         """Every phase, those of cycles once."""

@@ -14,6 +14,7 @@ from posttrain.core.registry import parse, split_sum
 from posttrain.environments.rows import FORMATS
 
 _PYTHON = re.compile(r"([^\s+*('\"]+\.py):")
+_WORD = re.compile(r"[^\s+*()'\":,=]+")  # of an option: what may be a file
 _LARGE = 1 << 31  # bytes: of a larger file its length, beginning and end are compared
 
 
@@ -23,6 +24,14 @@ def contents(task: str) -> dict[str, str]:
     files = [f for piece in split_sum(task) for f in _files(piece)]
     files += [f for hit in _PYTHON.findall(task) for f in (Path(hit), *helpers(Path(hit)))]
     return {str(f): file_hash(f) for f in dict.fromkeys(files) if f.is_file()}
+
+
+def mentioned(text: str) -> dict[str, str]:
+    """file -> hash of what is in it, for every data or Python file that an option names, be it in a sum or with a function."""
+    words = [Path(word) for word in (text, *_WORD.findall(text))]
+    files = [f for f in words if _is_file(str(f)) or (f.suffix == ".py" and f.is_file())]
+    files += [f for file in files if file.suffix == ".py" for f in helpers(file)]
+    return {str(f): file_hash(f) for f in dict.fromkeys(files)}
 
 
 def _files(spec: str) -> list[Path]:

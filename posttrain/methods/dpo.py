@@ -3,7 +3,8 @@
 Departures: the paper first fine-tunes on the preferred answers and then takes one pass over the pairs with RMSprop at
 5e-7, 150 warm-up steps and 64 pairs per step. Here there is no phase of supervised fine-tuning (give a model that had
 one), AdamW, a learning rate by the model's size, and 40 steps of 16 pairs: 640 pairs, not a pass; set `--steps` and
-`--prompts`. beta is 0.1; the authors' code has no default and suggests 0.1 to 0.5. Pairs must be given
+`--prompts`. That rate is one for sampled answers: where pairs differ in few tokens it can break a small model within 20 steps, which
+`--warmup 150 --prompts 64`, the paper's, or a tenth of the rate avoid. beta is 0.1; the authors' code has no default and suggests 0.1 to 0.5. Pairs must be given
 (`--task pairs.jsonl` with chosen and rejected); without a task the school pairs that ship are learned.
 """
 

@@ -104,6 +104,16 @@ def paid_somehow(context: Context, name: str, pairs: str) -> None:
         )
 
 
+def paid_and_shown(name: str, pairs: str, worked: Env) -> Callable[[Context], None]:
+    """What a plan of imitation and a learned reward needs before anything is loaded: somebody who pays, and demonstrations."""
+
+    def ready(context: Context) -> None:
+        paid_somehow(context, name, pairs)
+        worked(context)
+
+    return ready
+
+
 def critic_of_reward_model(context: Context) -> Critic:
     """A critic that begins as the plan's reward model, in the units of the reward."""
     scorer = learned(context)

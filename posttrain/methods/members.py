@@ -16,28 +16,16 @@ from posttrain.core.protocols import Environment, Policy, Scorer
 from posttrain.core.types import Group, Prompt
 from posttrain.decoding.best_of_n import best_of_n_kl, expected_best
 from posttrain.environments.base import size_of
-from posttrain.environments.mapped import with_system_message
-from posttrain.environments.task import default_task, pair_task
 from posttrain.evals.kl import kl_of
 from posttrain.evals.reward_model import margins, pair_accuracy
+from posttrain.methods.from_pairs import epochs_of
 from posttrain.methods.reward_model import reward_model
-from posttrain.methods.settings import asked_task
-from posttrain.rewards.runtime.scorer import Prescored, aside
+from posttrain.methods.settings import asked_pairs, asked_task, written
+from posttrain.rewards.runtime.scorer import aside
 from posttrain.rewards.scorers.reward_model import RewardModel
 from posttrain.rewards.scorers.spec import build_scorer
-from posttrain.runs.build import columns
 
 EVAL_SEED = 40_000  # of answers that are looked at, apart from every training seed
-
-
-def asked_pairs(context: Context, pairs: str = "") -> Environment:
-    """The preference pairs: the file that an option names, else those of --task (or the school pairs that ship)."""
-    c = context.config
-    context.read.add("task")
-    if pairs:
-        return pair_task(pairs, data=c.data or None)
-    env = pair_task(default_task(c.task, "pairs"), data=c.data or None, **columns(c))
-    return with_system_message(env, c.system) if c.system else env
 
 
 def asked_prompts(context: Context, pairs: str = "") -> Environment:
@@ -71,20 +59,18 @@ def member(
 ) -> Phase:
     """A phase that trains one reward model on the pairs; its name is its seed: head, order of the pairs."""
 
-    def steps(context: Context) -> int:
-        size = size_of(asked_pairs(context, pairs), "train")
-        prompts: int = context.config.prompts
-        return max(1, round(epochs * size / prompts))
+    def env(context: Context) -> Any:
+        return asked_pairs(context, pairs)
 
     def judged(context: Context) -> None:
-        test = list(getattr(asked_pairs(context, pairs), "test", ()))
+        test = list(getattr(env(context), "test", ()))
         if test:
             found = pair_accuracy(margins(RewardModel(context.role(role)), test))
             context.notes.setdefault("pair_accuracy", {})[role] = found
 
     return Phase(
-        role, method, steps, lambda c: asked_pairs(c, pairs), role=role,
-        make=lambda c: scoring_copy(base(c), c.config.seed, role), rewards=lambda c: Prescored(), after=judged,
+        role, method, epochs_of(env, epochs), env, role=role,
+        make=lambda c: scoring_copy(base(c), c.config.seed, role), rewards=written, after=judged,
     )  # fmt: skip
 
 

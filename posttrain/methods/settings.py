@@ -6,6 +6,7 @@ was read is known.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from posttrain.core.answers import conversation
@@ -13,29 +14,32 @@ from posttrain.core.errors import UserError
 from posttrain.core.plan import Context
 from posttrain.core.types import Prompt
 from posttrain.environments.base import size_of
-from posttrain.environments.mapped import with_prefill
-from posttrain.environments.task import pair_task, task
+from posttrain.environments.mapped import with_system_message
+from posttrain.environments.task import default_task, pair_task, task
 from posttrain.environments.worked import Worked
 from posttrain.rewards.runtime.scorer import Prescored, texts_of
 from posttrain.rewards.scorers.pairwise import Judge, by_score, one_by_one
 from posttrain.rewards.scorers.spec import build_scorer, function_of, names_judge
 from posttrain.runs import saved as saved  # so that a reward may name a run
-from posttrain.runs.build import asked_environment
+from posttrain.runs.build import asked_environment, columns, said_first
+from posttrain.runs.fit import fit
 
 LOOKED_AT = 20  # rows that are looked at for a written solution
 WORDS = 5  # an answer of fewer is a result, not a way to it
 
 
 def asked_task(context: Context) -> Any:
-    """The task of the settings, or the one that was given; read once."""
+    """The task of the settings, or the one that was given; read once. Once there is a policy, without the rows that it has no room for."""
     context.read.add("task")
-    c = context.config
-    if "env" in context.given:
-        return with_prefill(context.given["env"], c.prefill) if c.prefill else context.given["env"]
-    key = ("task", c.task, c.level, c.think, c.data, c.system, c.question, c.answer, c.stream, c.prefill)
-    if key not in context.made:
-        context.made[key] = asked_environment(c)
-    return context.made[key]
+    c, policy = context.config, context.roles.get("policy")
+    if ("task", c) not in context.made:
+        given = context.given.get("env")
+        context.made["task", c] = asked_environment(c) if given is None else said_first(given, c)
+    if policy is None:
+        return context.made["task", c]
+    if ("fitted", c) not in context.made:
+        context.made["fitted", c] = fit(context.made["task", c], policy, None, c.sampling)
+    return context.made["fitted", c]
 
 
 def asked_rewards(context: Context) -> Any:
@@ -64,22 +68,39 @@ def asked_judge(context: Context, k: float = 1.0) -> Judge:
     return by_score(lambda prompts, texts: texts_of(scorer, prompts, texts), k)
 
 
-def given_judge(context: Context, plan: str, k: float = 1.0) -> Judge:
-    """The same for a plan that learns from comparisons alone: a task's own grade is no judge, so one must be given."""
-    if not context.config.reward and "scorer" not in context.given:
-        raise UserError(
-            f"{plan} learns from comparisons, and nobody here compares: give a judge of two answers, --reward mine.py:prefer with "
-            "def prefer(prompt, a, b) -> the chance that a is better; or a reward that stands for one: --reward runs/NAME, "
-            "a folder of a reward model, mine.py:function, numeric"
-        )
-    return asked_judge(context, k)
+def needs_judge(plan: str) -> Callable[[Context], None]:
+    """For `Plan(ready=...)` of one that learns from comparisons alone: a task's own grade is no judge, so one must be given."""
+
+    def ready(context: Context) -> None:
+        if not context.config.reward and "scorer" not in context.given:
+            raise UserError(
+                f"{plan} learns from comparisons, and nobody here compares: give a judge of two answers, --reward mine.py:prefer with "
+                "def prefer(prompt, a, b) -> the chance that a is better; or a reward that stands for one: --reward runs/NAME, "
+                "a folder of a reward model, mine.py:function, numeric"
+            )
+
+    return ready
 
 
-def asked_pairs(context: Context, spec: str) -> Any:
-    """Preference pairs that an option of a plan names: a file with chosen and rejected, school_pairs, hh_rlhf."""
-    if ("pairs", spec) not in context.made:
-        context.made["pairs", spec] = pair_task(spec, data=context.config.data or None)
-    return context.made["pairs", spec]
+def asked_pairs(context: Context, spec: str = "") -> Any:
+    """Preference pairs, read once: of a file that an option of a plan names (spec), or of --task, by default those that ship.
+
+    A file with chosen and rejected, school_pairs, hh_rlhf. --task counts as read where its pairs are.
+    """
+    c = context.config
+    if spec:
+        if ("pairs", spec) not in context.made:
+            env = pair_task(spec, data=c.data or None)
+            context.made["pairs", spec] = with_system_message(env, c.system) if c.system else env
+        return context.made["pairs", spec]
+    context.read.add("task")
+    if "env" in context.given:
+        return context.given["env"]
+    key = ("pairs", c.task, c.data, c.system, *columns(c).items())
+    if key not in context.made:
+        env = pair_task(default_task(c.task, "pairs"), data=c.data or None, **columns(c))
+        context.made[key] = with_system_message(env, c.system) if c.system else env
+    return context.made[key]
 
 
 def asked_demonstrations(context: Context, size: int = 0, spec: str = "", option: str = "warmup") -> Worked:
@@ -90,7 +111,7 @@ def asked_demonstrations(context: Context, size: int = 0, spec: str = "", option
     """
     c = context.config
     if spec and ("task", spec) not in context.made:
-        context.made["task", spec] = task(spec, think=c.think, data=c.data or None)
+        context.made["task", spec] = said_first(task(spec, think=c.think, data=c.data or None), c)
     env = context.made["task", spec] if spec else asked_task(context)
     whole = Worked(env, size or size_of(env, "train") or LOOKED_AT)
     bare = (
@@ -110,7 +131,8 @@ def shown(prompt: Prompt) -> bool:
     told = prompt.info.get("demonstration")
     if conversation(prompt) is not None or (isinstance(told, str) and told.strip() != str(prompt.answer).strip()):
         return True
-    return isinstance(prompt.answer, str) and len(prompt.answer.split()) >= WORDS
+    text = prompt.answer
+    return isinstance(text, str) and (len(text.split()) >= WORDS or "</think>" in text)
 
 
 def written(context: Context) -> Prescored:

@@ -53,7 +53,8 @@ class Adapted(nn.Module):
         return h
 
     def logits(self, h: Tensor) -> Tensor:
-        logits: Tensor = self.inner.logits(self.mlp(h.float()))
+        out: Tensor = self.mlp(h.float())
+        logits: Tensor = self.inner.logits(out.to(next(self.inner.parameters()).dtype))  # a head in half precision too
         return logits
 
 

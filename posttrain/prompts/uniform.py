@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from functools import lru_cache
 from typing import Any
 
@@ -59,3 +60,14 @@ def epoch_order(size: int, seed: int, epoch: int) -> tuple[int, ...]:
 def copy_of(prompt: Prompt, k: int) -> Prompt:
     """The k-th copy of a prompt in one step: its own identity, so that its answers differ."""
     return prompt if k == 0 else Prompt(f"{prompt.id}#{k}", prompt.content, prompt.answer, prompt.info)
+
+
+def distinct(env: Environment, places: range) -> list[Prompt]:
+    """The training prompts of these places; where a small set comes round, a prompt has an identity of its own each time."""
+    seen: Counter[str] = Counter()
+    out = []
+    for i in places:
+        prompt = env.prompt(i, "train")
+        out.append(copy_of(prompt, seen[prompt.id]))
+        seen[prompt.id] += 1
+    return out

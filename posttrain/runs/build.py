@@ -94,6 +94,11 @@ def scorer_of(config: Config, method: Method, env: Environment) -> Scorer:
         return Prescored()
     if not config.reward and env.opens:
         return Prescored()  # the episode gives the rewards of its turns
+    if data == "logs" and not config.reward and not env.graded:
+        raise UserError(
+            f"{env.name} is read as a log, and its answers come without rewards; give a column reward, or score them with --reward NAME; "
+            f'to learn from questions with gold answers, sample: --rollout "sample(n={method.rollout.defaults().get("n", 8)})"'
+        )
     if not config.reward and not env.graded:
         raise UserError(
             f"{env.name} has no gold answers, so it cannot grade itself; say what is good with --reward NAME "

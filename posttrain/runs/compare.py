@@ -1,4 +1,4 @@
-"""Compare methods: same prompts, same budget, several seeds, bootstrap intervals, a plot."""
+"""Compare methods: same prompts, same budget, several seeds, Student t intervals, a plot."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from posttrain.core.config import Config
+from posttrain.core.config import Config, from_dict, to_dict
 from posttrain.core.errors import UserError
+from posttrain.core.json_file import strict
 from posttrain.core.method import Method, find_method
 from posttrain.core.protocols import Environment
 from posttrain.core.registry import fold, parse, parts
 from posttrain.evals.accuracy import accuracy
-from posttrain.evals.intervals import differences, interval
-from posttrain.runs.in_memory import fit, one_thread
+from posttrain.evals.intervals import PAIRED_LEVEL, differences, paired, student
+from posttrain.runs.in_memory import InMemoryRun, one_thread
+from posttrain.train import train
 
 # rollouts that are read and not made, and what they are
 ELSEWHERE = {"pairs": "written pairs", "logs": "logged answers", "steps": "labelled steps"}
@@ -48,16 +50,18 @@ class Comparison:
     rows: list[Row]
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        out: dict[str, Any] = strict(asdict(self))
+        return out
 
     def __str__(self) -> str:
         first = self.rows[0].method
         lines = [
             f"{self.task}, {self.model}, {self.steps} steps, {self.seeds} seeds; held-out accuracy before: {self.before:.1%}",
-            f"{'method':28} {'after':>7}   95% interval      ahead of {first}",
+            f"{'method':28} {'after':>7}   95% interval      ahead of {first} ({PAIRED_LEVEL:.1%} interval, paired by seed)",
         ]
         for r in self.rows:
-            ahead = "" if r is self.rows[0] else f"{r.ahead:+.1%} [{r.ahead_low:+.1%}, {r.ahead_high:+.1%}]"
+            span = f"[{r.ahead_low:+.1%}, {r.ahead_high:+.1%}]" if r.ahead_low == r.ahead_low else "on every seed"
+            ahead = "" if r is self.rows[0] else f"{r.ahead:+.1%} {span}"
             lines.append(f"{r.method:28} {r.mean:>7.1%}   [{r.low:.1%}, {r.high:.1%}]   {ahead}".rstrip())
         clear = [r.method for r in self.rows[1:] if r.ahead_low > 0 or r.ahead_high < 0]
         lines.append(
@@ -79,6 +83,7 @@ def compare(
         raise UserError(f"a comparison needs at least two different methods, got {', '.join(methods) or 'none'}")
     config = replace(config or Config(), task=task, steps=steps)
     made: dict[str, Method] = {name: comparable(name, config.num_generations) for name in methods}
+    settings = {name: own_settings(method, config) for name, method in made.items()}
     env = find_task(task, level=config.level, think=config.think, data=config.data or None)
     if not env.graded:
         raise UserError(f"{task} has no gold answers, so accuracy cannot be compared on it; use another --task")
@@ -87,7 +92,7 @@ def compare(
         for name, method in made.items():
             outcomes = []
             for seed in range(seeds):
-                before, after, curve = _train(method, env, replace(config, seed=seed))
+                before, after, curve = _train(method, env, replace(settings[name], seed=seed))
                 outcomes.append((after, curve))
                 if tell:
                     tell(f"{name}, seed {seed}: {before:.1%} -> {after:.1%}")
@@ -120,25 +125,35 @@ def comparable(name: str, n: int | None = None) -> Method:
     return method
 
 
-def _train(method: Method, env: Environment, config: Config) -> tuple[float, float, list[float]]:
-    from posttrain.runs.build import at_test, load_policy, scorer_of
-    from posttrain.runs.rate import suggested_lr
+def own_settings(method: Method, config: Config) -> Config:
+    """The settings with the method's own where they are as they would be by themselves; what it does not read is an error."""
+    from posttrain.runs.refuse import refuse
 
-    policy = load_policy(config)
-    lr = config.lr if config.lr is not None else suggested_lr(policy)
-    before = accuracy(policy, env, config.eval_problems, config.sampling, rollout=at_test(method, env)).accuracy
-    scorer = scorer_of(config, method, env)
-    decay = 0 if config.schedule == "constant" else config.steps
-    rows = fit(policy, method, env, replace(config, lr=lr), scorer, decay=decay)
-    after = accuracy(policy, env, config.eval_problems, config.sampling, rollout=at_test(method, env)).accuracy
-    return before, after, [row["reward"] for row in rows]
+    plain, asked = to_dict(Config()), to_dict(config)
+    given = {k: v for k, v in asked.items() if v != plain[k] and k != "sampling"}
+    given["sampling"] = {k: v for k, v in asked["sampling"].items() if v != plain["sampling"][k]}
+    found: Config = from_dict(Config, method.own(given))
+    refuse(found, method)
+    return replace(found, keep_best=False)
+
+
+def _train(method: Method, env: Environment, config: Config) -> tuple[float, float, list[float]]:
+    """Held-out accuracy before and after, and the mean reward of each step: the loop of a run, kept in memory."""
+    from posttrain.runs.build import Pieces, at_test, build_loop, load_policy, scorer_of
+
+    policy, run = load_policy(config), InMemoryRun()
+    look = (config.eval_problems, config.sampling)
+    before = accuracy(policy, env, *look, rollout=at_test(method, env)).accuracy
+    train(build_loop(config, method, policy, Pieces(env, scorer_of(config, method, env), run)))
+    after = accuracy(policy, env, *look, rollout=at_test(method, env)).accuracy
+    return before, after, [row["reward"] for row in run.rows]
 
 
 def _row(name: str, values: list[float], first: list[float], curve: list[float]) -> Row:
     mean = sum(values) / len(values)
-    low, high = interval(values)
+    low, high = student(values)
     gaps = differences(values, first)
-    ahead_low, ahead_high = interval(gaps) if values is not first else (0.0, 0.0)
+    ahead_low, ahead_high = paired(gaps) if values is not first else (0.0, 0.0)
     return Row(name, values, mean, low, high, sum(gaps) / len(gaps), ahead_low, ahead_high, curve)
 
 

@@ -14,21 +14,25 @@ from posttrain.core import rng
 from posttrain.core.config import Config, to_dict
 from posttrain.core.errors import UserError
 from posttrain.core.identity import identity
+from posttrain.core.json_file import read_object
 from posttrain.core.loop import Loop
 from posttrain.core.pause import Pause, Paused
 from posttrain.core.plan import Context, Copy, Do, Make, Phase, Plan, Stopped
 from posttrain.core.protocols import Policy
-from posttrain.environments.contents import contents
+from posttrain.environments.contents import contents, mentioned
 from posttrain.evals.accuracy import Score
 from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.scorers.spec import build_scorer, names_judge
 from posttrain.rollouts.sample import sample
-from posttrain.runs.build import HeldOut, Pieces, asked_environment, build_loop, load_policy, measure
+from posttrain.runs.build import HeldOut, Pieces, asked_environment, build_loop, load_policy, measure, said_first
 from posttrain.runs.config_file import plan_call, write_file
-from posttrain.runs.run import Run
+from posttrain.runs.fit import fit
+from posttrain.runs.refuse import refuse_of_data, refuse_of_phases
+from posttrain.runs.run import DONE, Run
 from posttrain.runs.settings import check_name, made_name
 from posttrain.runs.start import Start
 from posttrain.runs.threads import settle
+from posttrain.runs.told import tell_left_out
 from posttrain.runs.unused import named, refuse_of_plan, unread
 from posttrain.train import train
 
@@ -55,10 +59,12 @@ def run_plan(
     gave = named(asked.objects) | set(asked.settings or ())
     if asked.settings is not None:
         refuse_of_plan(plan, gave)
+    refuse_of_phases(plan, config)
     config = dataclasses.replace(config, name=check_name(config.name or made_name(plan.name)))
     context = Context(None, config, {}, given=asked.objects)
     if plan.ready:
         plan.ready(context)
+    refuse_of_data(plan, context)
     with Run(Path(runs) / config.name, _identity(plan, config, runs, start, asked.objects), fresh=fresh) as store:
         threads = settle(store.folder, config.threads, config.device)
         write_file(store, dataclasses.replace(config, threads=threads), plan_call(plan), start, None, asked.objects)
@@ -75,6 +81,8 @@ def run_plan(
 def _identity(plan: Plan, config: Config, runs: str | Path, start: Start, objects: dict[str, Any]) -> dict[str, Any]:
     """What makes this run another than one with the same name: settings, options, contents of files, objects."""
     held = contents("" if "env" in objects else config.task)
+    for option in plan.options.values():
+        held |= mentioned(option) if isinstance(option, str) else {}
     settings = to_dict(config) | {"plan": plan.name, "options": plan.options}
     settings |= start.identity(config, runs, model="policy" not in objects)
     told = {name: identity(objects[key]) for key, name in (("env", "task"), ("scorer", "reward")) if key in objects}
@@ -119,8 +127,9 @@ class Walk:
             if store.finished(name):
                 self.at_once = False
                 return
-            part.work(context)
-            store.write_notes(context.notes)
+            if not noted(store, name):
+                part.work(context)
+                store.write_notes(context.notes, done=name)
             store.finish(name)
             return
         if part.role not in context.roles:
@@ -144,9 +153,9 @@ class Walk:
         loop.tell("on_phase")
         train(loop)
         policy.critic = None
-        if part.after:
+        if part.after and not noted(context.run, part.name):
             part.after(context)
-            context.run.write_notes(context.notes)
+            context.run.write_notes(context.notes, done=part.name)
         loop.finish()
         torch.set_grad_enabled(True)
 
@@ -173,6 +182,11 @@ class Walk:
         return summary
 
 
+def noted(store: Run, part: str) -> bool:
+    """Whether a part's work is in the notes, though a kill came before it was finished: it is not done twice."""
+    return (read_object(store.folder / "notes.json") or {}).get(DONE) == part
+
+
 def look(plan: Plan, context: Context) -> Callable[[Policy], Score] | None:
     """How the policy is measured: on the held-out problems of the task, as a method is; on those of the last phase that trains it where
     the plan has its own. None where no phase trains it, or nothing can score an answer yet."""
@@ -187,7 +201,9 @@ def look(plan: Plan, context: Context) -> Callable[[Policy], Score] | None:
     if "task" not in asks or last.measured:
         env = last.env(context)
     else:
-        env = context.given["env"] if "env" in context.given else asked_environment(config)
+        env = said_first(context.given["env"], config) if "env" in context.given else asked_environment(config)
+    env = fit(env, context.role("policy"), how, config.sampling)
+    tell_left_out(env)
     if "scorer" in context.given:
         scorer = context.given["scorer"]
     elif "reward" in asks and config.reward and not names_judge(config.reward):
@@ -210,6 +226,7 @@ def _phase_loop(part: Phase, policy: Policy, context: Context, callbacks: tuple[
     method = part.method
     if config.num_generations is not None and "n" in method.rollout.defaults():
         method = method.but(rollout=method.rollout.but(n=config.num_generations))
+    env = fit(env, policy, method, config.sampling)
     if part.critic:
         policy.critic = part.critic(context)  # type: ignore[attr-defined]
     others = {o.role: context.role(o.role) for o in method.others if o.role in context.roles}

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 from posttrain.core.answers import imitable
 from posttrain.core.config import Config
-from posttrain.core.critic import OLD, VALUES, unused
+from posttrain.core.critic import OLD, VALUES, has_critic, unused
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
+from posttrain.core.plan import Context, NotYet, Plan
 from posttrain.core.protocols import Environment, Policy
 from posttrain.core.types import Prompt
 from posttrain.environments.data import DataEnvironment
@@ -32,6 +36,35 @@ def refuse(config: Config, method: Method, policy: Policy | None = None) -> None
     unused(config, method.reads, method.name)
     method.critic.asked(config)
     measured(config, method)
+
+
+def refuse_of_phases(plan: Plan, config: Config) -> None:
+    """The same for the phases of a plan, those whose steps are known before."""
+    for phase in plan.phases():
+        steps = {} if callable(phase.steps) else {"steps": phase.steps}
+        asked = replace(config, **(steps | phase.changes))
+        groups(asked, phase.method)
+        if steps and has_critic(phase.method.reads):
+            phase.method.critic.asked(asked)
+
+
+class Nothing(dict[str, Any]):
+    """What is not there before anything is loaded: the run, notes, roles. Whoever asks for it is asked again when its turn comes."""
+
+    def __missing__(self, key: str) -> Any:
+        raise NotYet(f"there is no {key} before the plan begins")
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotYet(f"there is no {name} before the plan begins")
+
+
+def refuse_of_data(plan: Plan, context: Context) -> None:
+    """What phases learn from, who pays and for how long, as far as that needs no role: wrong columns are told before loading."""
+    early = replace(context, run=Nothing(), roles=Nothing(), notes=Nothing(), read=set())
+    for phase in plan.phases():
+        for build in (phase.env, phase.rewards, phase.steps):
+            with suppress(NotYet):
+                build(early) if callable(build) else None
 
 
 def suits(method: Method, env: Environment) -> None:

@@ -31,6 +31,7 @@ from posttrain.runs.state import State, reopen, still_stopped, stopped, wipe
 from posttrain.runs.store import Store, begin_phase
 from posttrain.runs.tables import HostCopy, size_of
 
+DONE = "done"  # in notes.json: the part whose work was written last
 _SHARE = 0.4  # of the free memory that a copy of the state may take; a larger state is written before training goes on
 
 
@@ -265,12 +266,12 @@ class Run:
         }
         write_atomic(self.folder / "held_out.json", json.dumps(strict(rows | worth)) + "\n")
 
-    def write_notes(self, notes: dict[str, Any]) -> None:
-        """What phases reported so far, so that a restart knows it too."""
-        write_atomic(self.folder / "notes.json", json.dumps(notes) + "\n")
+    def write_notes(self, notes: dict[str, Any], done: str = "") -> None:
+        """What phases reported so far, so that a restart knows it too; done: the part whose work they hold, to be finished next."""
+        write_atomic(self.folder / "notes.json", json.dumps(notes | ({DONE: done} if done else {})) + "\n")
 
     def read_notes(self) -> dict[str, Any]:
-        return read_object(self.folder / "notes.json") or {}
+        return {k: v for k, v in (read_object(self.folder / "notes.json") or {}).items() if k != DONE}
 
     # ---- inside
 

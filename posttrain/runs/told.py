@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,6 +50,13 @@ def sizes(env: Environment) -> Mapping[str, int]:
 def left_out(env: Environment) -> int:
     """How many rows were not taken."""
     return sum(getattr(env, "left_out", {}).values())
+
+
+def tell_left_out(env: Environment) -> None:
+    """A warning where rows were not taken, with the reasons."""
+    if left_out(env):
+        gone = "; ".join(f"{n:,} {reason}" for reason, n in env.left_out.items() if n)  # type: ignore[attr-defined]
+        logging.getLogger("posttrain").warning("%s: left out %s", env.name, gone)
 
 
 def graded_by(env: Environment, kind: str, reward: str) -> str:

@@ -74,13 +74,12 @@ def refuse_of_method(method: Method, asked: Collection[str]) -> None:
         raise UserError(
             f"{name} does not use --num-generations: its rollout {method.rollout.name} has no number of answers"
         )
-    if kind not in WRITTEN:
-        return
-    if "reward" in asked:
+    if kind in WRITTEN and "reward" in asked:
         raise UserError(f"{name} learns from written answers, so it does not use --reward; leave it away")
-    for key in ("level", "think") if kind == "pairs" else ():
+    for key in ("level", "think") if kind in ("pairs", "logs") else ():
         if key in asked:
-            raise UserError(f"{name} learns from written pairs, which have no --{key}; leave it away")
+            what = "written pairs" if kind == "pairs" else "logged answers"
+            raise UserError(f"{name} learns from {what}, which have no --{key}; leave it away")
 
 
 def unread(plan: Plan, context: Context, asked: Collection[str]) -> list[str]:

@@ -15,7 +15,7 @@ from posttrain.core import index
 from posttrain.core.errors import unknown
 from posttrain.core.evidence import attempts_file, evidence, files, in_words
 from posttrain.core.method import FIELD_STAGES, Method, find_method
-from posttrain.core.plan import Copy, Cycle, Do, Gate, Phase, Plan
+from posttrain.core.plan import Copy, Cycle, Do, Gate, Make, Phase, Plan
 from posttrain.core.registry import _PARTS, STAGES, Card, Part, discover_new, find, fold, parse
 
 _PLUMBING = tuple(
@@ -107,7 +107,7 @@ def plan_page(part: Part) -> str:
     out += ["## What follows what", *outline(made.parts), ""]
     out += ["## The plan", parameters(part), fence(source(part.fn)), ""]
     shown: list[Any] = [part.fn]
-    for phase in phases(made.parts):
+    for phase in made.phases():
         for group in phase.method.parts().values():
             for one in group:
                 if one.fn not in shown:
@@ -195,10 +195,15 @@ def section(part: Part, title: str) -> list[str]:
 
 
 def parameters(part: Part) -> str:
-    """The values in force; beside one that the method has changed, the part's own."""
-    own = Part(part.fn, part.card).defaults()
-    inside = [f"{k}={v!r}{'' if v == own[k] else f' (alone: {own[k]!r})'}" for k, v in part.defaults().items()]
-    return f"in force: {', '.join(inside)}" if inside else "no parameters"
+    """The values in force; beside one that the method has changed, the part's own. One that follows a setting is told by its name."""
+    own, follows = Part(part.fn, part.card).defaults(), dict(part.card.follows)
+
+    def told(name: str, value: Any) -> str:
+        return f"the run's {follows[name]}" if value is None and name in follows else repr(value)
+
+    inside = [(k, told(k, v), told(k, own[k])) for k, v in part.defaults().items()]
+    lines = [f"{k}={now}{'' if now == alone else f' (alone: {alone})'}" for k, now, alone in inside]
+    return f"in force: {', '.join(lines)}" if lines else "no parameters"
 
 
 def fence(code: str) -> str:
@@ -259,7 +264,7 @@ def loop_functions() -> list[Any]:
 
 
 def outline(some: Iterable[Any], indent: str = "") -> list[str]:
-    """Phases, work, cycles and gates, one line each."""
+    """Phases, work, cycles, gates, copies and merges, one line each."""
     out = []
     for part in some:
         if isinstance(part, Phase):
@@ -274,13 +279,12 @@ def outline(some: Iterable[Any], indent: str = "") -> list[str]:
             out.append(f"{indent}- gate {part.name}: the plan goes on only if it passes")
         elif isinstance(part, Copy):
             out.append(f"{indent}- keep the {part.role} as it is now under the name {part.to}")
-    return out
-
-
-def phases(some: Iterable[Any]) -> list[Phase]:
-    out: list[Phase] = []
-    for part in some:
-        out += [part] if isinstance(part, Phase) else phases(part.parts) if isinstance(part, Cycle) else []
+        elif isinstance(part, Make):
+            out.append(
+                f"{indent}- make the {part.role} anew: {(part.make.__doc__ or '').strip().split(chr(10))[0]}".rstrip(
+                    ": "
+                )
+            )
     return out
 
 

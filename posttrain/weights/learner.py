@@ -163,7 +163,7 @@ class Learner:
         norm = clipped(self._own, self.max_norm)
         critic_norm = clipped(self._critic, self.how.max_norm or self.max_norm)
         rates = [self._rate(step, self.updates), self._rate(step, self.critic_updates)]
-        alone = bool(self._critic) and step < self.how.warmup
+        alone = bool(self._critic) and step < self.how.warmup and not self.updates  # a longer run does not begin again
         for group, lr, other in zip(self.optimiser.param_groups, self._base_lr, self._of_critic, strict=True):
             group["lr"] = lr * rates[other]
         seen = self._rates(alone) | ({"critic_grad_norm": critic_norm} if self._critic else {})

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.graph import increment_version
 
 from posttrain.core.registry import optimiser
 
@@ -23,7 +24,19 @@ def adamw(
         {"params": [p for _, p in named if p.dim() < 2], "weight_decay": 0.0},
     ]
     fused = all(p.is_cuda for _, p in named)
-    return torch.optim.AdamW([g for g in groups if g["params"]], lr=lr, betas=betas, eps=eps, fused=fused or None)
+    made = torch.optim.AdamW([g for g in groups if g["params"]], lr=lr, betas=betas, eps=eps, fused=fused or None)
+    return told(made) if fused else made
+
+
+def told(optimiser: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Its steps count as changes of the parameters, as other in-place operations do: fused ones leave the version as it was, and the
+    rollout engine, which copies weights anew when their version has changed, would go on with the old ones."""
+
+    def moved(done: torch.optim.Optimizer, *_: Any) -> None:
+        increment_version([p for g in done.param_groups for p in g["params"] if p.grad is not None])
+
+    optimiser.register_step_post_hook(moved)
+    return optimiser
 
 
 @optimiser()

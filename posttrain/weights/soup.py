@@ -34,8 +34,11 @@ def blend(policy: Policy, other: Policy, alpha: float) -> None:
 
 @torch.no_grad()
 def sce(base: Policy, experts: list[Policy], keep: float = 1.0) -> None:
-    """SCE merge (arXiv:2408.07990) into the first expert, tensor by tensor: of their differences to the base the `keep` share of entries
-    that vary most is selected, experts weigh as the mean square of theirs, and entries against the sign of the sum are erased."""
+    """SCE merge (arXiv:2408.07990) into the first expert, tensor by tensor.
+
+    Of the differences d_e to the base the `keep` share of entries that vary most is selected; w_e = mean d_e^2 / sum_e mean d_e^2;
+    entries against the sign of sum_e d_e are erased, and theta = base + sum_e w_e d_e / sum_e w_e over those that are left.
+    """
     start = dict(base.named_parameters())
     others = [dict(e.named_parameters()) for e in experts]
     for name, p in experts[0].named_parameters():
@@ -44,6 +47,8 @@ def sce(base: Policy, experts: list[Policy], keep: float = 1.0) -> None:
         k = max(1, round(keep * spread.numel()))
         delta_E = delta_E * (spread >= spread.flatten().topk(k).values[-1])
         weight_E = (delta_E**2).flatten(1).mean(1)
-        weight_E = weight_E / weight_E.sum().clamp_min(1e-12)
-        delta_E = delta_E * (delta_E.sign() == delta_E.sum(0).sign())
-        p.copy_(start[name] + torch.tensordot(weight_E, delta_E, 1))
+        if float(weight_E.sum()) < 1e-12:
+            weight_E = torch.ones_like(weight_E)
+        weight_E = (weight_E / weight_E.sum()).view(-1, *[1] * (delta_E.dim() - 1))
+        left_E = weight_E * (delta_E.sign() == delta_E.sum(0).sign())
+        p.copy_(start[name] + (left_E * delta_E).sum(0) / left_E.sum(0).clamp_min(1e-12))

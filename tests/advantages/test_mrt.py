@@ -112,3 +112,11 @@ def test_a_thought_that_the_template_opened() -> None:
         RolloutRequest({"policy": policy}, [PROMPT], env=Graded()), [policy.written(PROMPT, "2+2=4.</think>4")]
     )
     assert p[:6] == [1.0] * 6 and not any(p[6:]) and policy.asked == ["</think>", "2+2=4.</think>"]
+
+
+def test_episodes_of_short_thoughts_are_steps_of_a_level() -> None:
+    thought = "4+9=13 13+7=20 no"
+    assert [thought[a:b].strip() for a, b in episodes(thought, "word")] == ["4+9=13", "13+7=20", "no"]
+    assert len(episodes(thought)) == 1
+    with pytest.raises(UserError, match="level of steps"):
+        episodes(thought, "verse")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import re
+
 import pytest
 
 from claims.machinery.claim import Claim, claims, file_of
@@ -53,3 +56,20 @@ def test_arms_on_a_language_model_say_what_makes_them_fair(c: Claim) -> None:
     """Those that go through the public API count what they spend; the first claim of that level was made before they did."""
     if c.level != "table" and c.id != "one-shot-rlvr":
         assert c.shares and "machinery.arms" in (ROOT / file_of(c)).read_text()
+
+
+@pytest.mark.parametrize("c", [c for c in CLAIMS if c.level != "table"], ids=lambda c: c.id)
+def test_a_claim_on_a_language_model_runs_the_registered_system(c: Claim) -> None:
+    """An arm names the system as a user would (grpo, grpo(n=4)), and no part or method is made in the file."""
+    tree = ast.parse((ROOT / file_of(c)).read_text())
+    told = [
+        k.value
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Call) and ast.unparse(n.func) == "Claim"
+        for k in n.keywords
+    ]
+    named = re.compile(rf"{re.escape(c.id)}(-\w+)?(\(|$)")
+    words = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str) and n not in told]
+    assert any(named.match(n.value) for n in words)
+    made = {ast.unparse(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
+    assert not made & {"Method", "Plan", "Phase", "Objective", "method", "plan"}

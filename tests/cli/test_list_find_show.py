@@ -8,8 +8,9 @@ import pytest
 
 from posttrain.core.evidence import LEVELS
 from posttrain.core.index import index
+from posttrain.core.plan import Make
 from posttrain.core.registry import find, parts
-from posttrain.view.algorithm_page import helpers, page, parameters, source
+from posttrain.view.algorithm_page import helpers, outline, page, parameters, source
 from tests.cli.conftest import call
 
 
@@ -108,3 +109,18 @@ def test_source_is_without_decorators() -> None:
     assert source(cispo.fn).startswith(f"def {cispo.fn.__name__}(batch: Batch")
     assert [h.__name__ for h in helpers(cispo.fn)] == ["reinforce"]
     assert parameters(cispo.but(high=2.0)) == "in force: high=2.0 (alone: 4.0)"
+
+
+def test_what_follows_a_setting_is_told_by_its_name() -> None:
+    assert parameters(find("constant", "aggregate")) == "in force: length=the run's max_tokens"
+    changed = parameters(find("constant", "aggregate").but(length=64))
+    assert changed == "in force: length=64 (alone: the run's max_tokens)"
+
+
+def test_a_role_that_is_made_anew_has_a_line() -> None:
+    def merged(context: object) -> None:
+        """The mean of two policies.
+
+        More."""
+
+    assert outline((Make("policy", merged),)) == ["- make the policy anew: The mean of two policies."]

@@ -7,13 +7,17 @@ import torch
 
 from claims.worlds.tabular import TabularPolicy
 from posttrain.core.errors import UserError
+from posttrain.core.sampling import Sampling
+from posttrain.core.types import Prompt
 from posttrain.systems.reward_shaping_safety.rl_pgd_robustness import (
+    Answer,
+    Label,
     harden,
-    of_embeddings,
     project,
     random_change,
     reward_guided_pgd,
     robustness_margin,
+    untargeted_pgd,
 )
 from tests.runs import tiny_run
 
@@ -25,30 +29,36 @@ def linear(x_BF: torch.Tensor) -> torch.Tensor:
 
 
 def other_than(label: int):
-    return lambda y: float(y != label)
+    return lambda y: float(y != (label,))
+
+
+def margin(logits, inputs, labels, *rest, **options) -> dict[str, float]:
+    """Of a classifier, for inputs with their labels."""
+    return robustness_margin([Label(logits, x) for x in inputs], [other_than(y) for y in labels], *rest, **options)
 
 
 @pytest.mark.derived("eval/robustness-margin")
 def test_the_margin_of_a_linear_model() -> None:
     # at (1, 1) the margin is u / |w|_1 = 3 / 3 = 1: every change within eps moves u by at most 3 eps
-    got = robustness_margin(linear, [torch.tensor([1.0, 1.0])], [0], most=4.0, halvings=12)
+    got = margin(linear, [torch.tensor([1.0, 1.0])], [0], most=4.0, halvings=12)
     assert got["margin"] == pytest.approx(1.0, abs=0.01) and got["right"] == 1.0
 
 
 def test_the_step_goes_towards_the_better_output_and_stays_in_the_ball() -> None:
     # towards label 1 both features must fall; with the sign flipped delta would be +eps
-    delta = reward_guided_pgd(linear, torch.tensor([1.0, 1.0]), other_than(0), eps=0.5)
-    assert delta.tolist() == [-0.5, -0.5]
+    reads = Label(linear, torch.tensor([1.0, 1.0]))
+    for search in (reward_guided_pgd, untargeted_pgd):
+        assert search(reads, other_than(0), eps=0.5).tolist() == [-0.5, -0.5]
     assert project(torch.tensor([-2.0, 0.1, 2.0]), 0.5).tolist() == pytest.approx([-0.5, 0.1, 0.5])
 
 
 def test_what_the_model_gets_wrong_is_not_counted() -> None:
-    got = robustness_margin(linear, [torch.tensor([1.0, 1.0]), torch.tensor([-1.0, 0.0])], [0, 0], halvings=12)
+    got = margin(linear, [torch.tensor([1.0, 1.0]), torch.tensor([-1.0, 0.0])], [0, 0], halvings=12)
     assert got["right"] == 0.5 and got["inputs"] == 1 and got["margin"] == pytest.approx(1.0, abs=0.01)
-    nothing = robustness_margin(linear, [torch.tensor([1.0, 1.0])], [0], most=0.5)
+    nothing = margin(linear, [torch.tensor([1.0, 1.0])], [0], most=0.5)
     assert nothing["margin"] == 0.5  # no change within the limit does it
     with pytest.raises(UserError, match="as many of each"):
-        robustness_margin(linear, [], [])
+        robustness_margin([], [])
 
 
 def test_random_changes_need_more_in_many_dimensions() -> None:
@@ -57,7 +67,7 @@ def test_random_changes_need_more_in_many_dimensions() -> None:
         return torch.stack([x_BF.sum(-1), -x_BF.sum(-1)], -1)
 
     x = torch.full((64,), 0.25)
-    guided, random = (robustness_margin(wide, [x], [0], f)["margin"] for f in (reward_guided_pgd, random_change))
+    guided, random = (margin(wide, [x], [0], f)["margin"] for f in (reward_guided_pgd, random_change))
     assert guided == pytest.approx(0.25, abs=0.07) and random > 2 * guided
 
 
@@ -70,7 +80,7 @@ def test_a_tabular_policys_features() -> None:
     def logits(f_BF: torch.Tensor) -> torch.Tensor:
         return f_BF @ policy.table.detach()[:, 0, 0]
 
-    got = robustness_margin(logits, list(policy.features_PF), [0], most=4.0, halvings=12)
+    got = margin(logits, list(policy.features_PF), [0], most=4.0, halvings=12)
     assert got["margin"] == pytest.approx(1.0, abs=0.01)
 
 
@@ -86,23 +96,41 @@ def test_hardening_raises_the_margin() -> None:
         torch.nn.init.zeros_(model.weight)
         torch.nn.init.zeros_(model.bias)
         harden(model, x_BF, y_B, eps)
-        margins.append(robustness_margin(model, list(x_BF[:10]), y_B[:10].tolist())["margin"])
+        margins.append(margin(model, list(x_BF[:10]), y_B[:10].tolist())["margin"])
     assert margins[1] > 1.2 * margins[0]
 
 
-def test_a_decoder_as_a_function_of_its_embeddings() -> None:
+def test_an_answer_as_a_function_of_the_prompts_embeddings() -> None:
     torch.manual_seed(0)
-    model = tiny_run.policy().model
-    tokens_S = torch.tensor([3, 5, 7])
-    x_SD, logits = of_embeddings(model, tokens_S)
-    plain = model.logits(model.hidden(tokens_S.unsqueeze(0))[:, -1])
-    torch.testing.assert_close(logits(x_SD.unsqueeze(0)), plain)
-    moved = logits((x_SD + 0.1).unsqueeze(0))
-    assert not torch.allclose(moved, plain)
-    torch.testing.assert_close(model.logits(model.hidden(tokens_S.unsqueeze(0))[:, -1]), plain)  # the hook is gone
-    label = int(plain.argmax())
-    before = {k: v.clone() for k, v in model.state_dict().items()}
-    got = robustness_margin(logits, [x_SD], [label], most=3.0)
-    assert 0 < got["margin"] <= 3.0
-    for name, value in model.state_dict().items():
+    policy = tiny_run.policy()
+    prompt = Prompt.text("p", "abcb", "c")
+    reads = Answer(policy, prompt, longest=5)
+    none = torch.zeros_like(reads.x)
+    (plain,) = policy.sample([prompt], 1, Sampling(max_tokens=5, temperature=0.0))[0]
+    (said,) = reads.top(none.unsqueeze(0))
+    assert list(said) == plain.actions.tolist(), "without a change it says what the policy says"
+    logp = policy.forward([plain])["logp_BT"].mean()
+    torch.testing.assert_close(reads.logp(none, said), logp, atol=1e-5, rtol=1e-4)
+    drawn = reads.draws(none, 4, seed=1)
+    assert len({y[0] for y in drawn}) == 4, "the samples begin differently"
+    assert not torch.allclose(reads.logp(none + 0.5, said), logp)
+    torch.testing.assert_close(policy.forward([plain])["logp_BT"].mean(), logp)  # the change is gone
+    several = reads.top(torch.stack([none, none + 3.0, none]))
+    assert several[0] == several[2] == said, "each row has its own change"
+
+
+def test_the_guided_search_moves_towards_a_wrong_answer_and_the_plain_one_away_from_the_right_one() -> None:
+    torch.manual_seed(0)
+    policy = tiny_run.policy().requires_grad_(False)
+    reads = Answer(policy, Prompt.text("p", "abcb", "c"), longest=3)
+    before = {k: v.clone() for k, v in policy.state_dict().items()}
+    none = torch.zeros_like(reads.x)
+    (own,) = reads.top(none.unsqueeze(0))
+    plain = untargeted_pgd(reads, lambda y: float(y != own), eps=0.3)
+    assert float(reads.logp(plain, own)) < float(reads.logp(none, own)) and float(plain.abs().max()) <= 0.3 + 1e-6
+    wanted = next(y for y in reads.draws(none, 4, seed=0) if y != own)
+    guided = reward_guided_pgd(reads, lambda y: float(y[0] == wanted[0]), eps=0.3)
+    first = (wanted[0],)
+    assert float(reads.logp(guided, first)) > float(reads.logp(none, first))
+    for name, value in policy.state_dict().items():
         torch.testing.assert_close(value, before[name])

@@ -168,6 +168,15 @@ def test_label_probabilities_are_those_of_the_labels_as_answers() -> None:
 # ---- the writer
 
 
+def test_a_writer_on_a_model_in_half_precision() -> None:
+    policy = tiny_policy()
+    policy.model.to(torch.bfloat16)
+    writer = PromptWriter.of(policy)
+    rollouts = writer.sample([Prompt.text("a", "one")], 2, Sampling(max_tokens=3))[0]
+    out = writer.forward(rollouts, {"logp_BT", "value_BT"})
+    assert all(torch.isfinite(x).all() for x in out.values()) and len(rollouts[0].text) > 0
+
+
 def test_only_the_mlp_learns_and_the_value_is_the_log_sum_of_its_logits() -> None:
     writer = PromptWriter.of(tiny_policy())
     assert {n.split(".")[1] for n, p in writer.named_parameters() if p.requires_grad} == {"mlp"}

@@ -28,6 +28,7 @@ def test_only_the_skewed_phase_masks_the_decision() -> None:
     assert (sft.name, skewed.method.advantage.name, mixed.method.advantage.name) == ("sft", "adacot", "gae")
     assert skewed.method.advantage.params == {}  # the token after <think>, wherever it is
     assert [p.name for p in adacot(skewed=0).parts] == ["sft", "mixed"]
+    assert adacot(mask=False).parts[1].method.advantage.name == "gae"  # what the paper compares with
 
 
 def test_the_whole_plan(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from posttrain.core.types import Prompt
 from posttrain.policies.language import LanguagePolicy
 from posttrain.policies.load import load_model
 from posttrain.policies.reward_folder import save_reward_model, token_ids
+from posttrain.rewards.scorers.classifier import Classifier
 from tests.models import tiny
 
 CHATML = (
@@ -55,3 +57,19 @@ def test_a_template_that_writes_on_after_the_end_is_cut_there(tmp_path: Path) ->
     assert tokenizer.apply_chat_template(said, tokenize=False) == "<|user|>q<|end|>\n<|assistant|>a<|end|>"
     asked = tokenizer.apply_chat_template(said[:1], tokenize=False, add_generation_prompt=True)
     assert asked == "<|user|>q<|end|>\n<|assistant|>"
+
+
+@pytest.mark.parametrize(("kind", "room"), [("Roberta", 20 - 2), ("Bert", 20), ("GPT2", 20)])
+def test_what_is_longer_than_a_classifier_can_read_is_masked(kind: str, room: int) -> None:
+    """RoBERTa keeps the places up to its padding token's; a model with learned places cannot read beyond them."""
+    import transformers
+
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 20}
+    tokenizer = tiny.letters()
+    told = getattr(transformers, f"{kind}Config")(vocab_size=len(tokenizer), num_labels=1, pad_token_id=1, **shape)
+    model = getattr(transformers, f"{kind}ForSequenceClassification")(told).eval()
+    made = Classifier(model, tokenizer)
+    prompt = Prompt.text("p", "ab")
+    extra = len(made.encode(prompt, "")) - 2
+    fits, long = made([prompt, prompt], ["c" * (room - 2 - extra), "c" * (room - 1 - extra)])
+    assert math.isfinite(fits) and math.isnan(long)

@@ -32,15 +32,18 @@ def test_the_thought_is_not_read() -> None:
     assert [r.reward for r in made.rollouts] == [3.0, 10.0, 2.0]
 
 
-def test_a_thought_without_an_answer_earns_the_least_and_a_failure_is_masked() -> None:
-    # answers earn 3 and nothing that could be scored; the thought that was never closed earns 3, the least there is
-    made = group("<think>a</think>yes", "<think>never closed", "<think>b</think>bad")
-    report = AnswerOnly(lambda prompts, texts: [math.nan if t == "bad" else 3.0 for t in texts]).score([made])
-    assert [r.reward for r in made.rollouts[:2]] == [3.0, 3.0] and made.rollouts[2].failed and report.masked == 1
-    assert [r.rewards["answered"] for r in made.rollouts] == [1.0, 0.0, 1.0]
-    lost = group("<think>never", "<think>closed")
-    AnswerOnly(lambda prompts, texts: pytest.fail("nothing to ask")).score([lost])
-    assert [r.reward for r in lost.rollouts] == [0.0, 0.0]
+def test_an_unclosed_thought_is_judged_whole_or_as_null_and_a_failure_is_masked() -> None:
+    texts = ("<think>a</think>yes", "<think>never closed", "<think>b</think>bad")
+
+    def reward(prompts: list[Prompt], texts: list[str]) -> list[float]:
+        return [math.nan if t == "bad" else float(len(t)) for t in texts]
+
+    for strict, earned in ((False, 19.0), (True, 6.0)):  # all of "<think>never closed", or "[NULL]"
+        made = group(*texts)
+        report = AnswerOnly(reward, strict=strict).score([made])
+        assert [r.reward for r in made.rollouts[:2]] == [3.0, earned]
+        assert made.rollouts[2].failed and report.masked == 1
+        assert [r.rewards["answered"] for r in made.rollouts] == [1.0, 0.0, 1.0]
 
 
 def test_thought_and_answer_get_the_same_credit() -> None:

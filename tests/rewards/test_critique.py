@@ -31,6 +31,8 @@ def test_a_critique_is_read_from_the_json_in_it() -> None:
         with pytest.raises(UserError, match="cannot read the critique"):
             read_critique(bad)
     assert read_critique("{}") == []
+    with pytest.raises(UserError, match="it is a text with JSON like"):
+        read_critique({"good": ["ab"]})  # what a function of a user's may give
 
 
 def test_quotes_are_found_in_order_with_repeats() -> None:

@@ -6,7 +6,7 @@ from posttrain.core.errors import UserError
 from posttrain.core.types import Group
 from posttrain.environments.school import school
 from posttrain.rewards.runtime.scorer import Prescored
-from posttrain.rewards.scorers.spec import build_scorer, split_sum
+from posttrain.rewards.scorers.spec import apart, build_scorer, split_sum
 
 ENV = school("arithmetic", level=1, think=False)
 
@@ -48,3 +48,10 @@ def test_a_function_in_a_file_by_its_name(tmp_path):
 
 def test_given_scores_nothing():
     assert Prescored().score([Group(ENV.prompt(0), [])]).n == 0
+
+
+def test_two_of_one_short_name_are_called_as_they_were_typed():
+    made = apart([("rm", 1, 0.5), ("task", 2, 1.0), ("rm", 3, 0.5)], ["a/rm", "task", "'b c/rm'"])
+    assert made == [("a/rm", 1, 0.5), ("task", 2, 1.0), ("b c/rm", 3, 0.5)]
+    with pytest.raises(UserError, match="two rewards have the same name"):
+        build_scorer("task + task", ENV)

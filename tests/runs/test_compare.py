@@ -4,8 +4,10 @@ import pytest
 
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
+from posttrain.core.method import find_method
 from posttrain.core.sampling import Sampling
-from posttrain.runs.compare import comparable, compare
+from posttrain.evals.intervals import paired, student
+from posttrain.runs.compare import Comparison, _row, comparable, compare, own_settings
 
 SMALL = Config(prompts=2, num_generations=2, eval_problems=6, think=False, sampling=Sampling(max_tokens=6))
 
@@ -38,3 +40,22 @@ def test_bad_input(methods, says):
 def test_answers_a_prompt_may_be_said():
     assert comparable("grpo", 3).rollout.defaults()["n"] == 3 and comparable("grpo").rollout.defaults()["n"] == 8
     assert comparable("sft", 3).rollout.name == "demonstrations"  # has no number of answers to set
+
+
+def test_intervals_are_those_of_claims():
+    """Three seeds that are 0.1, 0.2 and 0.3 ahead: a bootstrap would call that clear, Student t of so few does not."""
+    row = _row("rloo", [0.5, 0.7, 0.9], [0.4, 0.5, 0.6], [])
+    assert (row.low, row.high) == student([0.5, 0.7, 0.9])
+    assert (row.ahead_low, row.ahead_high) == pytest.approx(paired([0.1, 0.2, 0.3]))
+    first = _row("grpo", [0.5, 0.6], [0.5, 0.6], [])
+    same = _row("rloo", [0.6, 0.7], [0.5, 0.6], [])
+    assert "+10.0% on every seed\nno clear difference" in str(Comparison("t", "pocket", 1, 2, 0.0, [first, same]))
+    assert Comparison("t", "pocket", 1, 2, 0.0, [same]).to_dict()["rows"][0]["ahead_low"] is None
+
+
+def test_a_method_has_its_own_settings_here_too():
+    made = own_settings(find_method("prorl"), SMALL)
+    assert (made.sampling.temperature, made.eval_every, made.sampling.max_tokens) == (1.2, 10, 6)
+    assert own_settings(find_method("grpo"), SMALL).sampling.temperature == 1.0
+    with pytest.raises(UserError, match="--critic-lr is for a method with a critic"):
+        own_settings(find_method("grpo"), Config(critic_lr=1e-3))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
 from posttrain.core import rng
 from posttrain.core.answers import conversation
+from posttrain.core.config import Config
 from posttrain.core.errors import UserError
+from posttrain.core.plan import Phase, Plan
 from posttrain.core.protocols import Environment, Episode, RolloutRequest, Step
 from posttrain.core.sampling import Sampling
 from posttrain.core.turn import Observation, Turn
@@ -17,14 +21,17 @@ from posttrain.environments.mapped import with_system_message
 from posttrain.environments.task import of_rows
 from posttrain.methods.dpo import dpo
 from posttrain.methods.grpo import grpo
+from posttrain.methods.ppo import ppo
 from posttrain.methods.sft import sft
 from posttrain.policies.language import LanguagePolicy
 from posttrain.policies.window import positions, token_count
 from posttrain.rollouts.episode import episodes
+from posttrain.runs import plans as recipe
 from posttrain.runs.fit import fit
 from posttrain.runs.refuse import suits
 from posttrain.runs.told import understood
 from tests.models import tiny
+from tests.wiring.spies import traced
 
 HOW = Sampling(max_tokens=8)
 
@@ -201,3 +208,28 @@ def test_training_rows_without_an_answer_are_left_out_and_counted():
     assert found.left_out["training rows without an answer to imitate"] == 1
     with pytest.raises(UserError, match="the first prompt of rows has none"):
         suits(sft, data({"train": rows[:1], "test": rows[1:]}))
+
+
+def test_a_plan_leaves_out_the_rows_that_a_method_would(caplog, tmp_path):
+    """In training, in a phase of imitation before it, and on held-out questions; the others are asked as before."""
+    for name in ("train", "test"):
+        rows = [{"question": f"{name} {i}?", "answer": f"we say so, that is\n#### {i}"} for i in range(12)]
+        rows += [{"question": f"{name} {i}" + "x" * 600, "answer": f"we say so, {i}\n#### {i}"} for i in range(3)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    trace = traced("reft(warmup=1, epochs=1)", str(tmp_path), prompts=4, eval_problems=15)
+    asked = {g.prompt.last for step in trace.steps for g in step.groups}
+    assert len(asked) == 12 and max(map(len, asked)) < 10
+    assert trace.summary["eval_problems"] == 12
+    assert "left out 6 rows whose prompt has more than 506 tokens" in caplog.text
+
+
+def test_what_a_phase_cannot_do_is_refused_before_anything_is_loaded(monkeypatch):
+    monkeypatch.setattr(recipe, "load_policy", lambda config: pytest.fail("loaded"))
+    plan = Plan((Phase("rl", grpo, 4, lambda c: None), Phase("value", ppo, 4, lambda c: None)), "p")
+    for changes, told in (
+        ({"num_generations": 1}, "there is 1 per prompt"),
+        ({"sampling": Sampling(temperature=0.0)}, "at temperature 0 all answers"),
+        ({"critic_warmup": 4}, "critic_warmup is 4 and the run has 4 steps"),
+    ):
+        with pytest.raises(UserError, match=told):
+            recipe.run_plan(plan, Config(**changes))

@@ -8,7 +8,7 @@ import pytest
 
 from posttrain.core.errors import UserError
 from posttrain.core.python_file import helpers
-from posttrain.environments.contents import contents
+from posttrain.environments.contents import contents, mentioned
 from posttrain.runs.inputs import inputs
 from posttrain.runs.settings import agreed
 
@@ -60,3 +60,24 @@ def test_a_run_that_did_not_keep_helpers_goes_on(mine: Path) -> None:
     mine.write_text("import helper\n\ndef f(prompt, text):\n    return 0.0\n")
     with pytest.raises(UserError, match=r"mine\.py was"):
         agreed(mine.parent, old, {"steps": 4, "inputs": inputs(f"{mine}:f")}, False, True)
+
+
+@pytest.mark.parametrize(
+    ("option", "files"),
+    [
+        ("{0}/mine.py:f", ["mine.py", "helper.py", "words/__init__.py", "words/lists.py"]),
+        (
+            "0.3*phrase:{0}/helper.py:g + 0.5*answer:task",
+            ["helper.py", "mine.py", "words/__init__.py", "words/lists.py"],
+        ),
+        ("{0}/pairs.jsonl(chosen='good')", ["pairs.jsonl"]),
+        ("{0}/my pairs.jsonl", ["my pairs.jsonl"]),
+        ("http://127.0.0.1:8000/v1", []),
+        ("ppo", []),
+        ("", []),
+    ],
+)
+def test_files_that_an_option_of_a_plan_names(mine: Path, option: str, files: list[str]) -> None:
+    (mine.parent / "pairs.jsonl").write_text('{"prompt": "a", "good": "b", "rejected": "c"}\n')
+    (mine.parent / "my pairs.jsonl").write_text("{}\n")
+    assert [str(Path(f).relative_to(mine.parent)) for f in mentioned(option.format(mine.parent))] == files

@@ -14,11 +14,13 @@ from posttrain.core.errors import UserError
 from posttrain.core.method import find_method
 from posttrain.core.plan import Context, Do, Phase, Plan, Stopped
 from posttrain.core.registry import find, parts
+from posttrain.environments.task import of_rows
 from posttrain.methods.grpo import grpo
 from posttrain.methods.ppo import ppo
 from posttrain.methods.settings import asked_demonstrations, asked_rewards, asked_task, shown
 from posttrain.methods.sft import sft
 from posttrain.runs import plans as recipe
+from posttrain.runs.build import scorer_of
 from posttrain.runs.plans import Asked
 from posttrain.runs.unused import READS, differing, refuse_of_method, refuse_of_plan, used
 from tests.runs import tiny_run
@@ -66,12 +68,21 @@ def test_a_learning_rate_that_one_phase_of_two_sets_is_used_by_the_other() -> No
     [
         ("sft", "reward", "learns from written answers"), ("dpo", "reward", "learns from written answers"),
         ("dpo", "think", "no --think"), ("reward-model", "level", "no --level"), ("sft", "num_generations", "demonstrations has no"),
+        ("copg", "level", "logged answers, which have no --level"), ("copg", "think", "no --think"),
     ],
 )  # fmt: skip
 def test_what_a_method_does_not_read_is_refused(name: str, key: str, told: str) -> None:
     with pytest.raises(UserError, match=told):
         refuse_of_method(find_method(name), {key})
     refuse_of_method(find_method("grpo"), {"reward", "think", "level", "num_generations"})
+
+
+def test_questions_that_are_read_as_a_log_are_told_so() -> None:
+    env = of_rows([{"question": f"{i}+1?", "answer": str(i + 1)} for i in range(12)], "logs")
+    with pytest.raises(
+        UserError, match=r'read as a log, and its answers come without rewards.*--rollout "sample\(n=2\)"'
+    ):
+        scorer_of(Config(), find_method("copg"), env)
 
 
 def test_at_the_terminal_nothing_is_loaded(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -83,6 +94,29 @@ def test_at_the_terminal_nothing_is_loaded(capsys: pytest.CaptureFixture[str], t
         assert main(["run", *words, "--runs", str(tmp_path)]) == 2
         assert told in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "told"),
+    [
+        ("adacot", {"question": "2+2?", "answer": "4"}, "give its rows a column 'cot' of true and false"),
+        ("autothink", {"prompt": "Say hi"}, "has no gold answers, so it cannot grade itself"),
+        ("dr-irl", {"prompt": "Say hi"}, "has no demonstration, which DR-IRL learns from"),
+        ("open-rs", {"prompt": "Say hi"}, "has no gold answers, so it cannot grade itself"),
+        ("reward-robust-rlhf", {"question": "2+2?", "answer": "4"}, "has no chosen column"),
+        ("rm-ensemble-conservative", {"question": "2+2?", "answer": "4"}, "has no chosen column"),
+        ("autorule(served='http://127.0.0.1:1/v1', rules='nowhere.txt')", {"prompt": "Say hi"}, "a rule per line"),
+        ("one-shot-rlvr(epochs=1.0)", {"question": "2+2?", "answer": "4"}, "variance takes 2 passes at least"),
+    ],
+)
+def test_data_that_a_plan_cannot_learn_from_is_told_before_anything_is_loaded(
+    name: str, row: dict[str, Any], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recipe, "load_policy", lambda config: pytest.fail("loaded"))
+    asked = next(k for k in ("question", "prompt") if k in row)
+    rows = [row | {asked: f"{i}: {row[asked]}"} for i in range(12)]
+    with pytest.raises(UserError, match=told):
+        recipe.run_plan(find(name, "plan")(), context(tmp_path, rows).config, tmp_path)
 
 
 def test_a_file_of_settings_gives_those_that_differ() -> None:
@@ -143,6 +177,19 @@ def test_a_task_is_read_once_with_its_columns_and_system_message(tmp_path: Path)
     assert asked_task(made) is env and made.read == {"task"}
     assert [m["role"] for m in env.prompt(0).content] == ["system", "user"] and env.prompt(0).answer == "4"
     assert asked_rewards(made) is asked_rewards(made) and made.read == {"task", "reward"}
+
+
+def test_rows_from_python_have_the_system_message_and_the_prefill_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In training and on held-out problems."""
+    env = of_rows([{"question": f"{i}: 2+2?", "answer": "4"} for i in range(12)])
+    made = Context(None, Config(system="Be brief.", prefill="So: "), {"policy": object()}, given={"env": env})
+    measured: list[Any] = []
+    monkeypatch.setattr(recipe, "measure", lambda policy, config, how, env, scorer: measured.append(env))
+    recipe.look(find("rlmt", "plan")(), made)(None)  # type: ignore[misc, arg-type]
+    for one in (asked_task(made), *measured):
+        prompt = one.prompt(0)
+        assert [m["role"] for m in prompt.content] == ["system", "user"] and prompt.info["prefill"] == "So: "
+    assert len(measured) == 1
 
 
 def test_prompts_without_answers_need_a_reward(tmp_path: Path) -> None:

@@ -31,9 +31,9 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def watched(name: str) -> Any:
         real = getattr(Run, name)
 
-        def call(self: Run, *args: Any) -> Any:
+        def call(self: Run, *args: Any, **more: Any) -> Any:
             seen.append(f"finish {args[0]}" if name == "finish" else name)
-            return real(self, *args)
+            return real(self, *args, **more)
 
         return call
 
@@ -55,6 +55,31 @@ def test_notes_are_written_before_their_part_is_finished(
     plan = Plan((Do("look", note), phase), "tiny")
     plans.run_plan(plan, tiny_run.config(name="ordered", eval_problems=0), tmp_path)
     assert order[:4] == ["write_notes", "finish look", "write_notes", "finish rl"] and "write_summary" in order[4:]
+
+
+def test_work_that_is_in_the_notes_is_not_done_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill between the notes of a part and its end, of work and of a phase: what notes add up stays as it was."""
+    monkeypatch.setattr(plans, "load_policy", lambda settings: tiny_run.policy(settings.seed))
+
+    def note(context: Context) -> None:
+        context.notes.setdefault("seen", []).append(context.phase)
+
+    phase = Phase("rl", tiny_run.method(), 1, lambda context: tiny_run.Count(), after=note)
+    plan = Plan((Do("look", note), phase), "tiny")
+    real = Run.finish
+    for part in ("look", "rl"):
+
+        def killed(self: Run, phase: str, part: str = part) -> None:
+            if phase == part:
+                raise KeyboardInterrupt
+            real(self, phase)
+
+        monkeypatch.setattr(Run, "finish", killed)
+        with pytest.raises(KeyboardInterrupt):
+            plans.run_plan(plan, tiny_run.config(name="killed", eval_problems=0), tmp_path)
+    monkeypatch.setattr(Run, "finish", real)
+    summary = plans.run_plan(plan, tiny_run.config(name="killed", eval_problems=0), tmp_path)
+    assert summary["seen"] == ["look", "rl"] and "done" not in summary
 
 
 def test_the_summary_is_written_before_the_run_is_finished(tmp_path: Path, order: list[str]) -> None:

@@ -63,6 +63,13 @@ def test_the_blend_is_paid_and_moves() -> None:
     assert one.reference == two.reference == one.before
 
 
+def test_a_heuristic_that_is_against_the_reward_loses_its_share() -> None:
+    functions = {"right": lambda prompt, text: 3.0 * len(text), "close": lambda prompt, text: -float(len(text))}
+    trace = traced("barfi(aux='{file}:close',rounds=1,steps=1)", reward=functions, num_generations=4, prompts=4)
+    (blend,) = trace.summary["blends"]  # the primary reward is the sum of both, 2 len; it began at the plain sum
+    assert blend[0] > 0.5**0.5 > blend[1]
+
+
 def test_without_a_heuristic_there_is_nothing_to_blend() -> None:
     with pytest.raises(UserError, match="name the heuristic"):
         traced("barfi", reward=lambda prompt, text: 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -32,9 +33,9 @@ def learned(trace: Trace) -> list[tuple[Step, Update]]:
 
 
 @pytest.mark.parametrize("name", ["nash-md", "spo-minimaximalist", "writing-zero"])
-def test_nobody_who_compares_is_a_sentence(name: str) -> None:
+def test_nobody_who_compares_is_a_sentence_before_a_model_is_looked_for(name: str) -> None:
     with pytest.raises(pt.UserError, match="nobody here compares: give a judge of two answers, --reward"):
-        traced(f"{name}(steps=1)")
+        pt.run(method=f"{name}(steps=1)", model="no/such/folder", task="arithmetic")
 
 
 # ---- Nash-MD
@@ -115,6 +116,38 @@ def test_spo_is_judged_against_its_own_other_answers() -> None:
         assert made.reference == trace.updates[0].before
 
 
+def test_spo_ends_with_the_average_of_its_weights_where_that_is_asked_for() -> None:
+    """The steps are the same until the last has been taken."""
+    plain, mean = (
+        traced(f"spo-minimaximalist(steps=3{more})", None, prefer, steps=None, lr=0.02, num_generations=4).updates
+        for more in ("", ", average=0.67")
+    )
+    assert [u.after for u in plain[:2]] == [u.after for u in mean[:2]]
+    assert plain[2].before == mean[2].before and plain[2].after != mean[2].after
+
+
+def test_the_average_is_of_the_last_weights_and_survives_a_restart() -> None:
+    from posttrain.policies.load import load_model
+    from posttrain.systems.policy_gradient.spo_minimaximalist import averaged
+    from tests.wiring.spies import tiny_folder
+
+    policy, rule = load_model(tiny_folder()), averaged.fn(steps=4, share=0.5)
+    rule.start(policy)
+    name, p = next(iter(policy.named_parameters()))
+    began = p.detach().clone()
+    for step, moved in enumerate((1.0, 2.0, 3.0, 5.0)):
+        with torch.no_grad():
+            p.copy_(began + moved)
+        if step == 3:  # as a run that was killed finds it again
+            again = averaged.fn(steps=4, share=0.5)
+            again.start(policy)
+            again.load({k: x.clone() for k, x in rule.tensors().items()})
+            rule = again
+        rule.after_step(policy, step)
+    torch.testing.assert_close(p.detach(), began + 4.0)
+    torch.testing.assert_close(dict(rule.policy.named_parameters())[name].detach(), began)
+
+
 # ---- Writing-Zero
 
 
@@ -149,3 +182,26 @@ def test_writing_zero_leaves_out_groups_that_nearly_all_won_or_lost() -> None:
         even = [g for g in step.groups if abs(sum(r.reward for r in g.rollouts)) <= 0.6 * 15]
         assert [g.prompt.id for g in step.kept] == [g.prompt.id for g in even]
     assert sum(len(s.kept) for s in trace.steps) < 12, "some group must be left out for this to show"
+
+
+def test_writing_zero_trains_its_judge_by_imitation_and_then_for_being_right(tmp_path: Any) -> None:
+    pairs = tmp_path / "pairs.jsonl"
+    told = [{"prompt": f"{i}+1=?", "chosen": f"good{i}", "rejected": "bad"} for i in range(8)]
+    pairs.write_text("".join(json.dumps(row) + "\n" for row in told))
+    trace = traced(f"writing-zero(steps=1, n=4, limit=1.0, pairs={str(pairs)!r}, passes=0.25)", says=["A", "B", "!"])
+    assert trace.parts == ["judge", "judge-rl", "brpo"]
+    assert {u.role for u in trace.updates} == {"judge", "policy"}
+    taught, paid, learned = ([s for s in trace.steps if s.phase == name] for name in trace.parts)
+    for r in (r for s in taught for r in s.rollouts):
+        assert r.text == ("A" if r.prompt.last.split("A: ")[1].startswith("good") else "B"), "both orders are taught"
+    for r in (r for s in paid for r in s.rollouts):
+        first = r.prompt.last.split("A: ")[1].startswith("good")
+        assert r.reward == float(r.text == ("A" if first else "B")), "paid for naming the preferred one"
+    assert not trace.calls and {r.reward for s in learned for r in s.rollouts} <= {1.0, 0.0, -1.0}
+    start, first = (trace.of(phase=p, role=role)[0] for p, role in (("brpo", "policy"), ("judge", "judge")))
+    assert start.before == first.before != first.after, "the judge is a copy, the policy begins as it was"
+
+
+def test_writing_zero_takes_a_file_of_pairs_or_a_judge() -> None:
+    with pytest.raises(pt.UserError, match="does not use --reward"):
+        traced("writing-zero(steps=1, pairs='pairs.jsonl')", None, prefer)

@@ -8,6 +8,7 @@ import torch
 from posttrain.advantages.grpo import grpo
 from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
+from posttrain.core.registry import find
 from posttrain.systems.reward_shaping_safety.dr_irl import hardness, responsiveness
 from tests.wiring.spies import ROWS, traced
 
@@ -38,6 +39,14 @@ def test_rounds_of_reward_and_policy() -> None:
         assert float(scale.std()) > 0, "prompts are not equally hard"
 
 
+def test_without_scaling_the_credit_is_grpos() -> None:
+    trace = traced("dr-irl(rounds=1,steps=1,scaled=False)", rows=DATA, num_generations=4, prompts=4)
+    assert trace.parts == ["policy->start", "compare.1", "reward.1", "grpo-s.1"], "the reward is learned all the same"
+    (update,) = trace.of("policy")
+    batch = Batch(**{k: v for k, v in update.batch.items() if k != "adv_BT"})
+    torch.testing.assert_close(update.batch["adv_BT"], grpo(batch), atol=1e-5, rtol=1e-4)
+
+
 def test_gaps_are_looked_at_category_by_category() -> None:
     # category 0: gaps 0 and 0, m = 1.  category 1: gaps 0, 0, 3, mean 1, (3 - 1)^2 > 1 is out, (0 - 1)^2 = 1 stays: near mean 0,
     # m = sigmoid(0) / sigmoid(1) = .5 / .731059 = .683940
@@ -55,3 +64,8 @@ def test_what_is_missing_is_said() -> None:
         traced("dr-irl(rounds=1,steps=1)", rows=[{"question": r["question"]} for r in ROWS])
     with pytest.raises(UserError, match="does not use --reward"):
         traced(NAME, rows=DATA, reward=lambda prompt, text: 1.0)
+
+
+def test_the_width_of_near_gaps_is_an_option() -> None:
+    *_, learn = find("dr-irl(tau=0.5)", "plan")().phases()
+    assert learn.method.advantage.defaults()["tau"] == 0.5

@@ -131,6 +131,11 @@ def test_siri_cuts_by_its_cycle() -> None:
     limits = [s.how.max_tokens for s in trace.samples if s.phase]
     assert limits == [6, 3, 6, 3, 6, 3]  # three cycles of two steps
     assert all(len(r) <= most for s, most in zip(trace.steps, limits, strict=True) for r in s.rollouts)
+    for step, update in zip(
+        [s for s in trace.steps if s.kept], trace.updates, strict=True
+    ):  # length itself costs nothing
+        earned = torch.tensor([r.reward for g in step.kept for r in g.rollouts])
+        torch.testing.assert_close(update.batch["reward_BT"].sum(-1), earned)
 
 
 def test_laser_takes_its_lengths_from_the_run() -> None:
@@ -159,6 +164,14 @@ def test_laser_d_watches_questions_that_it_does_not_learn_from(name: str) -> Non
     assert watched[0] > 2 and watched[1] == 0 and watched[2] > 2
     assert not any(g.prompt.info.get("monitor") for s in trace.steps for g in s.kept)
     assert all(len(u.rows) == 8 for u in trace.updates)
+    for step, update in zip(trace.steps, trace.updates, strict=True):
+        rollouts = [r for g in step.kept for r in g.rollouts]
+        for r, paid in zip(rollouts, update.batch["reward_BT"].sum(-1).tolist(), strict=True):
+            within, good = len(r) <= r.rewards["target"], r.reward > 0.5
+            bonus = within if good else name == "laser-de" and not within  # LASER-DE lets what is wrong go on
+            assert paid == r.reward + 0.5 * bonus
+    wrong = [r for s in trace.steps for g in s.kept for r in g.rollouts if r.reward < 0.5]
+    assert any(len(r) > r.rewards["target"] for r in wrong)
     assert {r.rewards["target"] for s in trace.steps for g in s.kept for r in g.rollouts} <= {
         2.0,
         3.0,
@@ -207,6 +220,13 @@ def test_open_rs_adds_the_cosine_of_its_reward_and_the_form_of_r1(tmp_path: Path
         "step 1",
         "step 2",
     )
+
+
+def test_open_rs_without_the_cosine_pays_for_right_and_for_the_form() -> None:
+    says = ["\n</think>\n3", "</think>3", "\n</think>\n0", "3"]
+    trace = traced("open-rs(rounds=1, steps=1, cosine=False)", reward=right, says=says, sampling={"max_tokens": 32})
+    for r, x in zip(trace.steps[0].rollouts, trace.updates[0].batch["reward_BT"].sum(-1).tolist(), strict=True):
+        assert x == right(None, r.text) + float("\n</think>\n" in r.text)
 
 
 def test_grpo_lambda_pays_the_best_fifth_for_being_short() -> None:

@@ -55,6 +55,17 @@ def test_reft_is_paid_by_the_reward_that_is_named() -> None:
     assert [p.name for p in trace.phases] == ["ppo"]
 
 
+def test_reft_pays_a_little_for_a_wrong_answer_of_the_right_kind() -> None:
+    trace = traced("reft(warmup=0, epochs=0.5)", rows=SOLVED, says=["99", "no"])
+    assert {(r.text, r.reward) for s in trace.steps for r in s.rollouts} == {("99", 0.1), ("no", 0.0)}
+
+
+def test_a_short_answer_with_a_thought_is_a_written_solution() -> None:
+    thought = [{"prompt": r["question"], "completion": f"<think>{r['answer']}</think>{r['answer']}"} for r in ROWS]
+    trace = traced("dr-po(warmup=0.1, epochs=0.1)", rows=thought, reward=length)
+    assert all("</think>" in text for text in demonstrated(trace, "sft"))
+
+
 def test_a_bare_answer_is_refused_by_every_warm_start() -> None:
     for name in ("reft", "t1", "rlmt(warmup=1)", "salsa", "dr-po"):
         with pytest.raises(pt.UserError, match="no written solution to imitate"):
@@ -120,6 +131,16 @@ def test_dr_po_begins_inside_demonstrations_and_learns_only_what_it_wrote() -> N
         assert all(start.startswith(r.text[: r.info["prefix"]]) for r in g.rollouts)
 
 
+def test_dr_po_takes_one_answer_four_passes_and_a_critic_that_begins_as_the_reward_model(pairs: str) -> None:
+    trace = traced(f"dr-po(pairs={pairs!r}, warmup=0.1, epochs=0.1)", rows=STORIES)
+    assert [len(g.rollouts) for s in trace.steps if s.phase == "ppo" for g in s.groups] == [1, 1]
+    (ppo,) = trace.of(phase="ppo")
+    assert ppo.optimiser_steps == 4 and trace.phases[-1].method.shaping[0].params["coef"] == 0.05
+    assert float((ppo.batch["old_value_BT"] * ppo.batch["mask_BT"]).abs().sum()) > 0, (
+        "a critic at 0 is not the reward model"
+    )
+
+
 def test_summarize_hf_is_the_three_phases_with_a_critic_from_the_reward_model(pairs: str) -> None:
     trace = traced(f"summarize-hf(pairs={pairs!r}, warmup=0.2, epochs=0.1)", rows=STORIES)
     assert trace.parts == ["sft", "policy->sft", "reward-model", "ppo", "measured"]
@@ -165,11 +186,11 @@ def test_pairwise_rl_labels_its_own_pairs_only_by_a_reward_that_is_named() -> No
 def test_rlmt_pays_for_what_follows_the_thought() -> None:
     says = ["<think>a</think>bcd", "<think>abcd"]
     trace = traced("rlmt(steps=1)", reward=length, says=says, num_generations=2)
-    assert {c.args[1] for c in trace.calls if c.phase == "rlmt"} == {"bcd"}
+    assert {c.args[1] for c in trace.calls if c.phase == "rlmt"} == {"bcd", "<think>abcd"}
     (made,) = trace.updates
-    assert [r.reward for r in trace.steps[0].groups[0].rollouts] == [3.0, 3.0], (
-        "an unclosed thought earns the least of the step"
-    )
+    assert {(r.text, r.reward) for r in trace.steps[0].rollouts} == {(says[0], 3.0), (says[1], 11.0)}, "as it stands"
+    strict = traced("rlmt(steps=1, strict=True)", reward=length, says=says, num_generations=2)
+    assert {c.args[1] for c in strict.calls if c.phase == "rlmt"} == {"bcd", "[NULL]"}
     terms = [str(t) for t in trace.phases[0].method.terms]
     assert trace.phases[0].method.aggregate.name == "token-mean" and any("entropy" in t for t in terms)
     assert made.reference == made.before
@@ -189,3 +210,9 @@ def test_t1_punishes_answers_that_do_not_end_and_follows_an_average() -> None:
     made = trace.of(phase="t1")
     assert len({u.reference for u in made}) == 3 and [u.optimiser_steps for u in made] == [2, 2, 2]
     assert [len(g.rollouts) for g in first.groups] == [4, 4]
+    assert {d.how.temperature for d in trace.samples if d.phase == "t1"} == {1.2}
+
+
+def test_a_plans_own_settings_give_way_to_what_is_asked_for() -> None:
+    cool = traced("t1(steps=1, warmup=0, n=4)", rows=SOLVED, says=["1", "2"], sampling={"temperature": 1.0})
+    assert {d.how.temperature for d in cool.samples if d.phase == "t1"} == {1.0}

@@ -135,6 +135,25 @@ def test_the_greedy_answer_is_a_bar_and_is_not_trained_on() -> None:
     assert {d.how.temperature for d in trace.samples if d.step == 0} == {0.0, 1.0}
 
 
+def test_ppo_pays_for_the_kl_at_every_token_and_takes_four_updates() -> None:
+    trace = trained("ppo", lr=3e-2)
+    one, two = trace.updates
+    assert [u.optimiser_steps for u in (one, two)] == [4, 4] and one.reference == two.reference == one.before
+    rows = f.Rows(trace.steps[1], two)
+    last_BT = (torch.arange(rows.mask_BT.shape[1]) == rows.length_B[:, None] - 1).float()
+    paid_BT = rows.earned_B[:, None] * last_BT - 0.02 * (two.batch["old_logp_BT"] - two.batch["ref_logp_BT"])
+    torch.testing.assert_close(two.batch["reward_BT"], paid_BT * rows.mask_BT, rtol=1e-3, atol=1e-5)
+    assert float((two.batch["old_logp_BT"] - two.batch["ref_logp_BT"]).abs().max()) > 1e-3
+
+
+def test_vapos_critic_learns_alone_for_a_quarter_at_twice_the_rate() -> None:
+    trace = traced(
+        "vapo", reward=lambda prompt, text: float(len(text) % 2), steps=4, num_generations=2, prompts=1, lr=1e-3
+    )
+    assert [u.before == u.after for u in trace.updates] == [True, False, False, False]
+    assert trace.phases[0].loop.learner._base_lr[::3] == pytest.approx([1e-3, 2e-3])
+
+
 def test_vapo_carries_surprises_by_length_and_imitates_right_answers() -> None:
     """Answers of up to 6 tokens have lam = max(0, 1 - 1/(0.05 |y|)) = 0: credit is r + V' - V, whitened; targets are the outcome."""
     trace = trained("vapo", lr=3e-3)

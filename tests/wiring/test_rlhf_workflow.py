@@ -36,3 +36,9 @@ def test_a_scorer_is_asked_for() -> None:
         traced("rlhf-workflow", rows=ROWS)
     with pytest.raises(pt.UserError, match="does not use --task"):
         traced("rlhf-workflow(optimiser='ppo')", rows=ROWS)
+
+
+def test_a_small_file_is_gone_through_again_with_other_answers() -> None:
+    trace = traced("rlhf-workflow(rounds=1, prompts=40, epochs=0.1)", rows=ROWS[:8], reward=length)
+    said = [t for d in trace.samples if d.phase == "collect.1" for t in d.texts]
+    assert len(said) == 320 and len(set(said)) > 160

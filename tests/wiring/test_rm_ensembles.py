@@ -31,6 +31,7 @@ def test_members_differ_by_seed_and_the_worst_pays() -> None:
     )
     assert trace.parts[:5] == ["policy->start", "reward-model-0", "reward-model-1", "reward-model-2", "units"]
     assert [p.name for p in trace.phases] == [f"reward-model-{k}" for k in range(3)] + ["ppo"]
+    assert {p.method.loss.name for p in trace.phases[:3]} == {"bradley-terry-l2"}, "scores are pulled towards 0"
     heads = [u.passes[0].batch["score_B"] for k in range(3) for u in trace.of(f"reward-model-{k}")[:1]]
     first = [[r.text for r in u.rows] for k in range(3) for u in trace.of(f"reward-model-{k}")[:1]]
     assert first[0] != first[1], "members see the pairs in orders of their own"

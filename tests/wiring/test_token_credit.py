@@ -8,7 +8,16 @@ import pytest
 import torch
 
 import posttrain as pt
-from tests.wiring.spies import traced
+from posttrain.core.config import Config
+from posttrain.core.plan import Context
+from posttrain.core.sampling import Sampling
+from posttrain.core.types import Prompt
+from posttrain.environments.task import of_rows
+from posttrain.rewards.runtime.scorer import Prescored
+from posttrain.systems.policy_gradient.pure import Checked
+from posttrain.systems.policy_gradient.text2grad import written_by
+from tests.models import tiny
+from tests.wiring.spies import ROWS, tiny_folder, traced
 from tests.wiring.trace import Trace
 
 
@@ -32,15 +41,17 @@ def test_prime_teaches_its_reward_model_from_the_policys_fresh_answers() -> None
     trace = traced("prime(steps=2)", reward=even, prompts=12, lr=1e-3)
     judge, policy = trace.of("prm"), trace.of("policy")
     assert len(judge) == len(policy) == 2 and {d.roles for d in trace.samples if d.phase} == {("policy",)}
-    for mine, other, step in zip(judge, policy, trace.steps, strict=True):
+    for mine, other, step in zip(judge, policy, (0, 1), strict=True):
+        rounds = [s for s in trace.steps if s.step == step]
+        kept = [g for s in rounds for g in s.kept][:12]
+        assert len(rounds) > 1 and len(kept) == 12  # others are asked in the place of those left out
         assert [r.text for r in mine.rows] == [r.text for r in other.rows]  # the same answers, and those that were kept
-        assert [r.text for r in mine.rows] == [r.text for g in step.kept for r in g.rollouts]
-        shares = [sum(r.reward for r in g.rollouts) / 4 for g in step.kept]
-        assert shares and all(0.2 <= x <= 0.8 for x in shares) and len(step.kept) < 12
+        assert [r.text for r in mine.rows] == [r.text for g in kept for r in g.rollouts]
+        assert all(0.2 <= sum(r.reward for r in g.rollouts) / 4 <= 0.8 for g in kept)
         assert torch.equal(mine.batch["reward:outcome_B"], torch.tensor([float(len(r.text) % 2) for r in mine.rows]))
     assert len(set(weights(trace, "prm"))) == len(set(weights(trace, "policy"))) == 3
     assert judge[0].reference == judge[1].reference == judge[0].before == policy[0].before  # the start
-    first, second = trace.steps
+    first, second = trace.steps[0], trace.steps[-1]
     assert all(not r.stream("reward").any() for r in first.rollouts)  # a model that is its own reference pays nothing
     assert any(r.stream("reward").abs().sum() > 0 for r in second.rollouts)
     learners = trace.phases[-1].loop.learners
@@ -51,6 +62,8 @@ def test_oreal_teaches_its_token_model_alone_first_and_then_weighs_every_token()
     trace = traced("oreal", reward=begins, steps=8, prompts=6, lr=1e-3)
     policy = trace.of("policy")
     assert [u.before == u.after for u in policy] == [True, True] + [False] * 6  # a quarter of 8 steps alone
+    assert {u.reference for u in policy} == {policy[0].before}  # a light KL holds it to the start
+    assert [t.defaults()["coef"] for t in trace.phases[0].method.terms] == [1.0, 0.01]
     learner = trace.phases[0].loop.learner
     assert learner._base_lr[0] == pytest.approx(1e-3) and learner._base_lr[-1] == pytest.approx(4e-3)
     assert [len(s.rollouts) for s in trace.steps] == [96] * 8 and all(len(g.rollouts) == 2 for g in trace.steps[2].kept)
@@ -77,6 +90,7 @@ def test_vineppo_values_every_line_by_nine_answers() -> None:
     assert [t.params for t in method.terms] == [{"coef": 1e-4}] and (method.epochs, method.minibatches) == (2, 8)
     own_N = made.batch["adv_BT"][made.batch["mask_BT"] > 0]
     assert float(own_N.mean()) == pytest.approx(0.0, abs=1e-5)  # whitened over the batch
+    assert float(own_N.std(unbiased=False)) == pytest.approx(1.0, abs=1e-2)
 
 
 SEEN: list[tuple[str, list[str]]] = []
@@ -91,7 +105,9 @@ def test_pure_pays_steps_by_a_function_that_sees_the_question_and_the_steps_befo
     file = tmp_path / "judging_steps.py"
     file.write_text(JUDGE)
     SEEN.clear()
-    trace = traced(f"pure(steps=1, prm='{file}:judge')", reward=even, says=LINES, num_generations=4, prompts=1)
+    trace = traced(
+        f"pure(steps=1, checked=1, prm='{file}:judge')", reward=even, says=LINES, num_generations=4, prompts=1
+    )
     assert (
         SEEN and all(asked.endswith("=?") for asked, _ in SEEN) and ["a\n", "b\n", "c"] in [steps for _, steps in SEEN]
     )
@@ -105,6 +121,44 @@ def test_pure_pays_steps_by_a_function_that_sees_the_question_and_the_steps_befo
     ) == pytest.approx(0.5, abs=1e-3)
     with pytest.raises(pt.UserError, match="none is named"):
         traced("pure", reward=even)
+
+
+def test_pure_pays_steps_where_they_end_behind_a_prefill_too(tmp_path: Any) -> None:
+    """The prefill is part of the text and no action: steps `so a`, `b` end at the second and the third of four tokens."""
+    file = tmp_path / "judging_behind_a_prefill.py"
+    file.write_text(JUDGE)
+    how: dict[str, Any] = {"num_generations": 2, "prompts": 1, "prefill": "so "}
+    trace = traced(f"pure(steps=1, prm='{file}:judge')", reward=even, says=["a\nb"], **how)
+    (made,) = trace.of("policy")
+    assert made.rows[0].text == "so a\nb" and ["so a\n", "b"] in [steps for _, steps in SEEN]
+    assert trace.steps[0].rollouts[0].stream("reward").tolist() == [0.0, -0.5, 0.5, 0.0]
+
+
+def test_critiques_are_of_different_answers_where_the_set_comes_round(tmp_path: Any) -> None:
+    """32 answers to 12 rows: none is criticised twice because its question came again."""
+    file = tmp_path / "writes_critiques.py"
+    file.write_text('def critic(prompt, text):\n    return \'{"good": ["a"]}\'\n')
+    env = of_rows([{"question": f"{a}+1=?", "answer": str(a + 1)} for a in range(13)])
+    made = Context(None, Config(sampling=Sampling(max_tokens=6)), {"policy": tiny.policy()}, given={"env": env})
+    rows = written_by(f"{file}:critic", made, 32)
+    assert len(rows) == 32 and len({row["answer"] for row in rows}) > 24
+
+
+def test_pure_checks_a_tenth_of_the_prompts_and_sums_where_that_is_asked(tmp_path: Any) -> None:
+    file = tmp_path / "judging_steps_too.py"
+    file.write_text(JUDGE)
+    asked: dict[str, Any] = {"reward": even, "says": LINES, "num_generations": 4, "prompts": 4}
+    (made,) = traced(f"pure(steps=1, checked=0, form='sum', prm='{file}:judge')", **asked).of("policy")
+    assert float(made.batch["reward:outcome_B"].abs().sum()) == 0.0  # nobody's answer is checked
+    row = next(i for i, r in enumerate(made.rows) if r.text == "a\nb")
+    earned = made.batch["reward_BT"][row]
+    assert [float(earned[1]), float(earned[2])] == [-0.5, 0.5]  # the steps as they were judged, not their minimum
+    known = [Checked(Prescored(), 0.1).known(Prompt.text(f"row-{i}", "1+1=?", "2")) for i in range(1000)]
+    assert 70 < sum(known) < 130
+    for wrong, said in ((dict(checked=2), "share of prompts"), (dict(form="max"), "form of credit")):
+        told = ", ".join(f"{k}={v!r}" for k, v in wrong.items())
+        with pytest.raises(pt.UserError, match=said):
+            traced(f"pure(steps=1, {told}, prm='{file}:judge')", **asked)
 
 
 def test_text2grad_trains_a_critic_on_critiques_and_pays_what_it_quotes(tmp_path: Any) -> None:
@@ -155,3 +209,20 @@ def test_a_critic_with_adapters_its_rate_its_norm_and_its_time_alone() -> None:
     saved = learner.tensors()["weights"]
     assert not any(n.startswith("critic.model") and not n.endswith(("lora_a", "lora_b")) for n in saved)
     assert {round(x, 9) for x in learner._base_lr} == {1e-3, 5e-4}
+
+
+def test_a_run_that_is_made_longer_does_not_leave_its_critic_alone_again(tmp_path: Any) -> None:
+    """VAPO's critic learns alone for a quarter of the run: 1 of 4 steps, and none of those that are added."""
+    rates: list[float] = []
+
+    class Watch:
+        def on_step(self, loop: Any, step: int, metrics: dict[str, float]) -> None:
+            rates.append(metrics["lr"])
+
+    how: dict[str, Any] = {
+        "model": tiny_folder(), "task": [dict(r) for r in ROWS], "reward": even, "method": "vapo", "runs": tmp_path, "name": "v",
+        "prompts": 1, "num_generations": 2, "sampling": {"max_tokens": 4}, "schedule": "constant", "eval_problems": 1, "threads": 1,
+    }  # fmt: skip
+    for steps in (4, 20):
+        pt.run(steps=steps, callbacks=(Watch(),), **how)
+    assert [bool(rate) for rate in rates] == [False, *[True] * 19]

@@ -18,6 +18,7 @@ from posttrain.core.errors import UserError
 from posttrain.rewards.runtime.conventions import Answers
 from posttrain.rewards.runtime.messages import packed
 from posttrain.rewards.runtime.outcome import Failure, Outcome, late
+from posttrain.rewards.runtime.worker import pump
 
 _START = 120.0  # seconds for the imports of a file
 _GRACE = 2.0  # seconds beyond the time-out before a process that says nothing is killed
@@ -69,7 +70,7 @@ class Process:
         self.popen = subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True)
         self.end = weakref.finalize(self, _kill, self.popen)  # also when Python ends
         self.lines = queue.Queue()
-        threading.Thread(target=_pump, args=(self.popen, self.lines), daemon=True).start()
+        threading.Thread(target=pump, args=(self.popen.stdout, self.lines, b""), daemon=True).start()
         self.write(json.dumps({"file": self.file, "name": self.name, "probe": self.probe}).encode() + b"\n")
         try:
             reply = self.read(_START)
@@ -201,13 +202,3 @@ def _kill(popen: subprocess.Popen[bytes]) -> None:
                 pipe.close()
         except OSError:
             pass
-
-
-def _pump(popen: subprocess.Popen[bytes], lines: queue.Queue[bytes]) -> None:
-    assert popen.stdout is not None
-    try:
-        for line in popen.stdout:
-            lines.put(line)
-    except ValueError:  # closed while reading
-        pass
-    lines.put(b"")

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, AnyStr
 
 _START = 60.0  # seconds for imports, which are not the answer's fault
 
@@ -55,7 +55,7 @@ class Worker:
         self.process = subprocess.Popen(
             command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, encoding="utf-8"
         )
-        threading.Thread(target=_pump, args=(self.process, self.lines), daemon=True).start()
+        threading.Thread(target=pump, args=(self.process.stdout, self.lines, ""), daemon=True).start()
         self.read(_START, f"the grader {self.script.stem} did not start")
 
     def read(self, timeout: float, late: str) -> str:
@@ -82,14 +82,14 @@ class Worker:
             self.process = None
 
 
-def _pump(process: subprocess.Popen[str], lines: queue.Queue[str]) -> None:
-    assert process.stdout is not None
+def pump(pipe: IO[AnyStr], lines: queue.Queue[AnyStr], end: AnyStr) -> None:
+    """Every line of a process's pipe into a queue, and `end` where it ends."""
     try:
-        for line in process.stdout:
+        for line in pipe:
             lines.put(line)
     except ValueError:  # closed while reading
         pass
-    lines.put("")
+    lines.put(end)
 
 
 class Pool:

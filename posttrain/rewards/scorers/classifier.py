@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,7 @@ class Classifier:
             model.config.pad_token_id = tokenizer.pad_token_id
         self.pad = model.config.pad_token_id
         self.bias = float(getattr(model.config, "score_bias", None) or 0.0)  # of a head that was trained here
+        self.room = places(model)
 
     def encode(self, prompt: Prompt, text: str) -> list[int]:
         """The dialogue in the model's own template; without one, question and answer as its tokenizer joins two texts."""
@@ -66,7 +68,7 @@ class Classifier:
     @torch.no_grad()
     def __call__(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
         rows = [self.encode(p, t) for p, t in zip(prompts, texts, strict=True)]
-        out = [0.0] * len(rows)
+        out = [math.nan] * len(rows)  # stays for what is longer than the model can read
         for index in self.pieces(rows):
             longest = max(len(rows[i]) for i in index)
             ids_BT = torch.full((len(index), longest), self.pad or 0)
@@ -80,11 +82,21 @@ class Classifier:
         return out
 
     def pieces(self, rows: list[list[int]]) -> list[list[int]]:
-        """Short ones first, in pieces of at most _TOKENS; a model without a padding token reads one at a time."""
+        """Short ones first, in pieces of at most _TOKENS; a model without a padding token reads one at a time. Those that are
+        longer than it has places are in none."""
         out: list[list[int]] = []
-        for i in sorted(range(len(rows)), key=lambda i: len(rows[i])):
+        for i in sorted((i for i, row in enumerate(rows) if len(row) <= self.room), key=lambda i: len(rows[i])):
             if out and self.pad is not None and len(rows[i]) * (len(out[-1]) + 1) <= _TOKENS:
                 out[-1].append(i)
             else:
                 out.append([i])
         return out
+
+
+def places(model: torch.nn.Module) -> float:
+    """How many tokens a model with learned places (BERT, RoBERTa, GPT-2, OPT) can read; others have no such end."""
+    for name, part in model.named_modules():
+        if isinstance(part, torch.nn.Embedding) and name.endswith(("position_embeddings", "wpe", "embed_positions")):
+            kept = part.padding_idx + 1 if part.padding_idx is not None else int(getattr(part, "offset", 0))
+            return part.num_embeddings - kept
+    return math.inf

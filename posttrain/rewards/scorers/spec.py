@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,10 +48,17 @@ def build_scorer(spec: str, env: Environment, timeout: float = 10.0, device: str
     if not spec:
         return task_scorer(env, timeout)
     how = Build(env, timeout, device)
-    rewards = [(*_named(name, how), weight) for weight, name in summands(spec)]
+    typed = summands(spec)
+    rewards = apart([(*_named(name, how), weight) for weight, name in typed], [name for _, name in typed])
     if len(rewards) == 1 and rewards[0][2] == 1.0 and is_scorer(rewards[0][1]):
         return rewards[0][1]
     return RewardSum(rewards, timeout)
+
+
+def apart(rewards: list[tuple[str, Any, float]], typed: list[str]) -> list[tuple[str, Any, float]]:
+    """The rewards of a sum; of two with one short name (a/rm + b/rm) each is called as it was typed."""
+    names = Counter(name for name, _, _ in rewards)
+    return [(t.strip("'") if names[n] > 1 else n, fn, w) for (n, fn, w), t in zip(rewards, typed, strict=True)]
 
 
 def task_scorer(env: Environment, timeout: float = 10.0) -> RewardSum:

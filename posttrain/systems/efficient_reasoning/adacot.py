@@ -32,6 +32,7 @@ from posttrain.rewards.rules.thinks import thinks
 from posttrain.rewards.runtime.score import RewardSum
 from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.scorers.spec import build_scorer
+from posttrain.runs.build import said_first
 
 # ---- what answers are worth
 # Thinking costs where it was not needed, and so does not thinking where it was.
@@ -182,7 +183,7 @@ def questions(env: Environment, label: str, hard_only: bool, imitate: bool) -> E
 @plan(paper="arXiv:2505.11896", title="AdaCoT", uses=("task", "reward"))
 def adacot(
     warmup: int = 20, skewed: int = 20, mixed: int = 20, easy: int = 1, label: str = "cot",
-    points: tuple[tuple[float, float], ...] = ((0.3, 0.1),),
+    points: tuple[tuple[float, float], ...] = ((0.3, 0.1),), mask: bool = True,
 ) -> Plan:  # fmt: skip
     """AdaCoT: SFT on both modes, PPO on hard questions alone without the deciding token, PPO on easy and hard ones.
 
@@ -190,7 +191,8 @@ def adacot(
     warmup, skewed, mixed: steps of the three phases. label: the column that says whether a question needs a thought (true or
     false). A school task has none: there the questions of level `easy` need none, those of the run's level do. points: pairs of
     (miss, over); of several, the PPO phases are done for each from the same SFT, and the summary has the share of thoughts and
-    the accuracy of each: the frontier (`--plan.points "((0.1, 0.3), (0.3, 0.1))"`).
+    the accuracy of each: the frontier (`--plan.points "((0.1, 0.3), (0.3, 0.1))"`). mask: whether the deciding token is left out
+    of the loss in the second phase; without, it learns there to think always.
 
     Departures: the paper asks a language model which questions need a thought; here a column says it. It names no single
     penalties: 0.3 and 0.1 are this package's, and so are the steps. Rows that need a thought and bring none to imitate are left out
@@ -209,7 +211,7 @@ def adacot(
             if c.task.removeprefix("school/").replace("-", "_") not in TASKS or "env" in context.given:
                 return questions(asked_task(context), label, hard_only, imitate)
             context.read.add("task")
-            levels = [task(c.task, level=at, think=True, data=c.data or None) for at in (c.level, easy)]
+            levels = [said_first(task(c.task, level=at, think=True, data=c.data or None), c) for at in (c.level, easy)]
             return Labelled(levels[0], levels[1], hard_only)
 
         return build
@@ -231,7 +233,7 @@ def adacot(
         return build
 
     def stages(role: str, tag: str, miss: float, over: float) -> tuple[Any, ...]:
-        masked = ppo.but(name="adacot-skewed", advantage=without_the_decision)
+        masked = ppo.but(name="adacot-skewed", advantage=without_the_decision if mask else gae)
         told: dict[str, Any] = {"rewards": rewards(miss, over), "role": role}
         return (
             Phase(f"skewed{tag}", masked, skewed, env(hard_only=True), **told),

@@ -2,14 +2,17 @@
 part of the budget is wasted: the regret over the tokens falls, not only the error at the end.
 
 After each episode of a thought the thought is closed, and 4 answers are sampled from there and graded: their mean is J. An
-episode begins where a line or sentence takes a new course ("Wait", "Alternatively", "Let me", ...). Cost: (episodes + 1) x 4
-short answers for each of the 8.
+episode begins where a line or sentence takes a new course ("Wait", "Alternatively", "Let me", ...); in short thoughts without
+such turns every line, sentence or word may be one: `--rollout "mrt(episode='line')"`. Cost: (episodes + 1) x 4 short answers
+for each of the 8.
 
 Departures: the paper's chance of answering is that of a separate policy asked for its best guess, here of the policy itself
 (with at most 64 tokens, `--rollout "mrt(longest=64)"`), graded by the task whatever `--reward` pays. The paper samples new
-continuations from prefixes of earlier answers as well; here the prefixes are those of the answers that are trained. Its form
-by self-training (STaR) is not here. Where no answer of the first step holds a thought (`<think>`, written by the model or
-opened by its template), the run ends with that sentence. alpha 1 and GRPO's KL of 0.04 are this package's.
+continuations from a prefix of an earlier answer and pays each for its progress beyond that prefix (its released guide: the
+baseline is the reward of stopping there); here the prefixes are those of the answers that are trained, and every episode of
+them is paid. Its form by self-training (STaR: imitate the continuations of most progress that end right) is not here. Where no
+answer of the first step holds a thought (`<think>`, written by the model or opened by its template), the run ends with that
+sentence. alpha 1 and GRPO's KL of 0.04 are this package's.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ from posttrain.rollouts.sample import sample
 
 Probe = Callable[[Any, Rollout], list[float]]  # (policy, answer) -> for each token, the progress of its episode
 CLOSE = thinking.CLOSE
+TURN = "turn"
 TURNS = re.compile(
     r"\s*(?:wait|alternatively|hmm|hold on|but wait|however|let me|let's|actually|another|maybe|perhaps|on second thought)\b",
     re.IGNORECASE,
@@ -47,18 +51,20 @@ TURNS = re.compile(
 
 
 @rollout(name="mrt", title="MRT", paper="arXiv:2503.07572", base="sample")
-def probed(ask: RolloutRequest, n: int = 8, answers: int = 4, longest: int = 64, probe: Probe | None = None,
+def probed(ask: RolloutRequest, n: int = 8, answers: int = 4, longest: int = 64, episode: str = TURN,
+    probe: Probe | None = None,
 ) -> list[Group]:  # fmt: skip
     """MRT: sample, and for each episode of a thought note by how much it raised the chance of answering right at once.
 
     p_j = J(z_0..j) - J(z_0..j-1);  J: the mean grade of `answers` answers (of at most `longest` tokens) sampled where the
     thought is closed after episode j;  each token of episode j carries p_j, the others and the last 0
+    episode: where one ends: "turn" (before a sentence that takes a new course), or at every word, phrase, sentence or line
     """
     if min(n, answers, longest) < 1:
         raise UserError(f"got n={n}, answers={answers}, longest={longest}; each is at least 1")
     groups = sample(ask, n=n)
     rollouts = [r for g in groups for r in g.rollouts]
-    gains = [probe(ask.policy, r) for r in rollouts] if probe else progress(ask, rollouts, answers, longest)
+    gains = [probe(ask.policy, r) for r in rollouts] if probe else progress(ask, rollouts, answers, longest, episode)
     for r, gain in zip(rollouts, gains, strict=True):
         gain_T = torch.tensor(gain)
         gain_T[-1:] = 0.0  # the outcome's place
@@ -75,17 +81,19 @@ class Thought:
     episodes: list[Span]
 
 
-def thought_of(r: Rollout) -> Thought | None:
+def thought_of(r: Rollout, episode: str = TURN) -> Thought | None:
     """The thought of an answer: behind <think>, whoever wrote the tag (the text of an answer begins with what was written for it)."""
     found = thinking.thought_of(r.text)
     if not found.opened:
         return None
     inside = r.text[found.start : found.end].partition(CLOSE)[0]
-    return Thought(found.start, r.text, episodes(inside))
+    return Thought(found.start, r.text, episodes(inside, episode))
 
 
-def episodes(thought: str) -> list[Span]:
-    """The spans of a thought's episodes: sentences and lines, joined until one takes a new course."""
+def episodes(thought: str, episode: str = TURN) -> list[Span]:
+    """The spans of a thought's episodes: sentences and lines, joined until one takes a new course; or all steps of a level."""
+    if episode != TURN:
+        return split_steps(thought, episode)
     out: list[Span] = []
     for begin, end in split_steps(thought, "sentence"):
         if out and not TURNS.match(thought[begin:end]):
@@ -95,13 +103,15 @@ def episodes(thought: str) -> list[Span]:
     return out
 
 
-def progress(ask: RolloutRequest, rollouts: list[Rollout], answers: int = 4, longest: int = 64) -> list[list[float]]:
+def progress(
+    ask: RolloutRequest, rollouts: list[Rollout], answers: int = 4, longest: int = 64, episode: str = TURN
+) -> list[list[float]]:
     """Each token's p, for every answer: thoughts are closed after each episode (and before the first), and answers sampled."""
     if not ask.env.graded:
         raise UserError(
             f"mrt grades answers after each episode, and {ask.env.name} has no gold answers; give rows with one"
         )
-    found = [thought_of(r) for r in rollouts]
+    found = [thought_of(r, episode) for r in rollouts]
     if ask.step == 0 and not any(t is not None and t.episodes for t in found):
         raise UserError(
             "mrt pays the progress of thoughts, and no answer of the first step holds one (<think> ... </think>); use a model "

@@ -25,6 +25,7 @@ from posttrain.methods.settings import asked_rewards, asked_task
 from posttrain.rewards.runtime.score import RewardSum
 from posttrain.rewards.shaping.cosine_length import cosine_length
 from posttrain.rollouts.sample import sample
+from posttrain.runs.build import said_first
 
 # ---- what answers are worth
 
@@ -138,9 +139,12 @@ def open_rs(rounds: int = 5, steps: int = 10, easy: int | str | None = "difficul
     )
 
     def env(context: Context) -> Environment:
+        return mixed(context, easy)
+
+    def ready(context: Context) -> None:
         if context.config.eval_every not in (0, steps):
             raise UserError("open-rs measures after every round; say how many steps a round has with --plan.steps")
-        return mixed(context, easy)
+        env(context)
 
     def rewards(context: Context) -> RewardSum:
         return RewardSum(
@@ -154,7 +158,7 @@ def open_rs(rounds: int = 5, steps: int = 10, easy: int | str | None = "difficul
             context.notes["best_round"] = max(curve, key=lambda k: curve[k])
 
     learn = Phase("grpo", method, rounds * steps, env, rewards=rewards, changes={"eval_every": steps}, after=note)
-    return Plan((learn,))
+    return Plan((learn,), ready=ready)
 
 
 def mixed(context: Context, easy: int | str | None) -> Environment:
@@ -166,11 +170,13 @@ def mixed(context: Context, easy: int | str | None) -> Environment:
         return hard
     if school:
         level = easy if isinstance(easy, int) else 1
-        return Mixed(hard, task(c.task, level=level, think=c.think, data=c.data or None))
+        return Mixed(hard, said_first(task(c.task, level=level, think=c.think, data=c.data or None), c))
     if isinstance(easy, int):
         raise UserError(
             f"{hard.name} has no levels; name a column or a file of easier questions: --plan.easy difficulty"
         )
     if easy in hard.prompt(0, "train").info:
         return by_difficulty(hard, easy)
-    return hard if easy == "difficulty" else Mixed(hard, task(easy, think=c.think, data=c.data or None))
+    if easy == "difficulty":
+        return hard
+    return Mixed(hard, said_first(task(easy, think=c.think, data=c.data or None), c))

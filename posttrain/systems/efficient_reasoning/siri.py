@@ -3,8 +3,9 @@ answers grow again from there. What is cut off counts as wrong; there is no leng
 
 Departures: none known in the schedule. The paper's cycles take several hundred steps between 16,000 and 8,000 tokens and
 come three times; here the run's steps are three cycles between `--sampling.max-tokens` and half of it (40 steps: 13 to a cycle), and
-`--rollout "siri(cycle=(0.5, 500))"` says otherwise. It takes DAPO's numbers and its batches, but cut-off answers are graded, as
-the paper needs, not masked.
+`--rollout "siri(cycle=(0.5, 500))"` says otherwise. What the authors take from DAPO is here: the clip of 0.2 and 0.28, tokens weighed alike,
+no KL. Groups without a difference are left out and nobody is asked in their place (`--rounds 10` does); cut-off answers are graded as
+they stand, as the paper needs. 8 answers and 4 updates of a batch are this package's.
 """
 
 from __future__ import annotations

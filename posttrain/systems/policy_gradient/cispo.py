@@ -1,8 +1,9 @@
 """CISPO: DAPO's batch with the importance weight clipped instead of the gradient, so that no token falls silent.
 
 Departures: the paper (MiniMax-M1) has DAPO's dynamic sampling and length penalty and names no number for the limit; a
-weight of at most 5 (high = 4) is that of ScaleRL (arXiv:2510.13786). 16 updates per batch are the paper's, 16 answers per
-prompt DAPO's. Its early stop of answers that repeat themselves and its head in fp32 are not here.
+weight of at most 5 (high = 4) is that of ScaleRL (arXiv:2510.13786). The paper takes 16 updates per batch
+(`--prompts 512 --minibatches 16`), here 4 from 16 prompts, so that an update sees more than one; 16 answers per prompt are
+DAPO's. Its early stop of answers that repeat themselves and its head in fp32 are not here.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """DAPO: GRPO with a higher upper clip, tokens weighed alike, batches refilled until every group teaches, long answers paid for.
 
-Departures: none known in the formulas. 16 answers per prompt, 16 updates per batch, clip 0.2 and 0.28, the token mean,
-no KL and at most 10 rounds of prompts are the authors'; they sample 512 prompts per step and rounds of 1,536
-(`--prompts 512`: with the default of 16 an update sees one prompt), at a rate of 1e-6 that stays. Where 10 rounds
-do not fill a batch they stop the run, here the step learns from what there is and says so. A fifth of the run's
+Departures: none known in the formulas. 16 answers per prompt, clip 0.2 and 0.28, the token mean, no KL and at most 10
+rounds of prompts are the authors'; they take 16 updates from 512 prompts per step, so that each sees 32, at a rate of 1e-6
+that stays (`--prompts 512 --minibatches 16`). Here 16 prompts and 4 updates, each of 4 prompts: with 16 updates of a single
+prompt each the embedded model fell from 53 to 29% right in 4 steps and was at 54% after 10, with 4 at 87%. Where 10
+rounds do not fill a batch they stop the run, here the step learns from what there is and says so. A fifth of the run's
 `--sampling.max-tokens` is the share where length is punished (4,096 of 20,480 in the paper). Overlong filtering, which
 the paper tries first and its punishment replaces, is off: `--select "overlong + zero_variance" --shaping none`.
 """
@@ -59,6 +60,6 @@ dapo = method(
     grpo.but(
         name="dapo", title="DAPO", paper="arXiv:2503.14476", doc=__doc__, rollout=sample.but(n=16),
         loss=clip_higher, aggregate=token_mean, select=zero_variance, shaping=soft_overlong, terms=(),
-        minibatches=16, rounds=10,
+        minibatches=4, rounds=10,
     )
 )  # fmt: skip

@@ -10,12 +10,20 @@ import torch
 from posttrain.core import rng
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
-from posttrain.core.plan import Context, Phase, Plan, plan
+from posttrain.core.plan import Phase, Plan, plan
 from posttrain.core.protocols import Policy, RolloutRequest
 from posttrain.core.registry import rollout
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.methods.from_pairs import demonstrations, epochs_of, imitation, paid_somehow, payer, reward_phase
+from posttrain.methods.from_pairs import (
+    critic_of_reward_model,
+    demonstrations,
+    epochs_of,
+    imitation,
+    paid_and_shown,
+    payer,
+    reward_phase,
+)
 from posttrain.methods.ppo import ppo
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 from posttrain.rollouts.resume import cut, resume, stem
@@ -54,17 +62,17 @@ def start(policy: Policy, prompt: Prompt, draw: Any, beta: float, how: Sampling)
 # ---- the plan
 
 
-def reset_ppo(beta: float = 1.0, kl: float = 0.02) -> Method:
-    """PPO from states of demonstrations; it learns from the tokens that it wrote itself."""
+def reset_ppo(beta: float = 1.0, kl: float = 0.05) -> Method:
+    """PPO from states of demonstrations, one answer per prompt and four passes over a batch; it learns from the tokens that it wrote."""
     return ppo.but(
         name="dr-po", title="DR-PO", paper="arXiv:2404.08495", doc=__doc__,
-        rollout=dataset_reset.but(beta=beta), shaping=kl_in_reward.but(coef=kl),
+        rollout=dataset_reset.but(n=1, beta=beta), shaping=kl_in_reward.but(coef=kl), epochs=4, minibatches=1,
     )  # fmt: skip
 
 
 @plan(paper="arXiv:2404.08495", title="DR-PO")
 def dr_po(
-    pairs: str = "", warmup: float = 1, epochs: float = 1, beta: float = 1.0, kl: float = 0.02, questions: int = 0
+    pairs: str = "", warmup: float = 1, epochs: float = 1, beta: float = 1.0, kl: float = 0.05, questions: int = 0
 ) -> Plan:  # fmt: skip
     """DR-PO: SFT on demonstrations, a reward model of preferences, then PPO whose answers begin where a random prefix of a demonstration
     ends.
@@ -74,22 +82,21 @@ def dr_po(
     --task. warmup, epochs: passes of SFT (0: none) and of PPO over them. beta: share of prompts that are reset.
 
     Departures: the paper's data are TL;DR and Anthropic HH; here yours. All prompts are reset (beta 1), as in the authors' code; the
-    paper also mixes. 8 answers per prompt from one reset, the KL price 0.02 and the critic are `ppo`'s; the authors take one answer
-    per prompt and KL 0.05.
+    paper also mixes. They scale rewards by their deviation in the batch, here the reward model's scores have deviation 1; they sample at
+    temperature 0.7 (`--sampling.temperature`) and pay -1 for answers that do not end. One answer per prompt, 4 passes over a batch, KL 0.05 and a
+    critic that begins as the reward model are the authors'; with --reward in place of pairs the critic begins as `ppo`'s does.
     """
     if warmup < 0 or epochs <= 0 or questions < 0:
         raise UserError(
             f"got warmup={warmup}, epochs={epochs}, questions={questions}; epochs is above 0, the others 0 or more"
         )
     worked = demonstrations(questions, option="")
-
-    def ready(context: Context) -> None:
-        paid_somehow(context, "dr-po", pairs)
-        worked(context)
-
     parts = (
         *imitation(warmup, worked),
         *reward_phase(pairs),
-        Phase("ppo", reset_ppo(beta, kl), epochs_of(worked, epochs), worked, rewards=payer(pairs)),
-    )
-    return Plan(parts, ready=ready, uses=("task",) if pairs else ("task", "reward"))
+        Phase(
+            "ppo", reset_ppo(beta, kl), epochs_of(worked, epochs), worked, rewards=payer(pairs),
+            critic=critic_of_reward_model if pairs else None,
+        ),
+    )  # fmt: skip
+    return Plan(parts, ready=paid_and_shown("dr-po", pairs, worked), uses=("task",) if pairs else ("task", "reward"))

@@ -17,7 +17,7 @@ from posttrain.core.protocols import Policy
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group
 from posttrain.methods.reinforce import reinforce
-from posttrain.methods.settings import asked_task, given_judge
+from posttrain.methods.settings import asked_judge, asked_task, needs_judge
 from posttrain.policies.language import LanguagePolicy
 from posttrain.rewards.scorers.pairwise import WinRate
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
@@ -121,7 +121,7 @@ def nash_md(
     beta: 0 is self-play, 1 the best answer to the reference.
 
     Departures: its judge is a learned model of pairs, which must be given: `--reward FILE.py:FUNCTION` of (prompt, a, b), or a
-    reward r (`runs/NAME`), which judges by sigmoid(k (r_a - r_b)); without one it ends with a sentence. The paper trains T5
+    reward r (`runs/NAME`), which judges by sigmoid(k (r_a - r_b)); without one it ends with a sentence before anything is loaded. The paper trains T5
     models for 10,000 steps; here 60 (`--plan.steps`). 8 answers per prompt against one of the opponent's are this package's
     (`--plan.n`, `--plan.m`). The mixture of logits at each token, beta 0.125 (of the paper's 0.125 to 0.375) and tau 0.008 are
     the paper's.
@@ -132,7 +132,7 @@ def nash_md(
     def rewards(context: Context) -> WinRate:
         c = context.config
         other = Opponent(context.role("policy"), context.role("start"), c.sampling, beta, m, c.seed)
-        return WinRate(given_judge(context, "nash-md", k), other)
+        return WinRate(asked_judge(context, k), other)
 
     learn = Phase("nash-md", against_mixture(tau, n), steps, asked_task, rewards=rewards, reference="start")
-    return Plan((Copy("policy", "start"), learn))
+    return Plan((Copy("policy", "start"), learn), ready=needs_judge("nash-md"))

@@ -123,7 +123,7 @@ def paid_by_token(beta: float = 0.05, n: int = 4) -> Method:
     return grpo.but(
         name="prime", title="PRIME", paper="arXiv:2502.01456", doc=__doc__, rollout=sample.but(n=n),
         select=(accuracy_band,), advantage=token_and_outcome.but(outcome="outcome"), aggregate=token_mean, terms=(),
-        others=(judge,),
+        others=(judge,), rounds=10,
     )  # fmt: skip
 
 
@@ -135,12 +135,11 @@ def prime(steps: int = 60, beta: float = 0.05, n: int = 4) -> Plan:
     r_t = beta log(pi_prm / pi_ref);  prm: BCE(sigma(sum_t r_t), outcome);  A_t = sum_{s >= t} (r_s - b) + RLOO(outcome)
     b: the mean token reward of the other answers, each averaged first; A is whitened over the batch. The reward model begins
     as the policy, which is its reference too; prompts whose answers are right in less than a fifth or more than four fifths
-    are left out for both.
+    are left out for both, and others asked in their place.
 
-    Departures: the paper fills a batch of 256 prompts with others in place of those left out, here a step is as many of its
-    16 prompts as are left. The authors' code divides token rewards by their largest sum to go in the batch before they are
-    whitened, and multiplies a token's own reward by n / (n - 1), which the paper's formula has not; here the formula. Outcomes
-    must be 0 and 1. One pass, clip 0.2, 4 answers, no KL, beta 0.05, twice the policy's rate and norm 10 for the reward model
+    Departures: the authors ask until a batch of 256 prompts is full, here until 16 are, in at most 10 rounds. Their code divides
+    token rewards by their largest sum to go in the batch before they are whitened, and multiplies a token's own reward by
+    n / (n - 1), which the paper's formula has not; here the formula. Outcomes must be 0 and 1. One pass, clip 0.2, 4 answers, no KL, beta 0.05, twice the policy's rate and norm 10 for the reward model
     are the authors'.
     """
     if steps < 1 or n < 2:

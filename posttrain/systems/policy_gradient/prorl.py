@@ -2,10 +2,11 @@
 
 Departures: the paper's authors judge by eye when validation stalls; here the held-out score is measured every 10 steps
 (`--eval-every 10`), and when it has not risen in 2 measurements (`--reference "stalled(patience=2)"`) the policy becomes the
-reference and the optimiser starts anew, as theirs. They name a KL, not its coefficient (0.001 here). Their many families of
-tasks, their growing context and what they change in rewards from run to run are left to the run. Clip 0.2 and 0.4, 16
-answers per prompt, temperature 1.2, refilled groups and 4 updates per batch are the paper's; its 256 prompts per step and its
-rate, which stays, are `--prompts 256 --schedule constant`.
+reference and the optimiser starts anew, as theirs. They name a KL, not its coefficient (0.001 here; the published settings
+of its successor, ProRL v2, have 0.0001, and clip at 0.2 and 0.27). Their many families of tasks, their growing context and
+what they change in rewards from run to run are left to the run. Clip 0.2 and 0.4, 16 answers per prompt, temperature 1.2,
+refilled groups and 4 updates per batch are the paper's; its 256 prompts per step and its rate, which stays, are
+`--prompts 256 --schedule constant`.
 """
 
 from __future__ import annotations

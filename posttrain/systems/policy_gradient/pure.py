@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from posttrain.advantages.pure import pure as per_token
+from posttrain.core import rng
 from posttrain.core.batch import Batch
 from posttrain.core.credit import component, on_last, spans_to_tokens, split_steps, token_ends
-from posttrain.core.errors import UserError
+from posttrain.core.errors import UserError, unknown
 from posttrain.core.method import Method
 from posttrain.core.plan import Context, Do, Phase, Plan, plan
 from posttrain.core.protocols import Scorer
@@ -21,6 +22,7 @@ from posttrain.losses.aggregate import token_mean
 from posttrain.losses.regularisers.kl import kl
 from posttrain.methods.grpo import grpo
 from posttrain.methods.settings import asked_rewards, asked_task
+from posttrain.prompts.uniform import distinct
 from posttrain.rewards.runtime.scorer import NAN, BaseScorer, Prescored, Verdict, answers_of
 from posttrain.rewards.runtime.timeout_pool import caught
 from posttrain.rewards.scorers.process_model import ProcessModel
@@ -50,11 +52,17 @@ def min_form(batch: Batch, temperature: float = 0.1, outcome: str = "") -> Tenso
     return torch.where(earned_BT, weight_BT * step_BT, 0.0) + apart_BT
 
 
-def min_form_rl(temperature: float = 0.1, outcome: str = "", beta: float = 0.001) -> Method:
-    """PPO's clip on min-form credit, with a light KL."""
+FORMS = ("min", "sum")
+
+
+def min_form_rl(temperature: float = 0.1, outcome: str = "", beta: float = 0.001, form: str = "min") -> Method:
+    """PPO's clip on min-form credit, with a light KL; form="sum" leaves the steps' rewards as they are."""
+    if form not in FORMS:
+        raise unknown("form of credit", form, FORMS)
+    softly = (min_form.but(temperature=temperature, outcome=outcome),) if form == "min" else ()
     return grpo.but(
         name="pure", title="PURE", paper="arXiv:2504.15275", doc=__doc__,
-        shaping=(min_form.but(temperature=temperature, outcome=outcome),), advantage=per_token.but(outcome=outcome),
+        shaping=softly, advantage=per_token.but(outcome=outcome),
         aggregate=token_mean, terms=(kl.but(coef=beta),),
     )  # fmt: skip
 
@@ -88,7 +96,8 @@ class StepFunction(BaseScorer):
             worths = [float(self.judge(r.prompt, steps[: k + 1])) for k in range(len(steps))]
         except Exception as error:  # a failed reward is data
             return Verdict(NAN, {"outcome": caught(error)})
-        reward_T = spans_to_tokens(spans, worths, token_ends(self.decode, r.actions), r.mask_T)
+        ends = token_ends(self.decode, r.actions, r.turns[-1].observation.lead)
+        reward_T = spans_to_tokens(spans, worths, ends, r.mask_T)
         return Verdict(None, {"outcome": NAN if r.reward is None else r.reward}, reward_T)
 
 
@@ -97,7 +106,7 @@ def step_model(steps: int, level: str) -> tuple[Do, Phase]:
 
     def label(context: Context) -> None:
         c, env = context.config, asked_task(context)
-        asked = [env.prompt(i) for i in range(steps * c.prompts)]
+        asked = distinct(env, range(steps * c.prompts))
         found = label_steps(context.role("policy"), asked, asked_rewards(context), c.sampling, level=level, seed=c.seed)
         context.run.write_artifact(
             "steps", [{"id": p.id, "prompt": p.content, "steps": p.info["steps"]} for p in found]
@@ -115,11 +124,31 @@ def step_model(steps: int, level: str) -> tuple[Do, Phase]:
     return Do("label-steps", label), learn
 
 
-def paid_by(prm: str, level: str) -> Callable[[Context], Scorer]:
+class Checked(BaseScorer):
+    """Some answers checked: a share of the prompts has a checked answer; to all answers of the others the outcome is 0, which
+    is no credit, as in a group that is all wrong.
+
+    Which prompts those are is drawn from their identities, so that it stays the same when they come again.
+    """
+
+    def __init__(self, scorer: Scorer, share: float = 0.1) -> None:
+        if not 0 <= share <= 1:
+            raise UserError(f"checked is {share}; it is the share of prompts whose answers are checked, 0 to 1")
+        self.inner, self.share = scorer, share
+
+    def verdicts(self, groups: list[Group]) -> list[Verdict]:
+        return [Verdict(None if self.known(r.prompt) else 0.0) for r in answers_of(groups)]
+
+    def known(self, prompt: Prompt) -> bool:
+        """Whether the answers to this prompt are checked."""
+        return rng.python("checked", prompt.id.partition("#")[0]).random() < self.share
+
+
+def paid_by(prm: str, level: str, checked: float) -> Callable[[Context], Scorer]:
     """The task's reward as the outcome, and on every step what the process reward model says."""
 
     def scorer(context: Context) -> Scorer:
-        outcome = asked_rewards(context)
+        outcome = Checked(asked_rewards(context), checked)
         if prm == "train":
             return ProcessModel(outcome, context.role("step_model"), level)
         file, _, name = prm.rpartition(":")
@@ -141,7 +170,8 @@ NO_PRM = (
 
 @plan(paper="arXiv:2504.15275", title="PURE")
 def pure(
-    steps: int = 60, prm: str = "", temperature: float = 0.1, prm_steps: int = 20, level: str = "line"
+    steps: int = 60, prm: str = "", temperature: float = 0.1, prm_steps: int = 20, level: str = "line",
+    checked: float = 0.1, form: str = "min",
 ) -> Plan:  # fmt: skip
     """PURE: RL on process rewards whose sum is replaced by their soft minimum, beside the checked answer.
 
@@ -149,14 +179,18 @@ def pure(
     prm: who says what steps (of this level) are worth: a folder or a run of process-reward-model, which reads the question
     and all of the answer up to the end of a step, r = 2 sigma(s) - 1; mine.py:function of (prompt, steps), which judges the
     last of the steps; or "train": a model of the policy's size learns it in `prm_steps` steps from the policy's own answers,
-    whose steps are labelled by finishing each 4 times.
+    whose steps are labelled by finishing each 4 times. checked: the share of prompts whose answers are checked; R is 0 for the
+    others (0: process rewards alone, the paper's PURE-PRM; 0.1: its best, PURE-PRM+VR). form="sum": credit is the plain sum
+    of the process rewards, what the paper argues against.
 
     Departures: the paper's process reward model is a 7B model that learned from people's labels (PRM800K); it must be given,
-    with the policy's own tokens, or a small one is trained, which the paper does not do. The paper's best setting checks the
-    answers of a tenth of its prompts; here all are checked. Steps end with a line, the authors' with two (\\n\\n). They sample
+    with the policy's own tokens, or a small one is trained, which the paper does not do. Steps end with a line, the authors'
+    with two (\\n\\n). They sample
     4 answers at temperature 0.5 and whiten the credit, here 8 at 1, not whitened. Temperature 0.1 of the minimum, one pass, clip
     0.2 and KL 0.001 are theirs; their KL is a part of the reward, here of the loss.
     """
-    learn = Phase("pure", min_form_rl(temperature, "outcome"), steps, asked_task, rewards=paid_by(prm, level))
+    learn = Phase(
+        "pure", min_form_rl(temperature, "outcome", form=form), steps, asked_task, rewards=paid_by(prm, level, checked)
+    )
     parts = (*step_model(prm_steps, level), learn) if prm == "train" else (learn,)
     return Plan(parts, missing="" if prm else NO_PRM)

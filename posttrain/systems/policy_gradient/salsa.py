@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
-from posttrain.core.plan import Context, Copy, Phase, Plan, plan
-from posttrain.methods.from_pairs import demonstrations, epochs_of, imitation, paid_somehow, payer, reward_phase
+from posttrain.core.plan import Copy, Phase, Plan, plan
+from posttrain.methods.from_pairs import demonstrations, epochs_of, imitation, paid_and_shown, payer, reward_phase
 from posttrain.methods.ppo import ppo
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 from posttrain.weights.soup import soup
@@ -39,11 +39,6 @@ def salsa(
             f"got warmup={warmup}, epochs={epochs}, questions={questions}; both are above 0: the soup is of two SFTs"
         )
     worked = demonstrations(questions, option="")
-
-    def ready(context: Context) -> None:
-        paid_somehow(context, "salsa", pairs)
-        worked(context)
-
     parts = (
         Copy("policy", "base"),
         *imitation(warmup, worked),
@@ -53,4 +48,4 @@ def salsa(
             "ppo", near_the_soup(beta, alpha), epochs_of(worked, epochs), worked, rewards=payer(pairs), reference="other"
         ),
     )  # fmt: skip
-    return Plan(parts, ready=ready, uses=("task",) if pairs else ("task", "reward"))
+    return Plan(parts, ready=paid_and_shown("salsa", pairs, worked), uses=("task",) if pairs else ("task", "reward"))

@@ -69,10 +69,10 @@ def t1(
     A_i = R_i - mean of the others;  L = clipped ratio + beta KL(pi || average of past policies) - bonus H;  R = -penalty if degenerate
     warmup: passes of SFT over the written solutions of --task; 0 begins with RL (a model that reasons already). steps: of RL.
 
-    Departures: the paper's chains are written by several models with failed attempts kept in; yours are the rows' solutions. It samples
-    at temperature 1.2 (here 1: `--sampling.temperature 1.2`). Its coefficients are not printed: KL 0.01, entropy 0.001, decay 0.99, the
-    penalty of 1 and two updates per batch are this package's; degenerate means cut at the limit, or four words in a row five times.
-    64 answers per prompt are the paper's.
+    Departures: the paper's chains are written by several models with failed attempts kept in; yours are the rows' solutions. Its
+    coefficients are not printed: KL 0.01, entropy 0.001, decay 0.99, the penalty of 1 and two updates per batch are this package's;
+    degenerate means cut at the limit, or four words in a row five times.
+    64 answers per prompt at temperature 1.2 are the paper's.
     """
     if steps < 1 or warmup < 0 or n < 2 or penalty < 0:
         raise UserError(
@@ -88,4 +88,4 @@ def t1(
             worked(context)
 
     learn = Phase("t1", many_answers(n, beta, bonus, decay), steps, asked_task, rewards=rewards)
-    return Plan((*imitation(warmup, worked), learn), ready=ready)
+    return Plan((*imitation(warmup, worked), learn), ready=ready, settings=(("sampling.temperature", 1.2),))

@@ -24,6 +24,7 @@ from posttrain.methods.settings import asked_task
 from posttrain.methods.sft import sft
 from posttrain.policies.chat_api import ChatAPI
 from posttrain.policies.remote import RemoteModel
+from posttrain.prompts.uniform import distinct
 from posttrain.rewards.runtime.scorer import NAN, BaseScorer, Prescored, Verdict, answers_of
 from posttrain.rewards.runtime.timeout_pool import caught
 from posttrain.rewards.scorers.spec import function_of
@@ -41,14 +42,15 @@ def read_critique(critique: str) -> list[tuple[str, float]]:
 
     {"good": ["..."], "poor": ["..."]}, or {"spans": [{"quote": "...", "verdict": "good"}]} in the order of the answer.
     """
-    begin, end = critique.find("{"), critique.rfind("}")
     try:
-        told = json.loads(critique[begin : end + 1])
+        told = json.loads(critique[critique.find("{") : critique.rfind("}") + 1])
         spans = [(s["quote"], VERDICTS[s["verdict"]]) for s in told.get("spans", ())]
         return spans + [(str(quote), worth) for name, worth in VERDICTS.items() for quote in told.get(name, ())]
     except (ValueError, KeyError, TypeError, AttributeError):
         told_as = '{"good": ["quote"], "poor": ["quote"]}'
-        raise UserError(f"cannot read the critique {critique[:80]!r}; it must contain JSON like {told_as}") from None
+        raise UserError(
+            f"cannot read the critique {critique!r:.80}; it is a text with JSON like {told_as} in it"
+        ) from None
 
 
 def find_quotes(text: str, quotes: Sequence[tuple[str, float]]) -> list[tuple[Span, float]]:
@@ -161,7 +163,7 @@ def read_critiques(file: str) -> list[dict[str, str]]:
 def written_by(name: str, context: Context, answers: int) -> list[dict[str, str]]:
     """Critiques of the policy's own answers: by a function of yours, or by a model that is served (http://...)."""
     c, env, policy = context.config, asked_task(context), context.role("policy")
-    made = [some[0] for some in policy.sample([env.prompt(i) for i in range(answers)], 1, c.sampling, c.seed)]
+    made = [some[0] for some in policy.sample(distinct(env, range(answers)), 1, c.sampling, c.seed)]
     if name.startswith("http"):
         api = ChatAPI(name)
         api.choose_model()

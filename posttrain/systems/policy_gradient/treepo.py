@@ -1,7 +1,8 @@
 """TreePO: answers grow as a tree that shares prefixes, and each is compared with the leaves under each of its ancestors.
 
 Departures: 16 leaves, a root of 2 to 8 paths, forks in 2, the stop of paths that repeat themselves, DAPO's clip, token
-mean, refilled batches and 16 updates, and length punished in the last fourteenth of the window are the authors'. Their 14
+mean, refilled batches, and length punished in the last fourteenth of the window are the authors'. They take 16 updates from
+512 prompts (`--prompts 512 --minibatches 16`), here 4 from 16, so that an update sees more than one prompt. Their 14
 segments of 512 tokens are a fourteenth of `--sampling.max-tokens` here. They count an ancestor for each segment, here one
 that does not fork is not counted twice. They stop a path at a boxed answer too, here at the model's own end. Segments
 share the memory of their prefix where the native engine samples (on a GPU); elsewhere each reads it again.

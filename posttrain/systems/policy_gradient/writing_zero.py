@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from posttrain.advantages.outcome import outcome
 from posttrain.core import rng
@@ -11,13 +12,17 @@ from posttrain.core.method import Method
 from posttrain.core.plan import Context, Phase, Plan, plan
 from posttrain.core.registry import scorer, select
 from posttrain.core.types import Group
+from posttrain.environments.language.listed import Listed
 from posttrain.losses.aggregate import token_mean
+from posttrain.methods.from_pairs import epochs_of
 from posttrain.methods.grpo import grpo
-from posttrain.methods.settings import asked_task, given_judge
+from posttrain.methods.settings import asked_judge, asked_pairs, asked_task, needs_judge, written
+from posttrain.methods.sft import sft
 from posttrain.rewards.runtime.scorer import NAN, BaseScorer, Verdict
 from posttrain.rewards.scorers.pairwise import Judge, compare
 from posttrain.rollouts.sample import sample
 from posttrain.select.valid import reward_of, valid_rollouts
+from posttrain.systems.policy_gradient.pairwise_rl import PairJudge, lessons
 
 # ---- what answers are worth
 # Pairwise reward against a reference answer that the policy itself just gave (BRPO, arXiv:2506.00103).
@@ -83,22 +88,64 @@ def brpo(n: int = 16, limit: float = 0.6) -> Method:
     )  # fmt: skip
 
 
+# A judge of one's own: a copy of the policy that learns to say which of two answers is better, first by imitation, then by RL.
+
+COLD = 3  # passes over the pairs by imitation
+
+
+class RightVerdict(BaseScorer):
+    """1 for a judge that names the preferred answer, 0 for one that does not."""
+
+    def verdicts(self, groups: list[Group]) -> list[Verdict]:
+        return [
+            Verdict(float(r.text.strip() == r.prompt.info["demonstration"]), {}) for g in groups for r in g.rollouts
+        ]
+
+
+def own_judge(pairs: str, passes: float) -> tuple[Any, ...]:
+    """Imitation of the verdicts on a file of preferences, in both orders, then GRPO on being right about them; none without a file."""
+
+    def taught(context: Context) -> Listed:
+        known = asked_pairs(context, pairs).train
+        return Listed("verdicts", tuple(lessons((p, p.info["chosen"], p.info["rejected"]) for p in known)))
+
+    def judge(context: Context) -> Any:
+        return context.role("policy").clone()
+
+    imitate = Phase("judge", sft, epochs_of(taught, COLD), taught, role="judge", make=judge, rewards=written)
+    learn = Phase("judge-rl", grpo, epochs_of(taught, passes), taught, role="judge", rewards=lambda c: RightVerdict())
+    return (imitate, *((learn,) if passes else ())) if pairs else ()
+
+
 @plan(paper="arXiv:2506.00103", title="Writing-Zero (BRPO)")
-def writing_zero(steps: int = 60, n: int = 16, limit: float = 0.6, k: float = 1.0, orders: str = "drawn") -> Plan:
+def writing_zero(
+    steps: int = 60, n: int = 16, limit: float = 0.6, k: float = 1.0, orders: str = "drawn", pairs: str = "", passes: float = 1.0
+) -> Plan:  # fmt: skip
     """Writing-Zero (BRPO): bootstrapped relative policy optimisation, for tasks where answers can only be compared.
 
     A_i = R_i = 1 if y_i beats y_ref, else -1;  y_ref: one of the n, at random;  groups with |mean R| > limit go
+    The judge: trained here from a file of preferences (pairs: prompt, chosen, rejected), or given as --reward FILE.py:FUNCTION of (prompt, a,
+    b), or as any reward r, which judges by sigmoid(k (r_a - r_b)). passes: of the judge's RL over the pairs.
 
-    Departures: the paper's judge is a model that states principles, writes a critique and scores two texts, trained
-    by RL; it is not built and must be given: `--reward FILE.py:FUNCTION` of (prompt, a, b), or any reward r, which
-    judges by sigmoid(k (r_a - r_b)); without one it ends with a sentence. Groups that go are not replaced; the limit 0.6 is this
+    Departures: the paper's judge states principles, writes a critique and scores two texts before RL rewards it for the right order; the
+    one of `pairs` names the better answer at once, after three passes of imitation and RL for being right. Without pairs a judge must be
+    given; without one it ends with a sentence before anything is loaded. Groups that go are not replaced; the limit 0.6 is this
     package's. 16 answers per prompt, a reference drawn among them, and -1 for what does not beat it, ties too, are the paper's.
     """
-    if steps < 1 or n < 3:
-        raise UserError(f"got steps={steps}, n={n}; it takes 1 step, and a reference with 2 others")
+    if steps < 1 or n < 3 or passes < 0:
+        raise UserError(
+            f"got steps={steps}, n={n}, passes={passes}; it takes 1 step, a reference with 2 others, and 0 passes or more"
+        )
 
     def rewards(context: Context) -> Bootstrapped:
-        return Bootstrapped(given_judge(context, "writing-zero", k), orders, context.config.seed)
+        judge = PairJudge(context.role("judge")) if pairs else asked_judge(context, k)
+        return Bootstrapped(judge, orders, context.config.seed)
+
+    def ready(context: Context) -> None:
+        if pairs:
+            asked_pairs(context, pairs)
+        else:
+            needs_judge("writing-zero")(context)
 
     phase = Phase("brpo", brpo(n, limit), steps, asked_task, rewards=rewards)
-    return Plan((phase,))
+    return Plan((*own_judge(pairs, passes), phase), ready=ready, uses=("task",) if pairs else None)

@@ -29,6 +29,7 @@ from posttrain.methods.ppo import ppo
 from posttrain.methods.reward_model import reward_model
 from posttrain.methods.settings import asked_rewards, asked_task
 from posttrain.methods.sft import sft
+from posttrain.prompts.uniform import distinct
 from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.scorers.reward_model import RewardModel
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
@@ -217,7 +218,7 @@ def round_of(context: Context) -> int:
 def collect(context: Context, count: int, n: int) -> None:
     """n answers of the policy to new prompts, scored: the best and the worst of each are a pair, equal ones are dropped."""
     c, env, i = context.config, asked_task(context), round_of(context)
-    prompts = [env.prompt(k) for k in range((i - 1) * count, i * count)]
+    prompts = distinct(env, range((i - 1) * count, i * count))
     made = context.role("policy").sample(prompts, n, c.sampling, rng.key(c.seed, "round", i) & 0x7FFFFFFF)
     groups = [Group(p, some) for p, some in zip(prompts, made, strict=True)]
     asked_rewards(context).score(groups)
@@ -269,7 +270,8 @@ def rlhf_workflow(
     true reward. It makes small talk, or takes real pairs (data: hh_rlhf), and reads neither --task nor --reward.
 
     Departures: the paper begins with its own SFT model, to be given as --model, and takes 20,000 prompts a round; 2,000 here, and a file
-    with fewer is gone through again. Its length penalty is left to --reward. 3 rounds, 8 answers, best and worst, 2 epochs, beta 0.1 and
+    with fewer is gone through again. Its length penalty is left to --reward. The authors' rate 5e-7 is a fortieth of their SFT's; here it is one for the size (`--lr`)
+    and large for DPO. 3 rounds, 8 answers, best and worst, 2 epochs, beta 0.1 and
     the round's start as reference are the authors' present code; the paper's text kept the SFT model as reference.
     """
     if optimiser not in (*OPTIMISERS, "dpo", "all"):

@@ -14,7 +14,8 @@ from posttrain.core.registry import find, reward, scorer
 from posttrain.core.selfcheck import check_ready, problems
 from posttrain.core.types import Prompt
 from posttrain.methods.grpo import grpo
-from posttrain.methods.members import asked_pairs, asked_prompts
+from posttrain.methods.members import asked_prompts
+from posttrain.methods.settings import asked_pairs
 from posttrain.rewards.runtime.score import RewardSum
 from posttrain.rewards.runtime.scorer import TextBase
 from posttrain.rewards.scorers.judge import Judge, block
@@ -193,10 +194,14 @@ def autorule(served: str = "", rules: str = "", pairs: str = "", learned: float 
     if steps < 1:
         raise UserError(f"got steps={steps}; it takes 1 step at least")
 
+    def ready(context: Context) -> None:
+        if rules and not Path(rules).is_file():
+            raise UserError(f"there is no file {rules}; it holds a rule per line")
+        if not rules:
+            asked_pairs(context, pairs)
+
     def read(context: Context) -> None:
         if rules:
-            if not Path(rules).is_file():
-                raise UserError(f"there is no file {rules}; it holds a rule per line")
             found = [line.strip() for line in Path(rules).read_text(encoding="utf-8").splitlines() if line.strip()]
         else:
             env: Any = asked_pairs(context, pairs)
@@ -214,4 +219,4 @@ def autorule(served: str = "", rules: str = "", pairs: str = "", learned: float 
         return RewardSum(summed, c.reward_timeout)
 
     learn = Phase("grpo", ruled_grpo, steps, lambda c: asked_prompts(c, pairs), rewards=rewards)
-    return Plan((Do("rules", read), learn), missing="" if served else NOBODY)
+    return Plan((Do("rules", read), learn), ready=ready, missing="" if served else NOBODY)

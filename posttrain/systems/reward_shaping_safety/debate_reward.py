@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
 
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
@@ -162,6 +166,80 @@ def transcript(prompt: Prompt, said: Sequence[str]) -> Prompt:
     )
 
 
+# ---- over pieces of the question
+
+MOST_SETS = 300  # sets of evidence that the judge is asked about, per answer
+
+
+@scorer(title="Debate over evidence", paper="arXiv:2402.15826")
+class DebateOverEvidence(DebateInWords):
+    """Debate over evidence: two sides show `turns` pieces of the question in turn; a judge who sees nothing else compares answers.
+
+    r_debate = 1 if u > 0, 1/2 if u = 0, else 0;  u = max min ... (P(the answer wins | shown) - 1/2), the answer's side first, no piece
+    twice. Each side plays its best against the best replies, so u is the value of the game; with as many turns as pieces the
+    judge sees all. The baseline is an answer of the start policy; component `aux` beside the reward of the task.
+    """
+
+    def __init__(self, pieces: Callable[[Prompt], list[str]], *given: Any) -> None:
+        super().__init__(*given)
+        self.pieces = pieces
+
+    def verdicts(self, groups: list[Group]) -> list[Verdict]:
+        rollouts = answers_of(groups)
+        self.answer([g.prompt for g in groups])
+        mine, other = [r.text for r in rollouts], [self.baselines[r.prompt.id] for r in rollouts]
+        sets = [self.sets(r.prompt) for r in rollouts]
+        asked = [(i, some) for i, every in enumerate(sets) for some in every]
+        shown = [evidence(rollouts[i].prompt, self.pieces(rollouts[i].prompt), some) for i, some in asked]
+        told = self.judge(shown, [mine[i] for i, _ in asked], [other[i] for i, _ in asked])
+        worth: list[dict[frozenset[int], float]] = [{} for _ in rollouts]
+        for (i, some), p in zip(asked, told, strict=True):
+            worth[i][frozenset(some)] = p - 0.5
+        won = [played(u, len(self.pieces(r.prompt))) for u, r in zip(worth, rollouts, strict=True)]
+        return [
+            Verdict(None, {"aux": 0.5 if a == b or u == 0 else float(u > 0)})
+            for u, a, b in zip(won, mine, other, strict=True)
+        ]
+
+    def sets(self, prompt: Prompt) -> list[tuple[int, ...]]:
+        """All that may have been shown in the end."""
+        n = len(self.pieces(prompt))
+        if math.comb(n, min(self.turns, n)) > MOST_SETS:
+            raise UserError(
+                f"prompt {prompt.id!r} has {n} pieces, of which {self.turns} are shown in too many ways to play the debate out "
+                f"(at most {MOST_SETS}); give fewer turns: --plan.turns 2"
+            )
+        return list(combinations(range(n), min(self.turns, n)))
+
+
+def played(worth: Mapping[frozenset[int], float], n: int, shown: frozenset[int] = frozenset()) -> float:
+    """The value of the game for the side that shows first: worth of the set that is shown in the end, each side at its best."""
+    if shown in worth:
+        return worth[shown]
+    best = max if len(shown) % 2 == 0 else min
+    return best(played(worth, n, shown | {i}) for i in range(n) if i not in shown)
+
+
+def evidence(prompt: Prompt, pieces: Sequence[str], some: Sequence[int]) -> Prompt:
+    """What the judge reads: these pieces of the question, in their order."""
+    return replace(prompt, content=({"role": "user", "content": "\n".join(pieces[i] for i in some)},))
+
+
+def pieces_of(named: str) -> Callable[[Prompt], list[str]]:
+    """A question in pieces: its sentences, or a column of the data that lists them."""
+
+    def pieces(prompt: Prompt) -> list[str]:
+        if named == "sentences":
+            found = [x.strip() for x in re.split(r"(?<=[.!?])\s+|\n+", question(prompt)) if x.strip()]
+        else:
+            found = [str(x) for x in prompt.info.get(named) or ()]
+        if not found:
+            raise UserError(f"prompt {prompt.id!r} has no pieces in {named!r}; name a column with a list, or sentences")
+        return found
+
+    return pieces
+
+
 # ---- the plan
 
 NO_JUDGE = (
@@ -184,17 +262,21 @@ def debated_ppo(lam: float = 0.5) -> Method:
 
 
 @plan(paper="arXiv:2402.15826", title="Debate reward")
-def debate_reward(judge: str = "", lam: float = 0.5, turns: int = 6, steps: int = 60) -> Plan:
+def debate_reward(
+    judge: str = "", lam: float = 0.5, turns: int = 6, steps: int = 60, evidence: str = "sentences"
+) -> Plan:
     """Debate reward: PPO on the task's reward mixed with whether an answer wins a debate against the start policy's answer.
 
     R = (1 - lam) r_task + lam P(the answer wins the debate) - beta KL;  r_task: --reward, or the task's own grade
     judge: who decides: `judge(url='http://127.0.0.1:8000/v1')`, a function `mine.py:prefer` of (prompt, a, b), or a reward
-    such as `runs/NAME`. Two copies of the start policy write `turns` arguments in turn.
+    such as `runs/NAME`. evidence: what is shown to it, `turns` pieces: sentences (of the question), or a column of the data that
+    lists pieces; both sides play the game out, and the judge sees the two answers and these pieces alone. evidence=words: two copies
+    of the start policy write `turns` arguments in turn, and the judge reads them beside the whole question.
 
     Departures: the paper is about dosing decisions: double DQN on records of patients, evidence that is a feature of the state, a
     judge trained on comparisons, debaters trained by self-play or max-min. Here answers in words, PPO, a judge that is given,
-    and debaters that are not trained. The exact game over features is here for Python (`Debate`, `minimax`). Six arguments and
-    the mix 0.5 are among the paper's; the judge sees both answers, not the evidence alone.
+    and sides that play exactly what max-min training aims at, for which each set of pieces is judged (at most 300 an answer). The
+    game over rows of features is here for Python (`Debate`, `minimax`). Six pieces and the mix 0.5 are among the paper's.
     """
     if not 0 <= lam <= 1 or turns < 1 or steps < 1:
         raise UserError(f"got lam={lam}, turns={turns}, steps={steps}; lam is a share, the others are 1 at least")
@@ -202,7 +284,8 @@ def debate_reward(judge: str = "", lam: float = 0.5, turns: int = 6, steps: int 
     def rewards(context: Context) -> DebateInWords:
         c, env = context.config, asked_task(context)
         decides = _judge(judge, Build(env, c.reward_timeout, c.device))
-        return DebateInWords(asked_rewards(context), context.role("start"), decides, c.sampling, turns, c.seed)
+        given = (asked_rewards(context), context.role("start"), decides, c.sampling, turns, c.seed)
+        return DebateInWords(*given) if evidence == "words" else DebateOverEvidence(pieces_of(evidence), *given)
 
     learn = Phase("ppo", debated_ppo(lam), steps, asked_task, rewards=rewards, reference="start")
     return Plan((Copy("policy", "start"), learn), missing="" if judge else NO_JUDGE)

@@ -82,17 +82,22 @@ def responsiveness(batch: Batch, tau: float) -> Tensor:
     return out_B
 
 
+def demonstrated(prompts: Sequence[Prompt]) -> list[str]:
+    """The demonstration of each prompt; one without is an error."""
+    shown = [demonstration(p) for p in prompts]
+    for p, text in zip(prompts, shown, strict=True):
+        if text is None:
+            told = "give a column demonstration, response or answer"
+            raise UserError(f"prompt {p.id!r} has no demonstration, which DR-IRL learns from; {told}")
+    return [text for text in shown if text is not None]
+
+
 def irl_pairs(policy: Policy, prompts: Sequence[Prompt], how: Sampling, seed: int = 0, n: int = 1) -> list[Prompt]:
     """Demonstration against one's own answer, as pairs for a reward model: argmax_r E_demo[r] - E_policy[r], logistic.
 
     Each prompt's demonstration is chosen, each of n answers of the policy rejected; equal texts are left out.
     """
-    shown = [demonstration(p) for p in prompts]
-    if None in shown:
-        told = "give a column demonstration, response or answer"
-        raise UserError(
-            f"prompt {prompts[shown.index(None)].id!r} has no demonstration, which DR-IRL learns from; {told}"
-        )
+    shown = demonstrated(prompts)
     made = policy.sample(list(prompts), n, how, seed, -1)
     out = []
     for p, best, rollouts in zip(prompts, shown, made, strict=True):
@@ -175,12 +180,16 @@ class Work:
     def names(self) -> list[str]:
         return [f"reward-{c}" for c in self.categories] or ["reward"]
 
+    def asked(self, context: Context) -> list[Prompt]:
+        """The prompts of --task, each with a demonstration and a category that is known."""
+        env = asked_task(context)
+        prompts = [env.prompt(i) for i in range(min(size_of(env, "train") or MOST, MOST))]
+        demonstrated([p for p in prompts if self.of(p) >= 0])
+        return prompts
+
     def compare(self, context: Context) -> None:
         """One answer of the policy as it is now beside each demonstration."""
-        c, env = context.config, asked_task(context)
-        prompts = [env.prompt(i) for i in range(min(size_of(env, "train") or MOST, MOST))]
-        for p in prompts:
-            self.of(p)
+        c, prompts = context.config, self.asked(context)
         seed = rng.key(c.seed, context.phase) & 0x7FFFFFFF
         made = irl_pairs(context.role("policy"), prompts, c.sampling, seed)
         for k, name in enumerate(self.names()):
@@ -216,23 +225,32 @@ class Work:
 
 
 @plan(paper="arXiv:2503.18991", title="DR-IRL", uses=("task",))
-def dr_irl(rounds: int = 3, steps: int = 20, categories: str = "", column: str = "category", tau: float = 1.0) -> Plan:
+def dr_irl(
+    rounds: int = 3, steps: int = 20, categories: str = "", column: str = "category", tau: float = 1.0, scaled: bool = True
+) -> Plan:  # fmt: skip
     """DR-IRL: rounds of inverse RL (a reward model under which demonstrations beat the policy's answers) and of GRPO-S on it.
 
     A_i = h m GRPO_i;  h = sigmoid(d) / sigmoid(mean d), d = 1 - similarity to the demonstration;  m by gaps of reward
     --task: prompts with a demonstration each (column demonstration, or the answer). categories: "privacy,violence": a reward
     model for each value of `column`; without it there is one. Each of the `rounds`: one answer of the policy beside each
-    demonstration, three passes of each reward model over these pairs, then `steps` of GRPO-S.
+    demonstration, three passes of each reward model over these pairs, then `steps` of GRPO-S. scaled=False: plain GRPO on the
+    same reward models, which is what the scaling is compared with.
 
     Departures: the paper's encoder is CLIP's, of texts; here the mean last state of the start policy over the answer. Its
     seven balanced categories of harm must be brought by the data; nothing is balanced here. Its demonstrations are drafted
-    by a larger model. The forms of h and m, and tau 1, were taken from summaries of the paper, which could not be read;
-    rounds, passes and steps are this package's.
+    by a larger model. The forms of h and m, and tau 1, were taken from summaries of the paper, which could not be read. A
+    reimplementation by others has the same h, with the similarity taken sentence by sentence; its m is of each answer, sigmoid(gap)
+    / sigmoid(mean gap) without tau, and both scale the reward and not the credit. Rounds, passes and steps are this package's.
     """
     if rounds < 1 or steps < 1:
         raise UserError(f"got rounds={rounds}, steps={steps}; it takes 1 of each at least")
     work = Work(column, [c.strip() for c in categories.split(",") if c.strip()])
-    method = grpo_s.but(advantage=difficulty_scaled.but(tau=tau))
+    method = grpo_s.but(advantage=difficulty_scaled.but(tau=tau) if scaled else group_relative)
     judges = tuple(work.learned(name) for name in work.names())
     learn = Phase("grpo-s", method, steps, asked_task, rewards=work.scorer, reference="start")
-    return Plan((Copy("policy", "start"), Cycle((Do("compare", work.compare), *judges, learn), times=rounds)))
+    parts = (Copy("policy", "start"), Cycle((Do("compare", work.compare), *judges, learn), times=rounds))
+
+    def ready(context: Context) -> None:
+        work.asked(context)
+
+    return Plan(parts, ready=ready)

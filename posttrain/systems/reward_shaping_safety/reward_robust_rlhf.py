@@ -17,8 +17,9 @@ from posttrain.core.plan import Context, Copy, Phase, Plan, plan
 from posttrain.core.protocols import Policy
 from posttrain.core.registry import scorer, shaping
 from posttrain.core.types import Group, Rollout
-from posttrain.methods.members import asked_pairs, asked_prompts, member
+from posttrain.methods.members import asked_prompts, member
 from posttrain.methods.ppo import ppo
+from posttrain.methods.settings import asked_pairs
 from posttrain.rewards.runtime.scorer import BaseScorer, Verdict, answers_of
 from posttrain.rewards.scorers.ensemble import worst_case
 from posttrain.rewards.scorers.reward_model import RewardModel
@@ -179,7 +180,7 @@ def reward_robust_rlhf(
 
     def rewards(context: Context) -> BayesianHeads:
         judge, env = context.role("reward-model"), asked_pairs(context, pairs)
-        told = [(p, p.info[k]) for p in env.train for k in ("chosen", "rejected")]  # type: ignore[attr-defined]
+        told = [(p, p.info[k]) for p in env.train for k in ("chosen", "rejected")]
         return BayesianHeads(judge, [judge.written(p, text) for p, text in told], heads, context.config.seed)
 
     judge = member("reward-model", pairs, epochs, lambda c: c.role("start"))

@@ -11,13 +11,13 @@ from posttrain.core.errors import UserError
 from posttrain.core.plan import Context, Copy, Do, Phase, Plan, plan
 from posttrain.core.protocols import Environment
 from posttrain.core.types import Group
-from posttrain.environments.base import size_of
 from posttrain.environments.task import pair_task, task
 from posttrain.evals.diversity import across_input, per_input
-from posttrain.methods.members import answered, asked_gold, asked_pairs, member, worth
+from posttrain.methods.from_pairs import epochs_of
+from posttrain.methods.members import answered, asked_gold, member, worth
 from posttrain.methods.ppo import ppo
+from posttrain.methods.settings import asked_pairs, written
 from posttrain.methods.sft import sft
-from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.scorers.reward_model import RewardModel
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 
@@ -44,11 +44,8 @@ class Work:
     def learned(self, context: Context) -> Environment:
         """The training prompts; layers are frozen here, where the phase begins and after a restart alike."""
         freeze(context.role("policy"), self.frozen)
-        return asked_pairs(context)
-
-    def one_pass(self, context: Context) -> int:
-        prompts: int = context.config.prompts
-        return max(1, round(size_of(asked_pairs(context), "train") / prompts))
+        env: Environment = asked_pairs(context)
+        return env
 
     def sets(self, context: Context) -> dict[str, Environment]:
         return {"in": asked_pairs(context), "out": _prompts(self.ood, context.config.data or None)}
@@ -132,7 +129,7 @@ def rlhf_generalisation_diversity(ood: str = "", steps: int = 500, beta: float =
     method = ppo.but(shaping=(kl_in_reward.but(coef=beta, kind="k2"),), epochs=4)
     return Plan(
         (
-            Phase("sft", sft, work.one_pass, lambda c: asked_pairs(c), rewards=lambda c: Prescored()),
+            Phase("sft", sft, epochs_of(asked_pairs, 1), asked_pairs, rewards=written),
             Copy("policy", "sft"),
             member("reward-model", "", 1.0, lambda c: c.role("sft")),
             Do("sft-measured", work.look("sft")),
