@@ -109,7 +109,7 @@ class Answer:
         said_T = torch.tensor(output, device=self.tokens_S.device)
         with self.changed(delta.unsqueeze(0)):
             h_TD = self.model.hidden(torch.cat([self.tokens_S, said_T]).unsqueeze(0))[0, len(self.tokens_S) - 1 : -1]
-        logp_TV = self.model.logits(h_TD).log_softmax(-1)
+        logp_TV: Tensor = self.model.logits(h_TD).log_softmax(-1)
         return logp_TV.gather(-1, said_T.unsqueeze(-1)).mean()
 
 
