@@ -8,15 +8,15 @@ from typing import Any
 
 from claims.machinery.arms import Bench, Measured
 from claims.machinery.claim import Check, Claim, Shared, claim
-from claims.worlds import requests
-from claims.worlds.requests import does, keeps, row
+from claims.worlds import parted_requests
+from claims.worlds.parted_requests import does, keeps, row
 from posttrain.core.protocols import Environment, Policy
 from posttrain.core.sampling import Sampling
 from posttrain.environments.task import task
 from posttrain.evals.accuracy import answers, held_out
 
 STEPS, ROWS, PROBLEMS, LEVEL = 8, 256, 200, 5
-FILE = requests.__file__
+FILE = parted_requests.__file__
 HOW: dict[str, Any] = {"max_tokens": 40}
 
 
