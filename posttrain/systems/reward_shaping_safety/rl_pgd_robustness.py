@@ -272,7 +272,7 @@ def rl_pgd_robustness(problems: int = 8, most: float = 0.25, searches: str = "gu
 
 def wrong_answer(policy: Any, env: Any, prompt: Prompt, reads: Answer) -> Score:
     """1 where the task grades an answer below 1; without gold answers, where it is not what the model itself says."""
-    lead = policy.lead(prompt)
+    lead = str(policy.lead(prompt))
 
     def text(output: Output) -> str:
         return lead + str(policy.decode(torch.tensor(output, dtype=torch.long)))
