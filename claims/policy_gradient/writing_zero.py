@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from claims.machinery.arms import Bench, Measured
 from claims.machinery.claim import Check, Claim, Shared, claim
 from claims.worlds.courtesy import ASKED, HOW, comparisons, gold, passes
 from posttrain.core.method import find_method
 
 PAIRS, NOISE, LONGER, STEPS, N = 400, 0.1, 0.2, 15, 16
-MEASURED = {"level": 1, "think": False, "sampling": HOW}
+MEASURED: dict[str, Any] = {"level": 1, "think": False, "sampling": HOW}
 
 
 def brpo(seed: int) -> Measured:
