@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from claims.machinery.arms import Bench, Measured
 from claims.machinery.claim import Check, Claim, Shared, claim
@@ -12,7 +13,7 @@ from posttrain.environments.task import pair_task
 
 PAIRS, NOISE, EPOCHS, PROMPTS = 400, 0.1, 0.4, 16
 ASKED = {"prompts": PROMPTS, "sampling": HOW}
-MEASURED = {"level": 1, "think": False, "sampling": HOW}
+MEASURED: dict[str, Any] = {"level": 1, "think": False, "sampling": HOW}
 
 
 def pairwise(seed: int, orders: str = "both") -> Measured:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from claims.machinery.arms import Bench, Measured
 from claims.machinery.claim import Check, Claim, Shared, claim
 from claims.worlds.courtesy import ASKED, HOW, comparisons, gold, passes
 from posttrain.core.method import find_method
 
 PAIRS, NOISE, LONGER, STEPS, N = 400, 0.1, 0.2, 15, 16
-MEASURED = {"level": 1, "think": False, "sampling": HOW}
+MEASURED: dict[str, Any] = {"level": 1, "think": False, "sampling": HOW}
 
 
 def brpo(seed: int) -> Measured:
@@ -57,7 +59,8 @@ claim(
         shares=tuple(Shared(what, arms=("BRPO", "scalar reward model")) for what in ("prompts", "samples")),
         tried="Attempts before this one trained lookup tables. On word problems, seed 100, with a reward model of 480 right and wrong answers as judge, "
         "12 steps: BRPO 0.53, GRPO on its score 0.71, the win rate among all siblings 0.33, the start 0.47 (made before a fault was fixed by which, on a GPU in float32, sampling went on from the first weights). Nothing there could be hacked by "
-        "length, and the judge was a scalar model itself; hence a task of taste and the plan's own judge.",
+        "length, and the judge was a scalar model itself; hence a task of taste and the plan's own judge. There, seed 100: BRPO has gold 0.41 and 8.0 words, GRPO on the scalar model 0.86 and 8.7, from -0.37 and "
+        "6.4 at the start.",
     ),
     __file__,
 )

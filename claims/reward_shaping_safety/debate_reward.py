@@ -8,18 +8,19 @@ from typing import Any
 
 from claims.machinery.arms import Bench, Measured
 from claims.machinery.claim import Check, Claim, Shared, claim
-from claims.worlds.requests import __file__ as FILE
-from claims.worlds.requests import does, keeps, row
+from claims.worlds import parted_requests
+from claims.worlds.parted_requests import does, keeps, row
 from posttrain.core.protocols import Environment, Policy
 from posttrain.core.sampling import Sampling
 from posttrain.environments.task import task
 from posttrain.evals.accuracy import answers, held_out
 
 STEPS, ROWS, PROBLEMS, LEVEL = 8, 256, 200, 5
+FILE = parted_requests.__file__
 HOW: dict[str, Any] = {"max_tokens": 40}
 
 
-def requests(bench: Bench, first: int, count: int, split: str) -> str:
+def asked(bench: Bench, first: int, count: int, split: str) -> str:
     env = task("instructions", level=LEVEL, think=False)
     return bench.rows(split, [row(env.prompt(first + i, split)) for i in range(count)])
 
@@ -34,7 +35,7 @@ def approved(policy: Policy, env: Environment) -> dict[str, float]:
 def trained(seed: int, lam: float, turns: int) -> Measured:
     """8 steps of the registered plan with 64 answers."""
     with Bench(seed) as bench:
-        train, test = requests(bench, 1000 * seed, ROWS, "train"), requests(bench, 0, PROBLEMS, "test")
+        train, test = asked(bench, 1000 * seed, ROWS, "train"), asked(bench, 0, PROBLEMS, "test")
         both = f"{train}(test='{test}')"
         plan = f"debate-reward(judge='{FILE}:prefer', lam={lam}, turns={turns}, steps={STEPS}, evidence='parts')"
         run = bench.run("debate", method=plan, task=both, reward=f"{FILE}:does", prompts=8, sampling=HOW)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import importlib
 import multiprocessing
 import os
@@ -42,8 +43,13 @@ def main() -> int:
         importlib.import_module(name)
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
         importlib.import_module("tests.wiring.spies").traced("grpo")
+    gc.collect()
+    gc.freeze()  # what is there stays: no child looks through it again, nor copies it for that
     with tempfile.TemporaryDirectory() as folder:
-        return judged(chosen, Path(folder), told.jobs, told.least)
+        try:
+            return judged(chosen, Path(folder), told.jobs, told.least)
+        finally:
+            gc.unfreeze()
 
 
 def judged(chosen: list[Mutant], folder: Path, jobs: int, least: float) -> int:

@@ -57,7 +57,8 @@ def winners(z_KPG: Tensor) -> Tensor:
     share = z_KPG.shape[-1] // OF
     z_KPOS = z_KPG[:, :, : OF * share].unflatten(-1, (OF, share))
     best_PO1 = z_KPOS[0].argmax(-1, keepdim=True)
-    return z_KPOS.gather(-1, best_PO1.expand(len(z_KPG), -1, -1, -1)).squeeze(-1)
+    best: Tensor = z_KPOS.gather(-1, best_PO1.expand(len(z_KPG), -1, -1, -1)).squeeze(-1)
+    return best
 
 
 def report(whole: Ensemble, kinds: Teams) -> Callable[[Context], None]:

@@ -109,7 +109,7 @@ class Answer:
         said_T = torch.tensor(output, device=self.tokens_S.device)
         with self.changed(delta.unsqueeze(0)):
             h_TD = self.model.hidden(torch.cat([self.tokens_S, said_T]).unsqueeze(0))[0, len(self.tokens_S) - 1 : -1]
-        logp_TV = self.model.logits(h_TD).log_softmax(-1)
+        logp_TV: Tensor = self.model.logits(h_TD).log_softmax(-1)
         return logp_TV.gather(-1, said_T.unsqueeze(-1)).mean()
 
 
@@ -272,7 +272,7 @@ def rl_pgd_robustness(problems: int = 8, most: float = 0.25, searches: str = "gu
 
 def wrong_answer(policy: Any, env: Any, prompt: Prompt, reads: Answer) -> Score:
     """1 where the task grades an answer below 1; without gold answers, where it is not what the model itself says."""
-    lead = policy.lead(prompt)
+    lead = str(policy.lead(prompt))
 
     def text(output: Output) -> str:
         return lead + str(policy.decode(torch.tensor(output, dtype=torch.long)))
