@@ -20,6 +20,7 @@ from posttrain.environments.contents import contents
 from posttrain.environments.task import default_task, of_rows
 from posttrain.evals.accuracy import Score
 from posttrain.rewards.runtime.score import RewardSum, best_effort, say_once
+from posttrain.rewards.scorers.pairwise import is_judge
 from posttrain.runs.best import best_of
 from posttrain.runs.build import Pieces, build_loop, environment, measure, said_first, scorer_of
 from posttrain.runs.config_file import method_changes, write_file
@@ -113,8 +114,9 @@ def run(
     """Train, with objects or strings; returns the summary.
 
     model: a name, folder or hub id, or a Policy. task: a name, a file, or a list of rows ({"question": ..., "answer": ...});
-    env: an Environment instead. reward: a function of yours, a name, or a run of a reward model. method: a name (a plan's too)
-    or a Method. callbacks: objects with any of on_data, on_begin, on_rollouts, on_step, on_eval, on_checkpoint, on_end.
+    env: an Environment instead. reward: a function of yours (for plans that learn from comparisons also a judge, of
+    (prompt, a, b)), a name, or a run of a reward model. method: a name (a plan's too) or a Method. callbacks:
+    objects with any of on_data, on_begin, on_rollouts, on_step, on_eval, on_checkpoint, on_end.
     settings: anything else that `Config` has (steps, lr, num_generations, `sampling={...}` ...), runs="runs" for the folder of
     all runs, fresh=True to start over, start_from="runs/NAME" to begin with the weights and optimiser state of a run
     (optimizer=False: with its weights), extend_schedule=True to go on past the end of a schedule, max_hours=3.5 to stop after
@@ -145,6 +147,8 @@ def run(
         plain["task"] = "rows"
     if isinstance(reward, str):
         plain["reward"] = reward
+    elif plan and is_judge(reward):
+        given["judge"], plain["reward"] = reward, ""
     elif reward is not None:
         name = getattr(reward, "__name__", "reward")
         given["scorer"] = reward if hasattr(reward, "score") else RewardSum([(name, reward, 1.0)])

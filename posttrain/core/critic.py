@@ -37,7 +37,7 @@ class CriticSettings:
         if warmup and warmup >= config.steps:
             raise UserError(
                 f"critic_warmup is {warmup} and the run has {config.steps} steps, so the policy would never learn; "
-                f"use more --steps, or --critic-warmup {max(1, config.steps // 4)}"
+                f"use more --steps, or --critic-warmup {config.steps // 4}"
             )
         return replace(self, start=config.critic or self.start, lr=rate, max_norm=norm, warmup=warmup)
 

@@ -88,7 +88,7 @@ def payer(pairs: str) -> Callable[[Context], Any]:
 
 def has_reward(context: Context) -> bool:
     """Whether a reward was named or given."""
-    return bool(context.config.reward) or "scorer" in context.given
+    return bool(context.config.reward) or not context.given.keys().isdisjoint({"scorer", "judge"})
 
 
 def paid_somehow(context: Context, name: str, pairs: str) -> None:

@@ -19,7 +19,7 @@ from posttrain.environments.task import default_task, pair_task, task
 from posttrain.environments.worked import Worked
 from posttrain.rewards.runtime.scorer import Prescored, texts_of
 from posttrain.rewards.scorers.pairwise import Judge, by_score, one_by_one
-from posttrain.rewards.scorers.spec import build_scorer, function_of, names_judge
+from posttrain.rewards.scorers.spec import build_scorer, function_of, names_judge, timed
 from posttrain.runs import saved as saved  # so that a reward may name a run
 from posttrain.runs.build import asked_environment, columns, said_first
 from posttrain.runs.fit import fit
@@ -47,6 +47,10 @@ def asked_rewards(context: Context) -> Any:
     context.read.add("reward")
     if "scorer" in context.given:
         return context.given["scorer"]
+    if "judge" in context.given:
+        raise UserError(
+            "this plan scores answers one by one, and a judge of (prompt, a, b) compares two; give f(prompt, text)"
+        )
     c, env = context.config, asked_task(context)
     if not c.reward and not env.graded:
         raise UserError(
@@ -60,6 +64,9 @@ def asked_rewards(context: Context) -> Any:
 
 def asked_judge(context: Context, k: float = 1.0) -> Judge:
     """--reward FILE.py:FUNCTION of (prompt, a, b) is the judge itself; any other reward r judges by sigmoid(k (r_a - r_b))."""
+    if "judge" in context.given:
+        context.read.add("reward")
+        return one_by_one(timed(context.given["judge"], context.config.reward_timeout))
     if names_judge(context.config.reward):
         context.read.add("reward")
         file, _, name = context.config.reward.rpartition(":")
@@ -72,7 +79,7 @@ def needs_judge(plan: str) -> Callable[[Context], None]:
     """For `Plan(ready=...)` of one that learns from comparisons alone: a task's own grade is no judge, so one must be given."""
 
     def ready(context: Context) -> None:
-        if not context.config.reward and "scorer" not in context.given:
+        if not context.config.reward and context.given.keys().isdisjoint({"scorer", "judge"}):
             raise UserError(
                 f"{plan} learns from comparisons, and nobody here compares: give a judge of two answers, --reward mine.py:prefer with "
                 "def prefer(prompt, a, b) -> the chance that a is better; or a reward that stands for one: --reward runs/NAME, "

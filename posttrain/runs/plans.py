@@ -85,7 +85,8 @@ def _identity(plan: Plan, config: Config, runs: str | Path, start: Start, object
         held |= mentioned(option) if isinstance(option, str) else {}
     settings = to_dict(config) | {"plan": plan.name, "options": plan.options}
     settings |= start.identity(config, runs, model="policy" not in objects)
-    told = {name: identity(objects[key]) for key, name in (("env", "task"), ("scorer", "reward")) if key in objects}
+    names = (("env", "task"), ("scorer", "reward"), ("judge", "reward"))
+    told = {name: identity(objects[key]) for key, name in names if key in objects}
     return settings | ({"contents": held} if held else {}) | ({"objects": told} if told else {})
 
 

@@ -91,4 +91,4 @@ def unread(plan: Plan, context: Context, asked: Collection[str]) -> list[str]:
 
 def named(given: dict[str, Any]) -> set[str]:
     """The settings that objects stand in for."""
-    return {{"env": "task", "scorer": "reward", "policy": "model"}.get(key, key) for key in given}
+    return {{"env": "task", "scorer": "reward", "judge": "reward", "policy": "model"}.get(key, key) for key in given}

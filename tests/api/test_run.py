@@ -162,6 +162,20 @@ def test_a_plan_takes_objects_as_a_method_does(tmp_path: Path) -> None:
     assert len(json.loads((tmp_path / "p" / "held_out.json").read_text())["after"]) == 2
 
 
+def test_a_judge_is_a_function_too_where_a_plan_learns_from_comparisons(tmp_path: Path) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def prefer(prompt: Any, a: str, b: str) -> float:
+        asked.append((a, b))
+        return float(len(a) > len(b))
+
+    run(tmp_path, task=ROWS, reward=prefer, method="spo-minimaximalist(steps=1)", name="j", steps=None)
+    assert asked
+    for name in ("prime(steps=1)", "adacot(warmup=0, skewed=0, mixed=1)"):
+        with pytest.raises(pt.UserError, match=r"a judge of .* compares two; give"):
+            run(tmp_path, task=[r | {"cot": True} for r in ROWS], reward=prefer, method=name, name="k", steps=None)
+
+
 # ---- what a language model can read
 
 

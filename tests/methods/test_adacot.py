@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from posttrain.api import run_plan
 from posttrain.core.config import Config
 from posttrain.core.sampling import Sampling
 from posttrain.environments.task import task
-from posttrain.systems.efficient_reasoning.adacot import Labelled, adacot
+from posttrain.systems.efficient_reasoning.adacot import Labelled, adacot, questions
 
 
 def test_labels_and_demonstrations() -> None:
@@ -35,3 +36,12 @@ def test_the_whole_plan(tmp_path: Path) -> None:
     config = Config(task="arithmetic", prompts=2, eval_problems=2, sampling=Sampling(max_tokens=24), level=2)
     summary = run_plan(adacot(1, 1, 1), config, tmp_path)
     assert summary["plan"] == "adacot" and not summary["stopped"]
+
+
+def test_rows_that_are_read_from_the_disk_are_learned_from(tmp_path: Path) -> None:
+    rows = [{"question": f"{i}+1?", "answer": f"one more\n#### {i + 1}", "cot": bool(i % 2)} for i in range(24)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    streamed = task(str(tmp_path / "rows.jsonl"), stream=True)
+    both, hard = (questions(streamed, "cot", hard_only, True) for hard_only in (False, True))
+    assert {both.prompt(i).info["cot"] for i in range(12)} == {True, False}
+    assert {hard.prompt(i).info["cot"] for i in range(6)} == {True}

@@ -116,4 +116,4 @@ def test_errors() -> None:
         compare(lambda prompts, a, b: [0.5], [(ASK, "a", "b")])
     with pytest.raises(UserError, match="drawn"):
         compare(one_by_one(circle), [(ASK, "a", "b")], "drwan")
-    assert is_judge(circle) and not is_judge(len) and not is_judge(lambda prompt, text: 0.0)
+    assert is_judge(circle) and not is_judge(len) and not is_judge(lambda prompt, text: 0.0) and not is_judge(max)

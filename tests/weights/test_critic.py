@@ -148,6 +148,8 @@ def test_settings() -> None:
     assert (asked.lr, asked.warmup, asked.max_norm, asked.start, asked.pace) == (1e-4, 3, 2.0, "shared", 2.0)
     with pytest.raises(UserError, match="the policy would never learn"):
         vapo.critic.asked(Config(steps=5, critic_warmup=5))
+    with pytest.raises(UserError, match="or --critic-warmup 0"):
+        vapo.critic.asked(Config(steps=1, critic_warmup=1))
     with pytest.raises(UserError, match="--critic-lr is for a method with a critic"):
         pt.run(method="grpo", critic_lr=1e-5, model="/no/such/model")
     with pytest.raises(UserError, match=r"critic_max_norm is 0\.0; a norm is more than 0"):

@@ -90,7 +90,10 @@ def one_by_one(judge: Callable[[Prompt, str, str], float]) -> Judge:
 
 def is_judge(fn: Any) -> bool:
     """A function of (prompt, a, b), as a user writes one."""
-    return callable(fn) and list(inspect.signature(fn).parameters)[1:3] == ["a", "b"]
+    try:
+        return callable(fn) and list(inspect.signature(fn).parameters)[1:3] == ["a", "b"]
+    except (ValueError, TypeError):  # a builtin that does not say what it takes
+        return False
 
 
 @scorer(title="Win rate", paper="arXiv:2401.04056")

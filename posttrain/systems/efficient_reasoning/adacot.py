@@ -25,8 +25,9 @@ from posttrain.environments.school import TASKS
 from posttrain.environments.task import task
 from posttrain.environments.worked import with_steps
 from posttrain.evals.accuracy import answers, held_out
+from posttrain.methods.from_pairs import has_reward
 from posttrain.methods.ppo import ppo
-from posttrain.methods.settings import asked_task
+from posttrain.methods.settings import asked_rewards, asked_task
 from posttrain.methods.sft import sft
 from posttrain.rewards.rules.thinks import thinks
 from posttrain.rewards.runtime.score import RewardSum
@@ -164,7 +165,9 @@ def questions(env: Environment, label: str, hard_only: bool, imitate: bool) -> E
         )
 
     found = each(env, change)
-    kept = [found.prompt(i, "train") for i in range(min(size_of(found, "train"), 200))] if size_of(env, "train") else []
+    if not size_of(env, "train"):
+        return found  # it never ends, or is read from the disk as it is needed
+    kept = [found.prompt(i, "train") for i in range(min(size_of(found, "train"), 200))]
     if hard_only and not kept:
         raise UserError(
             f"no training row of {env.name} needs a thought ({label}); leave that phase out: --plan.skewed 0"
@@ -218,14 +221,9 @@ def adacot(
 
     def rewards(miss: float, over: float) -> Callable[[Context], RewardSum]:
         def build(context: Context) -> RewardSum:
-            own = env()(context)
+            own, c = env()(context), context.config
             context.read.add("reward")
-            c = context.config
-            base = (
-                context.given["scorer"]
-                if "scorer" in context.given
-                else build_scorer(c.reward, own, c.reward_timeout, c.device)
-            )
+            base = asked_rewards(context) if has_reward(context) else build_scorer("", own, c.reward_timeout)
             return RewardSum(
                 [("right", base, 1.0), ("adacot", mode_penalty.but(miss=miss, over=over), 1.0)], c.reward_timeout
             )

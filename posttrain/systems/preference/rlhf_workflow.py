@@ -229,9 +229,7 @@ def collect(context: Context, count: int, n: int) -> None:
             row = {"id": f"{g.prompt.id}-{i}", "prompt": list(g.prompt.content)}
             rows.append(row | {"chosen": told[-1].text, "rejected": told[0].text})
     if not rows:
-        raise UserError(
-            f"round {i}: all {n} answers to each of {count} prompts earned the same, so there is no pair to learn"
-        )
+        raise UserError(f"round {i}: all {n} answers to each of {count} prompts earned the same, so there is no pair")
     context.run.write_artifact(f"pairs{i}", rows)
     context.notes.setdefault("pairs", {})[f"round {i}"] = len(rows)
 
