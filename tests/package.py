@@ -7,7 +7,7 @@ from typing import Any
 from posttrain.core.config import Config, followed
 from posttrain.core.registry import Part, parts
 
-MUST: dict[str, dict[str, Any]] = {"proxy-points": {"points": {"reward": 0.5}}}  # what nobody can do without
+MUST: dict[str, dict[str, Any]] = {}  # parameters that nobody can do without, by part
 
 
 def package_parts(*stages: str) -> list[Part]:

@@ -54,7 +54,7 @@ class Pointed(BaseScorer):
 
 @advantage(
     title="Credit at proxy points", paper="arXiv:2310.04373", base="gae_by_reward",
-    reads=("old_value_BTK", "old_logp_BT", "ref_logp_BT", "reward_BT"), provides=("return_BTK",),
+    reads=("old_value_BTK", "old_logp_BT", "ref_logp_BT"), provides=("return_BTK",),
 )  # fmt: skip
 class proxy_points:
     """Credit at proxy points (constrained RLHF): a critic for each component and one for the KL, mixed by Lagrange multipliers.
