@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from claims.machinery.arms import Bench, Measured
-from claims.machinery.claim import Check, Claim, claim
+from claims.machinery.claim import Check, Claim, Shared, claim
 from posttrain.core import rng
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
@@ -61,7 +61,8 @@ def by_rlprompt(seed: int) -> Measured:
             "gain": right - bare,
             "learned": learned,
         }
-        return Measured(found, bench.tally.spent(), bench.curves)
+        spent = bench.tally.spent()
+        return Measured(found, spent | {"samples": spent["writer/samples"]}, bench.curves)
 
 
 def by_search(seed: int) -> Measured:
@@ -74,7 +75,9 @@ def by_search(seed: int) -> Measured:
         known = reader(bench, shots)
         worth = {z: float(known.gaps(known.shots, [z] * len(shots)).mean()) for z in {r.text for r in made}}
         best = max(sorted(worth), key=lambda z: worth[z])
-        return Measured({"right": read(bench, test, best), "shots": read(bench, shots, best)}, {}, {})
+        return Measured(
+            {"right": read(bench, test, best), "shots": read(bench, shots, best)}, {"samples": float(len(made))}, {}
+        )
 
 
 claim(
@@ -97,6 +100,7 @@ claim(
         ),
         seeds=tuple(range(200, 210)),
         level="pocket",
+        shares=(Shared("samples"),),  # prompts that were tried, each on all texts
         tried="Attempt 1 trained a table for a random net. Of five pairs of labels that the embedded model might tell apart (animal or fruit, up or "
         "down, even or odd, good or bad, curt or kind), 60 random prompts had the widest range on curt or kind (0.44 to 0.85, 0.52 without a "
         "prompt), so that was taken. Seed 100, 20 steps with 4 texts of each label: 0.69 of 100 others read right, 0.60 without; rewards of what is "

@@ -52,7 +52,7 @@ claim(
         level="pocket",
         shares=(Shared("prompts"), Shared("written"), Shared("updates")),
         tried="Attempt 1 trained lookup tables on one log. On seed 100 at level 3 with 8 passes (128 updates): TOPR 0.93, plain REINFORCE 0.02, right answers "
-        "only 0.96, clipped alike 0.88, too near the top to tell (the second round made before a fault was fixed by which, on a GPU in float32, sampling went on from the first weights). Hence level 5 and half the updates; there, on 150 problems, TOPR 0.76, right "
+        "only 0.96, clipped alike 0.88, too near the top to tell. Hence level 5 and half the updates; there, on 150 problems, TOPR 0.76, right "
         "answers only 0.79, clipped alike 0.57. The margins were not changed for that, but the second one asks for the direction alone. The bar c = 0.5 is the "
         "plan's default; the paper advises one that leaves right answers 10 to 20% of the weight, which was not tried.",
     ),

@@ -58,7 +58,7 @@ claim(
         level="pocket",
         shares=tuple(Shared(what, arms=("BRPO", "scalar reward model")) for what in ("prompts", "samples")),
         tried="Attempts before this one trained lookup tables. On word problems, seed 100, with a reward model of 480 right and wrong answers as judge, "
-        "12 steps: BRPO 0.53, GRPO on its score 0.71, the win rate among all siblings 0.33, the start 0.47 (made before a fault was fixed by which, on a GPU in float32, sampling went on from the first weights). Nothing there could be hacked by "
+        "12 steps: BRPO 0.53, GRPO on its score 0.71, the win rate among all siblings 0.33, the start 0.47. Nothing there could be hacked by "
         "length, and the judge was a scalar model itself; hence a task of taste and the plan's own judge. There, seed 100: BRPO has gold 0.41 and 8.0 words, GRPO on the scalar model 0.86 and 8.7, from -0.37 and "
         "6.4 at the start.",
     ),

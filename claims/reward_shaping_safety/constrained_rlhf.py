@@ -79,7 +79,8 @@ claim(
         tried="Attempt 1 trained lookup tables, and measured the distance to points that it was given. On seed 100 with counts of words and of warmth as rewards and 36 "
         "steps: constrained -0.32, the sum -0.36, the sum stopped in time -0.02 (start -0.37): tries of 4 steps whose learning rate fell to 0 each time hardly "
         "moved the policy, and the sum had little to lose. Now tries keep their learning rate and have 6 steps, and one of the rewards is the "
-        "task's grade, so that there is something to gain before there is something to lose.",
+        "task's grade, so that there is something to gain before there is something to lose. One look at "
+        "that on seed 101, after which nothing was changed: constrained 0.39, the sum 0.51.",
     ),
     __file__,
 )

@@ -80,8 +80,7 @@ claim(
         tried="Attempts before this one trained lookup tables. On word problems, seed 100, with a reward model of 150 right and wrong answers, 40 steps of 2 "
         "questions: accuracy 0.32 (SuperHF), 0.11 (without the prior), 0.02 (PPO), from 0.47 at the start; similarity 0.15, 0.17, 0.11; KL 3, 32, 17. "
         "The reward model knew too little there for anybody to gain; hence a task of taste. There, with labels that do not favour length, gold was 0.42 (SuperHF) and 0.67 (without the prior), similarity 0.116 and "
-        "0.127, KL 2 and 7, the start -0.37: nothing to hack in 40 steps, hence the labels that favour it, which were not tried at this size. (All of these "
-        "made before a fault was fixed by which, on a GPU in float32, sampling went on from the first weights.)",
+        "0.127, KL 2 and 7, the start -0.37: nothing to hack in 40 steps, hence the labels that favour it, which were not tried at this size.",
     ),
     __file__,
 )

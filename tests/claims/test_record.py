@@ -238,7 +238,7 @@ def test_mistakes_are_told(coin: Claim) -> None:
 def test_what_the_index_carries(coin: Claim, monkeypatch: pytest.MonkeyPatch) -> None:
     assert told(coin)["attempts"] == [] and told(coin)["stale"] is False
     dpo = told(find_claim("dpo"))
-    assert dpo["file"] == "claims/preference/dpo.py" and dpo["level"] == "table" and dpo["attempts"][0]["seeds"] == 8
+    assert dpo["file"] == "claims/preference/dpo.py" and dpo["level"] == "pocket" and dpo["attempts"][0]["seeds"] == 8
     assert "arms" not in dpo["attempts"][0] and {"low", "high", "margin"} <= set(dpo["attempts"][0]["checks"][0])
 
 

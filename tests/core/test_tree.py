@@ -53,7 +53,6 @@ GENERAL = {
     "advantages/dense": "any credit that was given token by token",
     "advantages/pure": "credit of steps, for any process reward",
     "select/best_worst": "makes pairs of any group, for any preference loss",
-    "rollouts/logged": "answers that were given before, for any loss",
     "rollouts/memory": "a study of its own: reading a long text in parts",
     "rollouts/tree": "answers that share prefixes, for any advantage over trees",
     "rewards/rules/numeric": "a rule that anybody may name in a reward",

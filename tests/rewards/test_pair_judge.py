@@ -15,9 +15,10 @@ from posttrain.core.registry import find
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt
 from posttrain.methods.sft import sft
+from posttrain.rewards.scorers.pair_judge import PairJudge, ask, lessons
 from posttrain.rewards.scorers.pairwise import WinRate, compare
 from posttrain.runs.in_memory import Listed, fit, numbered, row
-from posttrain.systems.policy_gradient.pairwise_rl import Anchors, PairJudge, ask, lessons
+from posttrain.systems.policy_gradient.pairwise_rl import Anchors
 
 WORDS = ("a", "b")
 

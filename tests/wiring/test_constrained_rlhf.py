@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -16,10 +17,6 @@ def many(prompt: Any, text: str) -> float:
 
 def even(prompt: Any, text: str) -> float:
     return float(len(text) % 2 == 0)
-
-
-def quality(prompt: Any, text: str) -> float:
-    return -float(abs(len(text) - 3))
 
 
 BOTH = {"many": many, "even": even}
@@ -61,6 +58,11 @@ def test_points_that_are_given() -> None:
 
 
 def test_points_that_are_searched_on_a_metric_that_no_update_sees() -> None:
+    asked = itertools.count()
+
+    def quality(prompt: Any, text: str) -> float:
+        return -float(next(asked))  # the first try is the best
+
     trace = traced(
         "constrained-rlhf(points='many, even',gold='{file}:quality',steps=1,tries=4,every=1)",
         reward=BOTH | {"quality": quality}, num_generations=2,
@@ -71,5 +73,6 @@ def test_points_that_are_searched_on_a_metric_that_no_update_sees() -> None:
     paid = [s.rollouts[0].rewards for s in trace.steps]
     assert [[r["point-many"], r["point-even"]] for r in paid[:4]] == [p for p, _ in seen]
     best = max(seen, key=lambda s: s[1])[0]
+    assert best == seen[0][0]
     assert [paid[4]["point-many"], paid[4]["point-even"]] == best, "the last phase has the best points that were tried"
     assert all(u.before != v.before for u, v in zip(trace.of("policy")[:-1], trace.of("policy")[1:], strict=True))

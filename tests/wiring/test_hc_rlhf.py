@@ -40,19 +40,19 @@ def test_what_is_missing_is_said_first() -> None:
 
 def test_the_cost_is_held_and_tested_on_prompts_that_training_has_not_seen() -> None:
     trace = traced(
-        "hc-rlhf(cost='{file}:harm',limit=0.1,n=5,steps=2)",
-        rows=MORE,
-        reward={"reward": length, "harm": harm},
-        num_generations=2,
-    )
+        "hc-rlhf(cost='{file}:harm',limit=0.1,n=5,steps=2)", rows=MORE[:60], reward={"reward": length, "harm": harm},
+        num_generations=2, prompts=60,
+    )  # fmt: skip
     assert [p.name for p in trace.phases] == ["candidate"] and trace.parts[-1] == "safety-test"
     first, second = (u.batch for u in trace.of("policy", "candidate"))
     earned = [b["reward:reward_B"] + b["reward:harm_B"] for b in (first, second)]  # --reward is the sum of both here
     paid = [b["reward_BT"].sum(-1) for b in (first, second)]
     assert paid[0].tolist() == pytest.approx(earned[0].tolist(), abs=1e-3), "lambda is 0"
-    assert (paid[1] < earned[1] - 1e-2).all(), "then the cost is paid"
+    said = earned[1] > 0  # an answer of nothing costs nothing
+    assert (paid[1] < earned[1] - 1e-2)[said].all(), "then the cost is paid"
     seen = {r.prompt.last for s in trace.steps for r in s.rollouts}
     asked = [c.args[0].last for c in trace.calls if c.name == "harm"][-5:]
+    assert len(seen) > 40, "training has been through all of its prompts"
     assert len(set(asked)) == 5 and not set(asked) & seen
     assert trace.summary["safety"]["passed"] == 0.0 and "no solution found" in trace.summary["stopped"]
 

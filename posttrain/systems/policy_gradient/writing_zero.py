@@ -19,10 +19,10 @@ from posttrain.methods.grpo import grpo
 from posttrain.methods.settings import asked_judge, asked_pairs, asked_task, needs_judge, written
 from posttrain.methods.sft import sft
 from posttrain.rewards.runtime.scorer import NAN, BaseScorer, Verdict
+from posttrain.rewards.scorers.pair_judge import PairJudge, lessons
 from posttrain.rewards.scorers.pairwise import Judge, compare
 from posttrain.rollouts.sample import sample
 from posttrain.select.valid import reward_of, valid_rollouts
-from posttrain.systems.policy_gradient.pairwise_rl import PairJudge, lessons
 
 # ---- what answers are worth
 # Pairwise reward against a reference answer that the policy itself just gave (BRPO, arXiv:2506.00103).
