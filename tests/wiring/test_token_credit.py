@@ -134,6 +134,13 @@ def test_pure_pays_steps_where_they_end_behind_a_prefill_too(tmp_path: Any) -> N
     assert trace.steps[0].rollouts[0].stream("reward").tolist() == [0.0, -0.5, 0.5, 0.0]
 
 
+def test_pure_says_that_its_judge_fails(tmp_path: Any) -> None:
+    file = tmp_path / "judging_in_lists.py"
+    file.write_text("def judge(prompt, steps):\n    return [0.5 for _ in steps]\n")
+    with pytest.raises(pt.UserError, match=r"failed on every answer of the first step.*float"):
+        traced(f"pure(steps=1, prm='{file}:judge')", reward=even, prompts=1, num_generations=2)
+
+
 def test_critiques_are_of_different_answers_where_the_set_comes_round(tmp_path: Any) -> None:
     """32 answers to 12 rows: none is criticised twice because its question came again."""
     file = tmp_path / "writes_critiques.py"

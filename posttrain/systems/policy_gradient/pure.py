@@ -80,6 +80,8 @@ class StepFunction(BaseScorer):
     whose judge fails is masked and counted.
     """
 
+    reported = ("outcome",)  # with why a judge failed
+
     def __init__(
         self, scorer: Scorer, judge: StepJudge, decode: Callable[[Tensor], str], level: str = "sentence"
     ) -> None:
