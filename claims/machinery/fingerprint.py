@@ -105,8 +105,14 @@ def by_name(file: str) -> list[Place]:
     out = []
     for folder in _FOLDERS:
         wanted = anywhere if folder in _ANYWHERE else parts
-        out += [p for p in (ROOT / "posttrain" / folder).rglob("*.py") if p.stem in wanted]
+        out += [p for p in (ROOT / "posttrain" / folder).rglob("*.py") if p.stem in wanted or _registers(p) & wanted]
     return [(str(p.relative_to(ROOT)), "") for p in sorted(out)]
+
+
+@cache
+def _registers(path: Path) -> set[str]:
+    """Names that a file gives to methods it registers beside the one it is called after: name="kl-cov"."""
+    return {name.replace("-", "_") for name in re.findall(r'\bname="([a-z][\w-]*)"', path.read_text())}
 
 
 def _words(node: ast.AST, only: set[str]) -> set[str]:

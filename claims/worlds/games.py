@@ -155,8 +155,7 @@ def bradley_terry(game: Game, pi_PN: Tensor, steps: int = 500) -> Tensor:
 
 # ---- registered plans that play them
 
-_JUDGE = """from claims.worlds.tabular import LETTERS
-
+_JUDGE = """LETTERS = {letters!r}
 WIN = {win}
 SCORE = {score}
 
@@ -189,7 +188,7 @@ def played(game: Game, start: TabularPolicy, plan: str, seed: int, lr: float, by
     with TemporaryDirectory(prefix="posttrain-game-") as folder:
         file = Path(folder) / f"{Path(folder).name.replace('-', '_')}.py"  # a module of its own
         score_PN = bradley_terry(game, chances(start))
-        file.write_text(_JUDGE.format(win=game.win_PNN.tolist(), score=score_PN.tolist()))
+        file.write_text(_JUDGE.format(letters=LETTERS, win=game.win_PNN.tolist(), score=score_PN.tolist()))
         posttrain.run(
             model=policy, env=numbered(game.P), method=plan, reward=f"{file}:{'score' if by_score else 'prefer'}", seed=seed, lr=lr,
             prompts=game.P, warmup=0, max_norm=100.0, threads=1, eval_problems=0, log_rollouts=0, name="game", runs=folder,

@@ -97,7 +97,7 @@ def scorer_of(config: Config, method: Method, env: Environment) -> Scorer:
     if data == "logs" and not config.reward and not env.graded:
         raise UserError(
             f"{env.name} is read as a log, and its answers come without rewards; give a column reward, or score them with --reward NAME; "
-            f'to learn from questions with gold answers, sample: --rollout "sample(n={method.rollout.defaults().get("n", 8)})"'
+            f'to learn from questions with gold answers, sample: --rollout "sample(n={method.rollout.defaults().get("n") or 8})"'
         )
     if not config.reward and not env.graded:
         raise UserError(

@@ -106,9 +106,10 @@ def proof(r: Row) -> list[str]:
         out += [f"{level}: {', '.join(f'`{t}`' for t in r[level])}", ""] if r[level] else []
     claim, measured = index()["claims"].get(r["id"]), index()["real"].get(r["id"])
     if claim:
-        file = attempts_file(claim)
-        out += [f"The claim: {claim['says']} ([experiment]({_UP}{claim['file']}), [attempts]({_UP}{file}))", ""]
-        out += [*tried(claim), ""]
+        made = f", [attempts]({_UP}{attempts_file(claim)})" if claim["attempts"] else ""
+        out += [f"The claim: {claim['says']} ([experiment]({_UP}{claim['file']}){made})", ""]
+        out += [*tried(claim), ""] if made else []
+        out += ["As the experiment stands now it has not been run yet.", ""] if claim.get("waiting") else []
     if measured:
         setup = f"{measured['model']}, {measured['task']}, {measured['samples']:,} answers, {measured['hardware']}"
         out += [f"With a real model ({setup}, [file]({_UP}{measured['file']})): {measured['found']}", ""]

@@ -41,7 +41,9 @@ def test_a_users_number_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose() == 3
 
 
-@pytest.mark.parametrize(("device", "there", "want"), [("cuda:1", True, 4), ("", True, 4), ("", False, 8), ("cpu", True, 8)])
+@pytest.mark.parametrize(
+    ("device", "there", "want"), [("cuda:1", True, 4), ("", True, 4), ("", False, 8), ("cpu", True, 8)]
+)
 def test_beside_a_gpu_a_few_are_enough(
     monkeypatch: pytest.MonkeyPatch, device: str, there: bool, want: int, tmp_path: Path
 ) -> None:

@@ -12,7 +12,6 @@ from posttrain.core.config import Config, to_dict
 from posttrain.core.errors import UserError
 from posttrain.runs import compare
 from posttrain.runs.build import build_learners
-from posttrain.runs.in_memory import loop_of
 from posttrain.runs.run import Run
 from posttrain.train import train
 from posttrain.weights.schedules import SCHEDULES
@@ -57,18 +56,8 @@ def test_a_run_follows_its_schedule_and_says_the_rate(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("schedule", "falls"), [("cosine", 2), ("linear", 2), ("constant", 0)])
 def test_comparisons_follow_the_schedule_too(monkeypatch: pytest.MonkeyPatch, schedule: str, falls: int) -> None:
     made: list[tuple[int, str]] = []
-
-    def fit(policy: object, method: object, env: object, config: Config, scorer: object, decay: int) -> list:
-        made.append(
-            (
-                decay,
-                loop_of(tiny_run.policy(), tiny_run.method(), tiny_run.Count(), config, decay=decay).learner.schedule,
-            )
-        )
-        return [{"reward": 0.0}]
-
-    monkeypatch.setattr(compare, "fit", fit)
-    small = tiny_run.config(steps=2, schedule=schedule, model="pocket", eval_problems=0, think=False, lr=1e-4)
+    monkeypatch.setattr(compare, "train", lambda loop: made.append((loop.learner.decay_over, loop.learner.schedule)))
+    small = tiny_run.config(steps=2, schedule=schedule, model="pocket", eval_problems=1, think=False, lr=1e-4)
     compare._train(tiny_run.method(), tiny_run.Count(), small)
     assert made == [(falls, schedule if falls else "linear")]
 

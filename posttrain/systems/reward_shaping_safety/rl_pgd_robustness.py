@@ -242,7 +242,7 @@ def rl_pgd_robustness(problems: int = 8, most: float = 0.25, searches: str = "gu
 
     Departures: the paper changes sound given to an audio-language model; here embeddings of a text are changed, on tasks
     with harmless answers, where wrong is all that can be reached. Its reward is a judge's, here the task's grade. Answers are as long as
-    `--max-tokens` lets them be. 10 steps, 4 samples and steps of 2.5 eps / 10 are this package's. Only native
+    `--sampling.max-tokens` lets them be. 10 steps, 4 samples and steps of 2.5 eps / 10 are this package's. Only native
     decoders can be measured, and nothing is hardened in the plan (`harden` is a function for Python).
     """
     if problems < 1 or not most > 0:
