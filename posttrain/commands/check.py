@@ -27,10 +27,11 @@ from posttrain.core.errors import UserError
 
 
 def claims_module(name: str) -> Any:
-    """A module of the experiments, which live beside the package: they need a checkout."""
+    """A module of the experiments, which live beside the package: they need a checkout, and so do the processes that run them."""
     root = str(Path(posttrain.__file__).parent.parent)
+    if root not in sys.path:
+        sys.path.append(root)
     try:
-        sys.path.insert(0, root)
         return import_module(f"claims.machinery.{name}")
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("claims"):
@@ -38,8 +39,6 @@ def claims_module(name: str) -> Any:
         raise UserError(
             "experiments are not part of the installed package; clone the repository and run posttrain check there"
         ) from None
-    finally:
-        sys.path.remove(root)
 
 
 def options(parser: Parser) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import posttrain
 from posttrain.core.config import Config
 from posttrain.core.sampling import Sampling
 from tests.cli.conftest import call
@@ -102,3 +106,20 @@ def test_compare_mistakes(monkeypatch: pytest.MonkeyPatch, argv: list[str], sent
     lab(monkeypatch, "compare", Comparison())
     said = call("compare", *argv)
     assert said.code == 2 and sentence in said.err
+
+
+def test_processes_of_their_own_find_the_experiments_from_any_folder(tmp_path: Path) -> None:
+    """As installed, outside the checkout: what runs beside must be able to import the claims too."""
+    root = Path(posttrain.__file__).parent.parent
+    script = tmp_path / "beside.py"
+    script.write_text(
+        f"import sys; sys.path[:] = [p for p in sys.path if p not in ('', {str(root)!r})]\n"
+        f"sys.path.append({str(root)!r}); import posttrain.commands.check as c; sys.path.pop()\n"
+        "from concurrent.futures import ProcessPoolExecutor\n"
+        "from multiprocessing import get_context\n"
+        "if __name__ == '__main__':\n"
+        "    with ProcessPoolExecutor(1, get_context('spawn')) as pool:\n"
+        "        print(pool.submit(c.claims_module('runner').seeds_from, '1-2').result())\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "[1, 2]\n", done.stderr
