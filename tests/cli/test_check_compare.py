@@ -113,13 +113,15 @@ def test_processes_of_their_own_find_the_experiments_from_any_folder(tmp_path: P
     root = Path(posttrain.__file__).parent.parent
     script = tmp_path / "beside.py"
     script.write_text(
-        f"import sys; sys.path[:] = [p for p in sys.path if p not in ('', {str(root)!r})]\n"
-        f"sys.path.append({str(root)!r}); import posttrain.commands.check as c; sys.path.pop()\n"
-        "from concurrent.futures import ProcessPoolExecutor\n"
-        "from multiprocessing import get_context\n"
         "if __name__ == '__main__':\n"
+        "    import sys\n"
+        "    from concurrent.futures import ProcessPoolExecutor\n"
+        "    from multiprocessing import get_context\n"
+        f"    sys.path.append({str(root)!r})\n"
+        "    import posttrain.commands.check as check\n"
+        f"    sys.path[:] = [p for p in sys.path if p not in ('', {str(root)!r})]\n"
         "    with ProcessPoolExecutor(1, get_context('spawn')) as pool:\n"
-        "        print(pool.submit(c.claims_module('runner').seeds_from, '1-2').result())\n"
+        "        print(pool.submit(check.claims_module('runner').seeds_from, '1-2').result())\n"
     )
     done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.stdout == "[1, 2]\n", done.stderr
