@@ -5,11 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+_STARTED = 5.0  # seconds in which a thread has begun
+
 
 class Background:
     """`start` waits for the work before it; an error comes out at the next `check`, `wait` or `start`, on the main thread."""
 
     def __init__(self) -> None:
+        self.done = (
+            threading.Event()
+        )  # not Thread.join: interrupted by Ctrl-C, that calls a thread ended that still runs (bpo-45274)
+        self.done.set()
         self.thread: threading.Thread | None = None
         self.error: BaseException | None = None
 
@@ -21,13 +27,20 @@ class Background:
                 work()
             except BaseException as error:
                 self.error = error
+            finally:
+                self.done.set()
 
         self.thread = threading.Thread(target=guarded, name="checkpoint", daemon=True)
-        self.thread.start()
+        self.done.clear()
+        try:
+            self.thread.start()
+        except RuntimeError:  # no thread can be had
+            self.done.set()
+            raise
 
     @property
     def busy(self) -> bool:
-        return self.thread is not None and self.thread.is_alive()
+        return not self.done.is_set()
 
     def check(self) -> None:
         """Raise what the work raised."""
@@ -37,7 +50,7 @@ class Background:
 
     def wait(self) -> None:
         """Until the work is done."""
-        if self.thread is not None:
-            self.thread.join()
-            self.thread = None
+        while not self.done.wait(_STARTED):
+            if self.thread is None or self.thread.ident is None:  # interrupted before it began
+                self.done.set()
         self.check()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from posttrain.core.config import to_dict
 from posttrain.core.errors import UserError
 from posttrain.core.loop import Loop
 from posttrain.runs import run as run_module
+from posttrain.runs.background import Background
 from posttrain.runs.checkpoint import listing, read
 from posttrain.runs.run import Run
 from posttrain.runs.tables import HostCopy, read_table, write_table
@@ -244,3 +247,30 @@ def test_room_for_the_copy_is_made_for_a_gpu_alone() -> None:
     copy = HostCopy()
     copy.prepare({"weights": {"x": torch.arange(6.0)}})
     assert not copy.buffers and copy._making is None  # memory of the host is copied to as it is
+
+
+def test_ctrl_c_while_a_write_is_waited_for_does_not_lose_it() -> None:
+    """Thread.join, interrupted, takes a thread for ended that still runs; then the run would end in the middle of the write."""
+    opened, done, writer = threading.Event(), [], Background()
+    writer.start(lambda: done.append(opened.wait(20)))
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            writer.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert writer.busy and not done
+    threading.Timer(0.1, opened.set).start()
+    writer.wait()
+    assert done == [True] and not writer.busy
+
+
+def test_work_that_never_began_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("posttrain.runs.background._STARTED", 0.01)
+    monkeypatch.setattr(threading.Thread, "start", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+    writer = Background()
+    with pytest.raises(KeyboardInterrupt):
+        writer.start(lambda: None)
+    writer.wait()
+    assert not writer.busy
