@@ -95,7 +95,8 @@ def _systems(rows: list[dict[str, Any]]) -> list[str]:
     told = (
         f"{one['steps']} steps of {one['n']} answers to each of {one['prompts']} questions, 4 updates a step, the package's learning rate "
         f"for all; {one['model']}, held-out accuracy in percent with every seed ({one['hardware']}, {one['versions']}, {one['date']}; "
-        "`python -m benchmarks.systems`)."
+        "`python -m benchmarks.systems`). Tokens and updates are means over runs: DAPO and CISPO leave out groups whose answers all earned the "
+        "same, so late in a run some of their updates have no group."
     )
     return [
         "## Twelve systems on one published model, at equal answers and updates",
