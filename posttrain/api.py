@@ -15,7 +15,9 @@ from posttrain.core.loop import Loop
 from posttrain.core.method import Method, find_method
 from posttrain.core.pause import Pause, Paused
 from posttrain.core.protocols import Environment
+from posttrain.core.ranks import ranks
 from posttrain.core.registry import Part, find, fold, parse, parts
+from posttrain.distributed.group import joined
 from posttrain.environments.contents import contents
 from posttrain.environments.task import default_task, of_rows
 from posttrain.evals.accuracy import Score
@@ -27,8 +29,8 @@ from posttrain.runs.config_file import method_changes, write_file
 from posttrain.runs.fit import fit
 from posttrain.runs.observers import observers, trace_of
 from posttrain.runs.plans import Asked, run_plan
+from posttrain.runs.ranked import open_run
 from posttrain.runs.refuse import refuse, suits
-from posttrain.runs.run import Run
 from posttrain.runs.settings import check_name, made_name
 from posttrain.runs.start import Start
 from posttrain.runs.threads import settle
@@ -47,6 +49,18 @@ def run_config(
     settings name: policy, env, scorer, source (a class like LocalSource), others (policies by role); and start (runs/start.py):
     from which run, for how long.
     """
+    with joined(config.device, config.shards, config.exact_sums):
+        return _run_config(config, runs, fresh, method, callbacks, given)
+
+
+def _run_config(
+    config: Config,
+    runs: str | Path,
+    fresh: bool,
+    method: Method | None,
+    callbacks: tuple[Any, ...],
+    given: dict[str, Any],
+) -> dict[str, Any]:
     start: Start = given.pop("start", None) or Start()
     method = method or find_method(config.method)
     target, changes, unnamed = method_changes(config.method, method)
@@ -68,10 +82,11 @@ def run_config(
     env = fit(env, policy, method, config.sampling)
     extra = {k: given[k] for k in ("source", "others") if k in given}
     settings = to_dict(config) | {"parts": method.describe()} | objects(given) | inputs | files(config, given)
-    with Run(Path(runs) / config.name, settings, fresh=fresh, extend=start.extend) as store:
+    with open_run(Path(runs) / config.name, settings, fresh=fresh, extend=start.extend) as store:
         threads = settle(store.folder, config.threads, config.device)
         repeated = dataclasses.replace(config, threads=threads)
-        write_file(store, repeated, target, start, changes, [*unnamed, *given])
+        if ranks().lead:
+            write_file(store, repeated, target, start, changes, [*unnamed, *given])
         if start.reuse and store.finished("train") and (summary := store.read_summary()):
             return summary
         pieces = Pieces(env, scorer, store, callbacks=callbacks, pause=start.pause, **extra)
@@ -212,6 +227,9 @@ def _measured(loop: Loop, scorer: Any, others: dict[str, Any]) -> dict[str, Any]
         after = measure(loop.policy, loop.config, loop.method, loop.env, scorer, others)
     if loop.done >= 0 and loop.config.keep_best and loop.config.eval_every:
         loop.run.keep_best(loop, loop.done, after.accuracy)
+    if not ranks().lead:
+        loop.finish()
+        return {}
     summary = summarise(loop, before, after)
     loop.run.write_summary(summary)
     loop.run.write_held_out(before, after)

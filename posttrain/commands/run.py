@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -83,6 +84,10 @@ def options(parser: Parser) -> None:
         help="mirror the metrics to tensorboard, wandb, mlflow or trackio (several: commas)",
     )
     run.add_argument("--profile", action="store_true", help="trace two steps, for ui.perfetto.dev or chrome://tracing")
+    run.add_argument(
+        "--gpus", type=whole, metavar="N",
+        help="train on N GPUs of this machine, one process each (with --device cpu: N processes); several machines: torchrun",
+    )  # fmt: skip
     use_option(run)  # type: ignore[arg-type]
 
 
@@ -102,22 +107,29 @@ def part_options(parser: Parser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     config = prepare(args)
+    if args.gpus is not None and "RANK" not in os.environ:
+        from posttrain.distributed.launch import launch
+
+        return launch(args.gpus, args.argv, config.device)
     from posttrain.core.pause import Pause, Paused
     from posttrain.view.live import display, tolerant
 
     pause = Pause(args.max_hours)
     with tolerant(), pause.listening():
-        watch = display(quiet=args.quiet, silent=args.json, runs=args.runs)
+        follows = int(os.environ.get("RANK", "0")) > 0  # the first process speaks for all
+        watch = display(quiet=args.quiet, silent=args.json or follows, runs=args.runs)
         try:
             summary = run_args(args, config, watch, pause)
         except (KeyboardInterrupt, Paused) as stop:
             watch.close()
+            if follows:
+                return PAUSED if isinstance(stop, Paused) else 130
             why = f"stopped: {stop}" if isinstance(stop, Paused) else "\nstopped"
             print(f"{why}; the same command resumes from the last checkpoint:\n  {again(args.argv)}", file=sys.stderr)
             return PAUSED if isinstance(stop, Paused) else 130
         finally:
             watch.close()
-        if args.json:
+        if args.json and not follows:
             print(json.dumps(summary))
     return 0
 
@@ -202,6 +214,10 @@ def run_plan(args: argparse.Namespace, config: Config, watch: Any, start: Any) -
     from posttrain.runs.plans import Asked
     from posttrain.runs.unused import refuse_of_plan
 
+    if args.gpus is not None or "RANK" in os.environ:
+        raise UserError(
+            f"{args.target} is a plan of several phases, which run in one process so far; leave --gpus away"
+        )
     if changes := part_changes(args):
         raise UserError(f"{args.target} is a plan of several methods; --{next(iter(changes))} is for a single method")
     part = find(args.target, "plan")

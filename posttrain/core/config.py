@@ -108,6 +108,10 @@ class Config:
     """keep the weights with the best held-out score too, where --eval-every measures it: NAME@best"""
     log_rollouts: int = -1
     """rollouts per step whose text and tokens are written to the run's database; -1: all"""
+    shards: int = 8
+    """pieces in which several processes sample a step; the last bits of a run depend on it, never on how many processes there are"""
+    exact_sums: bool = False
+    """add gradients without rounding: the same bits on any number of processes; each holds the whole model"""
     store_gb: float = 2.0
     """gigabytes of texts and tokens that the database keeps; beyond it those of the oldest steps go first, the best and the
     worst answer of each step last; figures always stay"""
@@ -174,6 +178,7 @@ _RANGES: dict[str, tuple[int, int]] = {
     "keep_checkpoints": (1, 10**9),
     "log_rollouts": (-1, 10**9),
     "threads": (0, 4096),
+    "shards": (1, 10**6),
 }
 _SUBJECT = {"num_generations": "a prompt needs", "lora": "a rank is"}
 _AFTER = {"num_generations": " answer", "lora": ", and 0 trains the weights themselves"}

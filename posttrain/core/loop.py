@@ -12,6 +12,7 @@ from posttrain.core.method import Method
 from posttrain.core.metrics import Metrics, Stopwatch, describe
 from posttrain.core.pause import Pause, Paused
 from posttrain.core.protocols import Environment, Policy, Source
+from posttrain.core.ranks import by_lead, ranks
 from posttrain.core.types import Group
 
 
@@ -144,12 +145,7 @@ class Loop:
         for done in self.run.written():  # a checkpoint is written while the next steps, or the last evaluation, run
             self.tell("on_checkpoint", done)
 
-    def record(self, step: int, groups: list[Group], kept: list[Group], report: Any, seen: Metrics) -> None:
-        """Metrics, rollouts and checkpoint of a step."""
-        if step == 0 and report.all_failed:  # at later steps the run goes on
-            raise UserError(
-                f"the reward failed on every answer of the first step, so nothing could be learned: {report}"
-            )
+    def _log(self, step: int, groups: list[Group], kept: list[Group], report: Any, seen: Metrics) -> None:
         metrics = describe(groups, kept) | report.metrics() | seen
         if self.method.rounds > 1:
             metrics |= {"prompts_asked": float(len(groups)), "prompts_kept": float(len(kept))}
@@ -159,8 +155,18 @@ class Loop:
         metrics |= stages | {"tokens_per_second": metrics["tokens"] / max(seconds, 1e-9)}
         self.run.log(self.phase, step, metrics, groups, seconds)
         self.tell("on_step", step, metrics | {"seconds": seconds})
+
+    def record(self, step: int, groups: list[Group], kept: list[Group], report: Any, seen: Metrics) -> None:
+        """Metrics, rollouts and checkpoint of a step."""
+        if step == 0 and report.all_failed:  # at later steps the run goes on
+            raise UserError(
+                f"the reward failed on every answer of the first step, so nothing could be learned: {report}"
+            )
+        if ranks().lead:
+            self._log(step, groups, kept, report, seen)
+        self.stopping, due = by_lead(lambda: (self.stopping, self.pause.due()))
         last = step + 1 == self.config.steps or bool(self.stopping)
-        paused = "" if last else self.pause.due()
+        paused = "" if last else due
         if last or paused or (step + 1) % self.config.save_every == 0:
             self.run.save(self, step, now=bool(paused))
         self._saved()

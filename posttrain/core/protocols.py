@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -17,9 +17,6 @@ from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
 from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import Group, Message, Prompt, Rollout
-
-if TYPE_CHECKING:
-    import torch
 
 
 class Policy(Protocol):
@@ -203,19 +200,3 @@ class Source(Protocol):
         """What must survive a restart (tensors allowed: a replay memory has many)."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
-class Parallel(Protocol):
-    """How one learner's work is divided among processes; `Local` is one process."""
-
-    def wrap(self, module: nn.Module) -> nn.Module:
-        """The module, sharded where there are several processes."""
-
-    def sum(self, x: float) -> float:
-        """The sum of a number over all processes: losses divide by counts of the whole minibatch."""
-
-    def same_count(self, n: int) -> int:
-        """The largest count of pieces that any process has: all run as many, so that none waits forever."""
-
-    def full_state(self, module: nn.Module) -> dict[str, torch.Tensor]:
-        """The whole state, gathered."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from posttrain.core.protocols import Environment, Policy, RolloutRequest
+from posttrain.core.ranks import scored
 from posttrain.core.registry import Part
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt, Rollout
@@ -70,7 +71,7 @@ def answers(
 
 def graded(groups: list[Group], scorer: Scorer, name: str) -> Score:
     """The answers as the scorer grades them; what failed is counted."""
-    report = scorer.score(groups)
+    groups, report = scored(scorer, groups)
     found = score_of([g.rollouts for g in groups], name)
     found.failed, found.why = report.masked, report.why
     return found

@@ -13,13 +13,12 @@ from torch import Tensor
 
 from posttrain.core.batch import Batch
 from posttrain.core.part import settled
-from posttrain.core.protocols import Parallel
 from posttrain.core.registry import aggregate
 
 
 @dataclass(frozen=True)
 class Totals:
-    """Counts over the whole minibatch, taken before it is cut into pieces; those of ranks are added."""
+    """Counts over the whole minibatch, taken before it is cut into pieces; every process has the whole of it."""
 
     tokens: float
     sequences: float
@@ -30,10 +29,6 @@ class Totals:
         """Rows without any credit (failed rewards, padding rows) count neither as sequences nor in pairs."""
         pairs = float(valid_pairs(batch).sum()) if "chosen_P" in batch else 0.0
         return Totals(float((batch.mask_BT > 0).sum()), float(batch.valid_B.sum()), pairs)
-
-    def summed(self, parallel: Parallel) -> Totals:
-        """Over all processes."""
-        return Totals(parallel.sum(self.tokens), parallel.sum(self.sequences), parallel.sum(self.pairs))
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(self.tokens + other.tokens, self.sequences + other.sequences, self.pairs + other.pairs)

@@ -137,8 +137,7 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(c.intermediate_size, c.hidden_size, bias=c.mlp_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
-        return y
+        return cast("Tensor", self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x)))
 
 
 class Layer(nn.Module):
@@ -153,8 +152,12 @@ class Layer(nn.Module):
         self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None, layer: CacheView | Prefix | None
     ) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), rope, mask, layer)
-        y: Tensor = self.mlp(self.post_attention_layernorm(x))
-        return x + y
+        return x + cast("Tensor", self.mlp(self.post_attention_layernorm(x)))
+
+    def packed(self, x: Tensor, y: Tensor | None, packed: PackedBatch) -> tuple[Tensor, Tensor]:
+        from posttrain.models.packed import layer  # the same over packed tokens
+
+        return layer(self, x, y, packed)
 
 
 class Trunk(nn.Module):
@@ -238,17 +241,15 @@ class Decoder(nn.Module):
 
     def hidden_packed(self, packed: PackedBatch, recompute: int = 0) -> Tensor:
         """Hidden states of packed tokens (N, D); the first `recompute` layers recompute their activations in backward."""
-        from posttrain.models.packed import layer
-
         angle_ND = packed.positions_N.unsqueeze(-1).float() * self.inv_freq
         packed.rope = (angle_ND.cos(), angle_ND.sin())
         x, y = self.model.embed_tokens(packed.tokens_N).float(), None
         for i, block in enumerate(self.model.blocks):
             recomputed = i < recompute
             x, y = (
-                checkpoint(layer, block, x, y, packed, use_reentrant=False)
+                checkpoint(block.packed, x, y, packed, use_reentrant=False)
                 if recomputed
-                else layer(block, x, y, packed)
+                else block.packed(x, y, packed)
             )
         return self.model.norm.add_and_norm(x, y)[1]
 

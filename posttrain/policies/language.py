@@ -4,41 +4,31 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from posttrain.core.acting import Actor
 from posttrain.core.critic import VALUES
 from posttrain.core.errors import UserError, unknown
-from posttrain.core.protocols import Finished
-from posttrain.core.sampling import Sampling
 from posttrain.core.thinking import without_lead
-from posttrain.core.turn import Observation, Turn, join
+from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import Message, Origin, Prompt, Rollout
-from posttrain.inference.attention import heads_fit
-from posttrain.inference.engine import Engine
-from posttrain.inference.jobs import nobody
-from posttrain.models.decoder import Decoder
-from posttrain.models.four_bit import FourBit
 from posttrain.models.heads import Critic, ScalarHead, trunk_beside
-from posttrain.models.layout import Rows, hidden_states, stacked
+from posttrain.models.layout import Rows, hidden_states
 from posttrain.models.likelihood import CHUNK, likelihood
-from posttrain.models.sampling import Sample, generate
-from posttrain.policies.continued import among, grown
+from posttrain.models.rows import in_rows, load_whole, whole
 from posttrain.policies.conversation import as_read, between, only_text, turns_of
+from posttrain.policies.sampled import Samples
 from posttrain.policies.template import opened
-from posttrain.policies.window import check_ids, check_rows, no_room, positions, room_for, vocabulary
+from posttrain.policies.window import check_rows, positions
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 STREAMS = frozenset({"logp_BT", "entropy_BT", "dist_BTV", *VALUES, "score_B"})
 
 
-class LanguagePolicy(Actor, nn.Module):
+class LanguagePolicy(Samples):
     """A causal language model as a policy: the actions are tokens.
 
     `critic` (values per action) and `score` (a reward model's head) are there when a method asked for them.
@@ -47,8 +37,6 @@ class LanguagePolicy(Actor, nn.Module):
     def __init__(self, model: nn.Module, tokenizer: Any, name: str = "", stops: Iterable[int] = ()) -> None:
         super().__init__()
         self.model, self.tokenizer, self.name, self.stops = model, tokenizer, name, tuple(stops)
-        self._native: Any = None
-        self._finished: Callable[[int, int, Tensor], None] | None = None  # of a context and an answer
         self.critic: Critic | None = None
         self.score: ScalarHead | None = None
         self.temperature = 1.0  # of the distribution that is sampled and trained: one place, so they cannot differ
@@ -124,21 +112,6 @@ class LanguagePolicy(Actor, nn.Module):
         """Positions of the model: a prompt and its answer together have at most so many tokens; 0: it does not say."""
         return positions(self.model)
 
-    tells_finished = True  # `sample` can tell of each answer as it ends
-
-    def sample(
-        self, prompts: Sequence[Prompt], n: int, how: Sampling, seed: int = 0, step: int = 0,
-        finished: Finished | None = None,
-    ) -> list[list[Rollout]]:  # fmt: skip
-        """n answers of one turn to each prompt; `finished` is called with each as it ends."""
-        if finished is not None:
-            leads, tell = [self.lead(p) for p in prompts], finished
-            self._finished = lambda g, i, tokens: tell(prompts[g], i, lambda: leads[g] + self.decode(tokens))
-        try:
-            return super().sample(prompts, n, how, seed, step)
-        finally:
-            self._finished = None
-
     def observe(self, prompt: Prompt) -> Observation:
         """The prompt as the policy perceives it, up to where it goes on by itself."""
         return Observation(self.encode(prompt), lead=self.lead(prompt))
@@ -150,77 +123,6 @@ class LanguagePolicy(Actor, nn.Module):
         lead = opened(self.tokenizer, text, self.thinking)
         cut_off = not len(turns[-1]) or int(turns[-1].actions[-1]) not in self.stop_ids
         return Observation(torch.tensor([self.tokenizer.eos_token_id] * cut_off + ids, dtype=torch.long), lead=lead)
-
-    def act(
-        self, pending: Sequence[Sequence[Turn]], keys: Sequence[Sequence[int]], how: Sampling, version: int = 0,
-        chunk: int = 512,
-    ) -> list[list[Turn]]:  # fmt: skip
-        """For each context, one way to go on per key; a context is read once for all of them. Where the window has less room than
-        an answer may take, the answer is cut off there."""
-        rows = [join(turns) for turns in pending]
-        check_ids([r.observation for r in rows], vocabulary(self.model))
-        room = room_for(rows, self.window) if self.window else []
-        if room and min(room) < how.max_tokens:
-            return self._within(pending, keys, how, room, version)
-        was, out = self.training, []
-        self.eval()
-        engine = None if any(r.observation.streams for r in rows) else self._engine()
-        per_call = max(1, len(rows) if engine else chunk // max(max(map(len, keys), default=1), 1))
-        for start in range(0, len(rows), per_call):
-            part = slice(start, start + per_call)
-            heard = self._finished
-            if heard is not None and start:
-                heard = partial(among, heard, range(start, len(rows)))
-            made = self._generate(engine, rows[part], keys[part], how, heard)
-            begun = [turns[-1] for turns in pending[part]]
-            whole = [
-                torch.cat([t.actions, s.tokens]) if len(t) else s.tokens
-                for t, ss in zip(begun, made, strict=True)
-                for s in ss
-            ]
-            texts = iter(zip(whole, self.decode_all(whole), strict=True))
-            out += [[grown(t, s, *next(texts), version) for s in ss] for t, ss in zip(begun, made, strict=True)]
-        self.train(was)
-        return out
-
-    def _within(
-        self, pending: Sequence[Sequence[Turn]], keys: Sequence[Sequence[int]], how: Sampling, room: list[int],
-        version: int,
-    ) -> list[list[Turn]]:  # fmt: skip
-        """The same where some contexts have less room than an answer may take: those are sampled apart, each up to the window.
-        Draws belong to keys, so nothing else changes."""
-        if min(room) < 1:
-            raise no_room(self.window - min(room), self.window)
-        made, heard = dict[int, list[Turn]](), self._finished
-        for left in sorted({min(x, how.max_tokens) for x in room}):
-            mine = [i for i, x in enumerate(room) if min(x, how.max_tokens) == left]
-            self._finished = partial(among, heard, mine) if heard else None
-            some = self.act([pending[i] for i in mine], [keys[i] for i in mine], replace(how, max_tokens=left), version)
-            made |= zip(mine, some, strict=True)
-        self._finished = heard
-        return [made[i] for i in range(len(pending))]
-
-    def _generate(
-        self, engine: Any, rows: Sequence[Turn], keys: Sequence[Sequence[int]], how: Sampling, finished: Any = None
-    ) -> list[list[Sample]]:
-        contexts = [torch.cat([r.observation.tokens, r.actions]) if len(r) else r.observation.tokens for r in rows]
-        if engine is not None:
-            engine.finished = finished or nobody
-            found: list[list[Sample]] = engine.generate(contexts, keys, how, self.stop_ids)
-            return found
-        seen = stacked([r.observation for r in rows], self.device)
-        return generate(self.model, contexts, keys, how, self.stop_ids, seen, finished)  # type: ignore[arg-type]
-
-    def _engine(self) -> Any:
-        """The native engine where it pays: our decoder on a GPU, or with packed weights, which it unpacks once a call and not at
-        every token. Made once; it reads the live weights."""
-        packed = any(isinstance(m, FourBit) for m in self.model.modules())
-        on_gpu = self.device.type == "cuda"
-        if not isinstance(self.model, Decoder) or not (heads_fit(self.model.config.head_dim) if on_gpu else packed):
-            return None
-        if self._native is None or self._native.model is not self.model:
-            self._native = Engine(self.model)
-        return self._native
 
     # ---- log-probabilities
 
@@ -294,7 +196,32 @@ class LanguagePolicy(Actor, nn.Module):
 
     def clone(self) -> LanguagePolicy:
         """An independent copy (tokenizer shared, critic left behind)."""
-        other = type(self)(copy.deepcopy(self.model), self.tokenizer, self.name, self.stops)
+        other = type(self)(copied(self), self.tokenizer, self.name, self.stops)
         other.score = copy.deepcopy(self.score)
         other.temperature, other.layout, other.thinking = self.temperature, self.layout, self.thinking
         return other
+
+    # ---- weights; whole tensors, also where each process has only rows of them
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
+        found: dict[str, Any] = super().state_dict(*args, **kwargs)
+        return {name: whole(x) for name, x in found.items()} if in_rows(self.model) else found
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        if not in_rows(self.model):
+            return super().load_state_dict(state, strict, assign)
+        if self.whole is not None:
+            self.whole.stale = True
+        return load_whole(super().state_dict(), state)
+
+
+def copied(policy: LanguagePolicy) -> nn.Module:
+    """The model of a policy, an independent one; where it is in rows, of the whole copy that samples."""
+    if not in_rows(policy.model):
+        return copy.deepcopy(policy.model)
+    learns = {name for name, p in policy.model.named_parameters() if p.requires_grad}
+    other = copy.deepcopy(policy.acting)
+    for name, p in other.named_parameters():
+        p.requires_grad_(name in learns)
+    found: nn.Module = other
+    return found

@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any
 
 from posttrain.core.protocols import Curriculum, Environment, Policy, RolloutRequest, Scorer
+from posttrain.core.ranks import ranks, scored
 from posttrain.core.registry import Part
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt
@@ -37,11 +38,12 @@ class LocalSource:
         policy = next(iter(self.policies.values()))
         prompts = self.curriculum.propose(self.prompts, step + self._refills, policy)
         prompts = apart(prompts, {g.prompt.id for g in earlier}) if earlier else prompts
-        begin = getattr(self.scorer, "begin", None)  # grades an answer while others are sampled
+        alone = ranks().world == 1
+        begin = getattr(self.scorer, "begin", None) if alone else None  # grades an answer while others are sampled
         asked = RolloutRequest(self.policies, prompts, self.sampling, self.seed, step, self.env, finished=begin)
-        groups = self.rollout(asked)
+        groups, report = scored(self.scorer, self.rollout(asked))
         self._last, self._step = earlier + groups, step
-        return groups, self.scorer.score(groups)
+        return groups, report
 
     def publish(self, version: int) -> None:
         """The policies were updated: the curriculum sees the groups of the step."""

@@ -33,12 +33,17 @@ def best_of(folder: Path, phase: str) -> Best | None:
     return None
 
 
+def is_better(old: Best | None, found: Best) -> bool:
+    """Whether it is to be kept in place of what there was."""
+    return math.isfinite(found.score) and (old is None or (old.score < found.score and old.step != found.step))
+
+
 def keep_best(folder: Path, phase: str, found: Best, weights: Callable[[], Tables], config: str) -> None:
     """Keep the weights after a step if no earlier ones did as well; a step that is repeated finds its own."""
     old, step, score = best_of(folder, phase), found.step, found.score
     if old is not None:
         prune(folder / BEST, phase, old.step, keep=1)  # a kill may have come before it
-    if not math.isfinite(score) or (old is not None and (old.score >= score or old.step == step)):
+    if not is_better(old, found):
         return
     sweep(folder / BEST)
     state: dict[str, Any] = {"score": score, "config": config}

@@ -12,6 +12,7 @@ from posttrain.core.loop import Loop
 from posttrain.core.method import Method
 from posttrain.core.pause import Pause
 from posttrain.core.protocols import Environment, Policy, Scorer
+from posttrain.core.ranks import ranks
 from posttrain.environments.mapped import with_prefill, with_system_message
 from posttrain.evals.accuracy import Score, answers, graded, mean_reward, score_of
 from posttrain.evals.accuracy import held_out as held_out_prompts
@@ -32,6 +33,7 @@ from posttrain.runs.silence import Silence
 from posttrain.runs.threads import Busy
 from posttrain.runs.trained import Trained, find_trained, load_trained
 from posttrain.weights.learner import Learner
+from posttrain.weights.parallel import ExactSums, Local
 
 
 @dataclass
@@ -195,11 +197,11 @@ def build_loop(config: Config, method: Method, policy: Policy, pieces: Pieces) -
         phase=pieces.phase,
         select=[p.live() for p in method.select],
         shaping=[p.live() for p in method.shaping],
-        callbacks=[*pieces.callbacks, probe],
+        callbacks=[*pieces.callbacks, probe] if ranks().lead else [],
         evaluator=HeldOut(lambda p: measure(p, config, method, env, scorer, pieces.others))
         if pieces.evaluated
         else None,
-        monitors=[Guard(), Silence(), Busy(), probe, *([Short()] if method.rounds > 1 else [])],
+        monitors=[Guard(), Silence(), Busy(), probe, *([Short()] if method.rounds > 1 else [])] if ranks().lead else [],
         pause=pieces.pause,
     )
 
@@ -212,6 +214,7 @@ def playing(policies: Mapping[str, Policy], method: Method) -> dict[str, Policy]
 
 def build_learners(config: Config, method: Method, policies: Mapping[str, Policy]) -> dict[str, Learner]:
     """One learner per objective, by role; a role without a policy of its own is a part of the first."""
+    parallel = parallel_of(config)
     decay = 0 if config.schedule == "constant" else config.steps
     shape = config.schedule if decay else "linear"
     out = {}
@@ -230,6 +233,18 @@ def build_learners(config: Config, method: Method, policies: Mapping[str, Policy
             raise UserError(f"min_lr is {config.min_lr:g}, more than the learning rate {lr:g} that it is the least of")
         out[goal.role] = Learner(
             policy, method, *settings, objective=goal if i else None, schedule=shape, min_lr=config.min_lr,
-            critic=None if i else critic_for(config, method, policy),
+            critic=None if i else critic_for(config, method, policy), parallel=parallel,
         )  # fmt: skip
     return out
+
+
+def parallel_of(config: Config) -> Local:
+    """How an update is divided among the processes of this run: the whole model on each with exact sums, or rows of it."""
+    here = ranks()
+    if config.exact_sums:
+        return ExactSums(here)
+    if not hasattr(here, "gather_saving"):
+        return Local()
+    from posttrain.weights.sharded import Sharded
+
+    return Sharded(here)

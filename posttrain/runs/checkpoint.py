@@ -26,7 +26,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from posttrain.core.errors import UserError
-from posttrain.runs.tables import WRITERS, Tables, intact, read_table, size_of, write_table
+from posttrain.runs.tables import WRITERS, Tables, intact, read_table, size_of, whole_tables, write_table
 
 FORMAT = 2
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -63,17 +63,28 @@ def listing(folder: Path, phase: str) -> list[tuple[int, Path]]:
 
 def write(folder: Path, ck: Checkpoint) -> Path:
     """Write to a temporary folder, flush, rename; an earlier (damaged) checkpoint of the same name is replaced."""
-    target = folder / name_of(ck.phase, ck.step)
-    temporary = folder / f".tmp-{target.name}"
-    needed = size_of(ck.tables)
-    with disk_errors(folder, needed, temporary):
+    return finish_writing(folder, begin_writing(folder, ck), ck)
+
+
+def begin_writing(folder: Path, ck: Checkpoint) -> Path:
+    """The temporary folder of a checkpoint, empty."""
+    temporary = folder / f".tmp-{name_of(ck.phase, ck.step)}"
+    with disk_errors(folder, size_of(ck.tables), temporary):
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
+    return temporary
+
+
+def finish_writing(folder: Path, temporary: Path, ck: Checkpoint, there: dict[str, Any] | None = None) -> Path:
+    """The tables and the state into the temporary folder, and its name; there: files that are in it already (rows of other processes), with
+    their sizes and hashes."""
+    target = folder / name_of(ck.phase, ck.step)
+    with disk_errors(folder, size_of(ck.tables), temporary):
         state, tables = detach(ck.state, ck.tables)
         names = [f"{t}.safetensors" for t in tables]
         with ThreadPoolExecutor(WRITERS, "write") as pool:  # a full disk comes out of the first that met it
             facts_of = list(pool.map(lambda name, table: write_table(temporary / name, table), names, tables.values()))
-        files = dict(zip(names, facts_of, strict=True))
+        files = dict(zip(names, facts_of, strict=True)) | (there or {})
         facts = {"format": FORMAT, "phase": ck.phase, "step": ck.step, "rounded": ck.rounded}
         body = facts | {"files": files, "state": state}
         _write_flushed(temporary / "state.json", json.dumps({"sha256": _digest(body), "body": body}))
@@ -96,7 +107,7 @@ def read(path: Path) -> Checkpoint:
         raise Damaged(f"state.json cannot be read ({type(error).__name__})") from None
     if body["format"] > FORMAT:
         raise UserError(f"{path} has format {body['format']}, this version reads up to {FORMAT}; upgrade posttrain")
-    tables = {file.removesuffix(".safetensors"): _load_table(path / file, want) for file, want in body["files"].items()}
+    tables = whole_tables({file: _load_table(path / file, want) for file, want in body["files"].items()})
     state, rounded = attach(body["state"], tables.pop("state", {})), body.get("rounded", {})
     for name, dtype in rounded.items():
         tables["weights"][name] = tables["masters"][name].to(getattr(torch, dtype))

@@ -25,6 +25,19 @@ def learner_tables(learners: dict[str, Any]) -> tuple[Tables, dict[str, str]]:
     return out, rounded
 
 
+def tables_in_rows(learners: dict[str, Any]) -> dict[str, list[str]]:
+    """By table, the tensors of which every process has its own rows; empty where there is one process."""
+    out: dict[str, list[str]] = {}
+    known: set[int] = set()
+    for i, (role, learner) in enumerate(learners.items()):
+        found = {table: names for table, names in learner.rows().items() if names}
+        if id(learner.policy) in known:
+            found.pop("weights", None)
+        known.add(id(learner.policy))
+        out |= found if i == 0 else {f"{role}.{table}": names for table, names in found.items()}
+    return out
+
+
 def load_learners(learners: dict[str, Any], tables: Tables, states: dict[str, Any]) -> None:
     """The reverse."""
     for i, (role, learner) in enumerate(learners.items()):

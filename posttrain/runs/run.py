@@ -8,34 +8,34 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 
 from posttrain.core.errors import UserError
-from posttrain.core.json_file import read_object, strict
 from posttrain.core.machine import free_memory
 from posttrain.core.protocols import Policy
 from posttrain.core.types import Group
 from posttrain.runs.background import Background
 from posttrain.runs.best import BEST, Best, keep_best
 from posttrain.runs.checkpoint import Checkpoint, detach, disk_errors, newest, prune, sweep, write, write_atomic
-from posttrain.runs.learner_tables import learner_tables, load_learners
+from posttrain.runs.learner_tables import learner_tables, load_learners, tables_in_rows
 from posttrain.runs.lock import hold, release
 from posttrain.runs.settings import agreed, foreign, read_config, same_threads
 from posttrain.runs.settings import check_name as check_name
+from posttrain.runs.small_files import DONE as DONE
+from posttrain.runs.small_files import SmallFiles
 from posttrain.runs.state import State, reopen, still_stopped, stopped, wipe
 from posttrain.runs.store import Store, begin_phase
-from posttrain.runs.tables import HostCopy, size_of
+from posttrain.runs.tables import HostCopy, Tables, size_of
 
-DONE = "done"  # in notes.json: the part whose work was written last
 _SHARE = 0.4  # of the free memory that a copy of the state may take; a larger state is written before training goes on
 
 
-class Run:
+class Run(SmallFiles):
     """The folder of a run, held by one writing process at a time; `Run.open` reads without holding it."""
 
     store: Store
@@ -45,11 +45,7 @@ class Run:
     def __init__(
         self, folder: Path | str, config: dict[str, Any], resume: bool = True, fresh: bool = False, extend: bool = False
     ) -> None:
-        self.label = Path(folder)  # as it was typed, for people
-        self.folder = self.label.absolute()  # a reward may change the working directory
-        self.config = json.loads(json.dumps(config))
-        self.log_rollouts = int(self.config.get("log_rollouts", -1))
-        self.writer, self.copy, self._written = Background(), HostCopy(), []
+        self._prepare(folder, config)
         if found := foreign(self.folder):
             raise UserError(
                 f"{self.label} is not a run: it holds {', '.join(found)} that no run has written; use another --name"
@@ -62,6 +58,13 @@ class Run:
         except BaseException:
             self._release()
             raise
+
+    def _prepare(self, folder: Path | str, config: dict[str, Any]) -> None:
+        self.label = Path(folder)  # as it was typed, for people
+        self.folder = self.label.absolute()  # a reward may change the working directory
+        self.config = json.loads(json.dumps(config))
+        self.log_rollouts = int(self.config.get("log_rollouts", -1))
+        self.writer, self.copy, self._written = Background(), HostCopy(), []
 
     def _begin(self, fresh: bool, extend: bool) -> None:
         if fresh:
@@ -175,15 +178,18 @@ class Run:
         state, tables = detach(state, tables)  # new lists and dicts: what the parts hold goes on changing
         beside = not now and size_of(tables) < _SHARE * (free_memory() or 0)
         ck = Checkpoint(loop.phase, step, self.copy(tables) if beside else tables, state, rounded)
-        keep = loop.config.keep_checkpoints
+        keep, rows = loop.config.keep_checkpoints, tables_in_rows(loop.learners)
 
         def work() -> None:
             self.store.sync()  # a checkpoint must not outlive the rows that led to it
-            write(self.checkpoints, ck)
+            self._write(ck, rows)
             prune(self.checkpoints, ck.phase, ck.step, keep)
             self._written.append(step)
 
         self.writer.start(work) if beside else work()
+
+    def _write(self, ck: Checkpoint, rows: dict[str, list[str]]) -> None:
+        write(self.checkpoints, ck)
 
     def written(self) -> list[int]:
         """Steps whose checkpoints became complete since the last time this was asked; an error of writing comes out here."""
@@ -193,7 +199,10 @@ class Run:
 
     def keep_best(self, loop: Any, step: int, score: float) -> None:
         """The weights after a step that was evaluated, if they are the best so far."""
-        keep_best(self.folder, loop.phase, Best(step, score), lambda: loop.learner.tensors(), self.fingerprint)
+        self._keep_best(loop.phase, Best(step, score), loop.learner.tensors)
+
+    def _keep_best(self, phase: str, found: Best, weights: Callable[[], Tables]) -> None:
+        keep_best(self.folder, phase, found, weights, self.fingerprint)
 
     def event(self, phase: str, step: int, kind: str, message: str) -> None:
         self.store.event(phase, step, kind, message)
@@ -232,46 +241,6 @@ class Run:
             raise UserError(
                 f"phase {ck.phase!r} trained another model: missing {tied[:3]}, unexpected {unexpected[:3]}"
             )
-
-    # ---- small files
-
-    def artifact(self, name: str) -> Path:
-        """Where something a phase makes for later ones lies; a bare name is a JSONL table."""
-        return self.folder / "artifacts" / (check_name(name) if "." in name else f"{check_name(name)}.jsonl")
-
-    def write_artifact(self, name: str, rows: list[dict[str, Any]]) -> Path:
-        path = self.artifact(name)
-        write_atomic(path, "".join(json.dumps(row) + "\n" for row in rows))
-        return path
-
-    def read_artifact(self, name: str) -> list[dict[str, Any]]:
-        path = self.artifact(name)
-        if not path.exists():
-            there = sorted(p.name for p in path.parent.glob("*")) if path.parent.exists() else []
-            raise UserError(f"no phase has written {path.name} yet; there are: {', '.join(there) or 'no artifacts'}")
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-    def write_summary(self, summary: dict[str, Any]) -> None:
-        write_atomic(self.folder / "summary.json", json.dumps(strict(summary), indent=2) + "\n")
-
-    def read_summary(self) -> dict[str, Any] | None:
-        return read_object(self.folder / "summary.json")
-
-    def write_held_out(self, before: Any, after: Any) -> None:
-        """The score of every held-out problem before and after, so that runs can be compared problem by problem."""
-        rows = {"name": after.name, "prompts": [r.prompt.id for r in after.rollouts]}
-        worth = {
-            k: [math.nan if r.failed else r.total for r in s.rollouts]
-            for k, s in (("before", before), ("after", after))
-        }
-        write_atomic(self.folder / "held_out.json", json.dumps(strict(rows | worth)) + "\n")
-
-    def write_notes(self, notes: dict[str, Any], done: str = "") -> None:
-        """What phases reported so far, so that a restart knows it too; done: the part whose work they hold, to be finished next."""
-        write_atomic(self.folder / "notes.json", json.dumps(notes | ({DONE: done} if done else {})) + "\n")
-
-    def read_notes(self) -> dict[str, Any]:
-        return {k: v for k, v in (read_object(self.folder / "notes.json") or {}).items() if k != DONE}
 
     # ---- inside
 

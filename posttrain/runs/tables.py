@@ -85,6 +85,23 @@ def read_table(path: Path) -> Table:
     return load_file(path)
 
 
+def whole_tables(files: Tables) -> Tables:
+    """file name -> its tensors, as tables of whole tensors: `<table>.rows-<r>-of-<n>.safetensors` hold rows of the same tensors, in order."""
+    out: Tables = {}
+    rows: dict[str, dict[int, Table]] = {}
+    for file, table in files.items():
+        name, _, part = file.removesuffix(".safetensors").partition(".rows-")
+        if part:
+            rows.setdefault(name, {})[int(part.split("-of-")[0])] = table
+            out.setdefault(name, {})
+        else:
+            out[name] = table
+    for name, parts in rows.items():
+        for key in parts[0]:
+            out[name][key] = torch.cat([parts[r][key] for r in sorted(parts)])
+    return out
+
+
 def file_digest(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

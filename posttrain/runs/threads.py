@@ -20,6 +20,7 @@ import torch
 from posttrain.core import machine
 from posttrain.core.errors import UserError
 from posttrain.core.json_file import read_object
+from posttrain.core.ranks import by_lead, ranks
 from posttrain.core.types import Group
 
 FILE = "machine.json"
@@ -32,6 +33,12 @@ _BUSY, _STEPS = 4.0, 3  # a step so many times slower than usual, so many times 
 
 def settle(folder: Path, asked: int = 0, device: str = "") -> int:
     """Set the number of threads of this run, and write it down at its first start; returns it. device: as the settings name it."""
+    threads = by_lead(lambda: _settled(folder, asked, device))
+    torch.set_num_threads(threads)
+    return threads
+
+
+def _settled(folder: Path, asked: int, device: str) -> int:
     from posttrain.runs.checkpoint import write_atomic
 
     path = folder / FILE
@@ -48,7 +55,6 @@ def settle(folder: Path, asked: int = 0, device: str = "") -> int:
         )
     if threads > machine.cores():
         _say(f"this run began with {threads} threads, and {machine.cores()} cores may be used now: it will be slow")
-    torch.set_num_threads(threads)
     if not known:
         write_atomic(path, json.dumps({"threads": threads, "torch": torch.__version__}) + "\n")
     return threads
@@ -60,7 +66,7 @@ def choose(device: str = "cpu") -> int:
     now, have = torch.get_num_threads(), machine.cores()
     if os.environ.get("OMP_NUM_THREADS") or now == 1 or have == 1:
         return min(now, have) if not os.environ.get("OMP_NUM_THREADS") else now
-    many = min(now, have)
+    many = max(1, min(now, have) // ranks().world)  # processes of one machine share its cores
     if device.startswith("cuda") or (not device and torch.cuda.is_available()):
         return min(many, _BESIDE_GPU)
     slow, fast = probe(many), probe(1)

@@ -47,12 +47,6 @@ def optimiser_of(part: Part, named: Named, critic_lr: float) -> tuple[torch.opti
     return made, [i >= first for i in range(len(made.param_groups))]
 
 
-def clipped(named: Named, max_norm: float) -> float:
-    """The norm of the gradients, which are clipped to max_norm."""
-    params = [p for _, p in named if p.grad is not None]
-    return float(torch.nn.utils.clip_grad_norm_(params, max_norm)) if params else 0.0
-
-
 def values_read(reads: set[str]) -> list[str]:
     """The streams of a critic that something reads, live or from before the update."""
     return [name for name in VALUES if {name, f"old_{name}"} & reads]

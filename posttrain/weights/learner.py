@@ -15,18 +15,18 @@ from posttrain.core.batch import Batch, pad
 from posttrain.core.critic import CriticSettings
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method, Objective
-from posttrain.core.protocols import Parallel, Policy
+from posttrain.core.protocols import Policy
 from posttrain.core.registry import Part
 from posttrain.core.thinking import phases
 from posttrain.core.turn import Turn
 from posttrain.losses.aggregate import Totals
 from posttrain.losses.objective import objective
-from posttrain.weights.critic import clipped, halves, optimiser_of, values_read, with_critic
-from posttrain.weights.masters import Masters
+from posttrain.weights.batches import micro_batches, minibatches
+from posttrain.weights.critic import halves, optimiser_of, values_read, with_critic
 from posttrain.weights.parallel import Local
 from posttrain.weights.schedules import SCHEDULES
 from posttrain.weights.settings import check_optimiser
-from posttrain.weights.tally import Tally, keep_streams
+from posttrain.weights.tally import Piece, Tally
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Learner:
     min_lr: float = 0.0  # where it falls to
     objective: Objective | None = None  # the method's first unless given
     critic: CriticSettings | None = None  # how its critic learns; the method's own choice unless given
-    parallel: Parallel = field(default_factory=Local)
+    parallel: Local = field(default_factory=Local)  # how its passes are divided among processes
     optimiser: torch.optim.Optimizer = field(init=False)
     reference: Any = field(init=False, default=None)
     updates: int = 0  # of the policy; a critic that learns alone at first has more
@@ -64,11 +64,13 @@ class Learner:
         if any(name.startswith("ref_") for name in self.reads):
             self.reference = o.reference.live()
             self.reference.start(self.policy)
+            self.parallel.wrap(self.reference.policy, learns=False)
+        self.parallel.wrap(self.policy)
         part: Part = o.optimiser if self.lr is None else o.optimiser.but(lr=self.lr)
         check_optimiser(part)
         own = getattr(self.policy, "parameters_of", None)
         named = own(o.role) if own else self.policy.named_parameters()
-        self.masters = Masters((n, p) for n, p in named if p.requires_grad)
+        self.masters = self.parallel.masters((n, p) for n, p in named if p.requires_grad)
         mine: float = self.how.lr if self.how.lr is not None else part.defaults().get("lr", 0.0) * self.how.pace
         self._own, self._critic = halves(self.named_parameters()) if self._values else (self.named_parameters(), [])
         if self._critic:
@@ -99,14 +101,17 @@ class Learner:
         old = [f"old_{name}" for name in before]
         if not ref and not old:
             return batch
-        found: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in (*ref, *old)}
-        for index in self._micro(batch, torch.arange(len(rows))):
-            some = [rows[i] for i in index.tolist()]
+        cells = list(self._micro(batch, torch.arange(len(rows))))
+        made: list[tuple[int, dict[str, Tensor]]] = []
+        for i, counts in self.parallel.pieces([self._cost(batch, cell) for cell in cells]):
+            some = [rows[k] for k in cells[i].tolist()]
             given = self.reference.streams(some, [n.removeprefix("ref_") for n in ref]) if ref else {}
             live = self.policy.forward(some, before) if old else {}
-            for name, x in [(f"ref_{n}", x) for n, x in given.items()] + [(f"old_{n}", live[n]) for n in before]:
-                found[name].append((index, x))
-        return batch.but(**{name: _scatter(pieces, batch) for name, pieces in found.items()})
+            if counts:
+                seen = {f"ref_{n}": x for n, x in given.items()} | {f"old_{n}": live[n] for n in before}
+                made.append((i, {name: x.cpu() for name, x in seen.items()}))
+        every = self.parallel.gather(made)
+        return batch.but(**{name: _scatter(cells, [x[name] for x in every], batch) for name in (*ref, *old)})
 
     def update(self, rows: list[Turn], batch: Batch, step: int) -> dict[str, float]:
         """Every pass and minibatch of a step; returns the metrics, averaged."""
@@ -135,23 +140,25 @@ class Learner:
         return renewed
 
     def _one(self, rows: list[Turn], batch: Batch, chosen: Tensor, step: int) -> dict[str, float]:
-        totals = Totals.of(batch.rows(chosen)).summed(self.parallel)
-        tally = Tally()
-        at: tuple[Turn, int, float] | None = None
+        totals = Totals.of(batch.rows(chosen))
+        cells = list(self._micro(batch, chosen))
+        made: list[tuple[int, Piece]] = []
         self.optimiser.zero_grad(set_to_none=True)
         self.policy.train()
-        for index in self._micro(batch, chosen):
+        for i, counts in self.parallel.pieces([self._cost(batch, cell) for cell in cells]):
+            index = cells[i]
             part = batch.rows(index)
-            live = self.policy.forward([rows[i] for i in index.tolist()], self._streams())
+            live = self.policy.forward([rows[k] for k in index.tolist()], self._streams())
             part = part.but(**{k: v.to(part.mask_BT.device) for k, v in live.items()})
             loss, _ = objective(part, totals, self.goal.loss, self.goal.aggregate, self.goal.terms)
-            if loss.requires_grad:
-                loss.backward()
-            place = tally.add(float(loss.detach()), part)
-            if place is not None:
-                at = (rows[int(index[place[0]])], place[1], tally.worst)
-            if self._first_pass:
-                keep_streams([rows[i] for i in index.tolist()], part)
+            self.parallel.backward(loss, live.values(), counts)
+            self.parallel.after_piece(self.named_parameters())
+            if counts:
+                made.append((i, Piece.of(index, float(loss.detach()), part, self._first_pass)))
+        self.parallel.reduce(self.named_parameters())
+        tally, at = Tally(), None
+        for piece in self.parallel.gather(made):
+            at = tally.take(piece, rows) or at
         self.first_gap = self.first_gap or at
         return self._step(step) | tally.report()
 
@@ -160,8 +167,8 @@ class Learner:
 
         The critic has a norm of its own. While it learns alone the policy's gradients are measured and dropped.
         """
-        norm = clipped(self._own, self.max_norm)
-        critic_norm = clipped(self._critic, self.how.max_norm or self.max_norm)
+        norm = self.parallel.clip(self._own, self.max_norm)
+        critic_norm = self.parallel.clip(self._critic, self.how.max_norm or self.max_norm)
         rates = [self._rate(step, self.updates), self._rate(step, self.critic_updates)]
         alone = bool(self._critic) and step < self.how.warmup and not self.updates  # a longer run does not begin again
         for group, lr, other in zip(self.optimiser.param_groups, self._base_lr, self._of_critic, strict=True):
@@ -174,6 +181,7 @@ class Learner:
             p.grad = None
         self.optimiser.step()
         self.masters.publish()
+        self.parallel.moved(self.policy)
         self.updates += not alone
         self.critic_updates += 1
         return {"grad_norm": norm} | seen
@@ -200,39 +208,21 @@ class Learner:
         return base | (self.goal.reads & self.policy.provides)
 
     def _minibatches(self, batch: Batch, step: int, epoch: int) -> Iterator[Tensor]:
-        """Whole groups, shuffled by identity; the last pieces may be smaller, none is empty."""
-        group_B = batch["group_B"]
-        ids = torch.unique(group_B)
-        order = torch.randperm(ids.numel(), generator=rng.torch_generator(self.seed, step, "minibatch", epoch))
-        for chunk in ids[order].tensor_split(min(self.method.minibatches, ids.numel())):
-            yield torch.isin(group_B, chunk).nonzero().squeeze(-1)
+        return minibatches(batch, self.method.minibatches, rng.torch_generator(self.seed, step, "minibatch", epoch))
 
     def _micro(self, batch: Batch, rows: Tensor) -> Iterator[Tensor]:
-        """Pieces of at most micro_tokens padded actions, rows of like length together; pairs are never cut apart."""
-        length_B = batch["length_B"]
-        group_B = batch["group_B"]
-        if "chosen_P" in batch or "ranked_LK" in batch:
-            _, sizes = torch.unique_consecutive(group_B[rows], return_counts=True)  # a group's rows stand together
-            units = list(rows.split(sizes.tolist()))
-        else:
-            units = list(rows.split(1))
-        sized = sorted((int(length_B[u].max()), int(u[0]), u) for u in units)  # first rows differ: ties end there
-        piece: list[Tensor] = []
-        count = 0
-        for longest, _, unit in sized:
-            count += unit.numel()
-            if piece and longest * count > self.micro_tokens:
-                yield torch.cat(piece)
-                piece, count = [], unit.numel()
-            piece.append(unit)
-        if piece:
-            yield torch.cat(piece)
+        return micro_batches(batch, rows, self.micro_tokens)
+
+    def _cost(self, batch: Batch, rows: Tensor) -> float:
+        """Of a piece: its padded actions."""
+        return float(batch["length_B"][rows].max()) * rows.numel()
 
     # ---- what a checkpoint holds
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """Weights, optimiser moments and reference, each a flat name -> tensor table; the live tensors, not copies."""
-        out = {"weights": _unshared(self.policy.state_dict()), "optimiser": {}}
+        """Weights, optimiser moments and reference, each a flat name -> tensor table; the live tensors, not copies. Where weights are in rows
+        over processes, this one's rows."""
+        out = {"weights": _unshared(self.parallel.state(self.policy)), "optimiser": {}}
         names = {id(p): n for n, p in self.named_parameters()}
         for p, state in self.optimiser.state.items():
             for k, v in state.items():
@@ -240,8 +230,15 @@ class Learner:
         if self.masters.copies:
             out["masters"] = self.masters.tensors()
         if self.reference is not None:
-            out["reference"] = _unshared(self.reference.tensors())
+            out["reference"] = _unshared(self.parallel.reference_state(self.reference))
         return out
+
+    def rows(self) -> dict[str, list[str]]:
+        """By table, the tensors of which every process saves its own rows; those of the others are whole."""
+        return {
+            table: [n for n in tensors if self.parallel.in_rows(self, table, n)]
+            for table, tensors in self.tensors().items()
+        }
 
     def state(self) -> dict[str, Any]:
         ruled = {"reference": self.reference.state_dict()} if hasattr(self.reference, "state_dict") else {}
@@ -263,6 +260,7 @@ class Learner:
         for key, value in tensors.get("optimiser", {}).items():
             name, k = key.rsplit("|", 1)
             where = "cpu" if k == "step" and not fused else named[name].device  # torch counts steps on the CPU, mostly
+            value = self.parallel.own(named[name], value)
             self.optimiser.state[named[name]][k] = value.to(where, copy=True)
         if self.reference is not None:
             self.reference.load(tensors["reference"])
@@ -277,12 +275,12 @@ def _mean(xs: list[float]) -> float:
     return sum(finite) / len(finite) if finite else math.nan
 
 
-def _scatter(pieces: list[tuple[Tensor, Tensor]], batch: Batch) -> Tensor | None:
+def _scatter(cells: list[Tensor], pieces: list[Tensor], batch: Batch) -> Tensor | None:
     if not pieces:
         return None
-    out = torch.zeros(*batch.mask_BT.shape, *pieces[0][1].shape[2:])
-    for index, x in pieces:
-        out[index, : x.shape[1]] = x.to(out.dtype).cpu()
+    out = torch.zeros(*batch.mask_BT.shape, *pieces[0].shape[2:])
+    for index, x in zip(cells, pieces, strict=True):
+        out[index, : x.shape[1]] = x.to(out.dtype)
     return out
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from posttrain.core.batch import Batch
 from posttrain.core.turn import Turn
@@ -19,7 +20,6 @@ class Tally:
     count: float = 0.0
     gap: float = 0.0
     worst: float = 0.0  # the largest gap of a single action, with its sign
-    kl: float = 0.0
     clipped: float = 0.0
     moved: float = 0.0
     extra: dict[str, float] = field(default_factory=dict)
@@ -43,14 +43,30 @@ class Tally:
             self.moved += float((ratio_BT - 1 - delta_BT).sum())  # 0 outside the mask
         if "ref_logp_BT" in b:
             delta_BT = (b["ref_logp_BT"] - b.logp_BT) * b.mask_BT
-            self.kl += float((delta_BT.exp() - 1 - delta_BT).sum())
-            self.extra["kl"] = self.kl
+            self.extra["kl"] = self.extra.get("kl", 0.0) + float((delta_BT.exp() - 1 - delta_BT).sum())
         if "entropy_BT" in b:
             self.extra["entropy"] = self.extra.get("entropy", 0.0) + float((b["entropy_BT"] * b.mask_BT).sum())
         if "value_BT" in b and "return_BT" in b:
             square = ((b["value_BT"] - b["return_BT"]) ** 2 * b.mask_BT).sum()
             self.extra["value_error"] = self.extra.get("value_error", 0.0) + float(square)
         return place
+
+    def take(self, piece: Piece, rows: Sequence[Turn]) -> tuple[Turn, int, float] | None:
+        """Add what was measured of a piece, wherever that was, and let its rows keep their streams; where the largest gap so far is, if it is
+        in this piece: row, action, gap."""
+        one = piece.tally
+        for name in ("loss", "count", "gap", "clipped", "moved"):
+            setattr(self, name, getattr(self, name) + getattr(one, name))
+        for name, x in one.extra.items():
+            self.extra[name] = self.extra.get(name, 0.0) + x
+        mine = [rows[i] for i in piece.index.tolist()]
+        for name, x_BT in piece.streams.items():
+            for row, x_T in zip(mine, x_BT.unbind(), strict=True):
+                row.streams_T[name] = x_T[: len(row)]
+        if abs(one.worst) <= abs(self.worst) or piece.place is None:
+            return None
+        self.worst = one.worst
+        return mine[piece.place[0]], piece.place[1], one.worst
 
     def report(self) -> dict[str, float]:
         n = max(self.count, 1.0)
@@ -59,17 +75,24 @@ class Tally:
         return {"loss": self.loss} | shares | {"logp_gap_max": abs(self.worst)} | means
 
 
-@torch.no_grad()
-def keep_streams(rows: Sequence[Turn], b: Batch) -> None:
-    """Each row keeps the ratio of the trainer's probability to the sampler's, and the entropy where it is known.
+@dataclass
+class Piece:
+    """What is known of one piece of a minibatch after its pass."""
 
-    A row of several turns is a copy of them, so what it keeps is not stored.
-    """
-    if "old_logp_BT" not in b or "logp_BT" not in b:
-        return
-    kept = {"ratio": (b.logp_BT.detach() - b["old_logp_BT"]).exp()}
-    if "entropy_BT" in b:
-        kept["entropy"] = b["entropy_BT"].detach()
-    for name, x_BT in kept.items():
-        for row, x_T in zip(rows, x_BT.unbind(), strict=True):
-            row.streams_T[name] = x_T[: len(row)]
+    index: Tensor  # its rows
+    tally: Tally
+    place: tuple[int, int] | None  # of its largest gap: row of the piece, action
+    streams: dict[str, Tensor]  # that its rows keep
+
+    @staticmethod
+    @torch.no_grad()
+    def of(index: Tensor, loss: float, b: Batch, keep: bool) -> Piece:
+        """keep: its rows keep the ratio of the trainer's probability to the sampler's, and the entropy where it is known. (A row of several
+        turns is a copy of them, so what it keeps is not stored.)"""
+        tally, kept = Tally(), dict[str, Tensor]()
+        place = tally.add(loss, b)
+        if keep and "old_logp_BT" in b and "logp_BT" in b:
+            kept["ratio"] = (b.logp_BT.detach() - b["old_logp_BT"]).exp()
+            if "entropy_BT" in b:
+                kept["entropy"] = b["entropy_BT"].detach()
+        return Piece(index, tally, place, kept)

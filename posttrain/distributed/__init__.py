@@ -1,0 +1,1 @@
+"""More than one process: ranks of torchrun that train one model together."""

@@ -1,0 +1,65 @@
+"""Weights in rows over several processes (FSDP): the whole of them, and a whole copy that samples.
+
+A module's `state_dict` here always means whole tensors, as for any other model, so that whoever saves, exports or copies weights need not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+
+def in_rows(module: nn.Module | None) -> bool:
+    """Whether each process has only its own rows of this module's weights."""
+    return isinstance(module, FSDPModule)
+
+
+def local(x: Tensor) -> Tensor:
+    """This process's rows; a tensor that it has whole as it is."""
+    return x.to_local() if isinstance(x, DTensor) else x
+
+
+@torch.no_grad()
+def whole(x: Tensor) -> Tensor:
+    """All rows, gathered: every process must ask at the same time."""
+    return x.full_tensor() if isinstance(x, DTensor) else x
+
+
+def own_rows(x: Tensor, rank: int, world: int) -> Tensor:
+    """Of a whole tensor the rows that FSDP gives to a process: equal shares, the last ones smaller or empty."""
+    shares = x.chunk(world)
+    return shares[rank] if rank < len(shares) else x[:0]
+
+
+@torch.no_grad()
+def load_whole(into: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> tuple[list[str], list[str]]:
+    """Whole tensors into rows, by name; which names were missing, and which were not expected."""
+    for name, x in into.items():
+        if name in given and isinstance(x, DTensor):
+            mesh = x.device_mesh
+            x.to_local().copy_(own_rows(given[name], mesh.get_local_rank(), mesh.size()))
+        elif name in given:
+            x.copy_(given[name])
+    return [name for name in into if name not in given], [name for name in given if name not in into]
+
+
+class Whole:
+    """A whole copy of a sharded model for sampling; filled again when it is asked for after the weights have moved."""
+
+    def __init__(self, source: nn.Module, copy: nn.Module) -> None:
+        self.source, self.copy, self.stale = source, copy, False
+
+    @torch.no_grad()
+    def model(self) -> Any:
+        """All processes ask at the same time."""
+        if self.stale:
+            live = dict(self.source.named_parameters())
+            for name, p in self.copy.named_parameters():
+                p.copy_(whole(live[name]))
+            self.stale = False
+        return self.copy
