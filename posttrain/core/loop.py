@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass, field
+from io import StringIO
 from typing import Any
 
 from posttrain.core.config import Config
@@ -146,11 +148,15 @@ class Loop:
             self.tell("on_checkpoint", done)
 
     def _log(self, step: int, groups: list[Group], kept: list[Group], report: Any, seen: Metrics) -> None:
+        """All processes look, because a look may go through the model; the lead tells."""
         metrics = describe(groups, kept) | report.metrics() | seen
         if self.method.rounds > 1:
             metrics |= {"prompts_asked": float(len(groups)), "prompts_kept": float(len(kept))}
-        for monitor in self.monitors:
-            monitor.check(step, groups, metrics, self)
+        with nullcontext() if ranks().lead else redirect_stderr(StringIO()):
+            for monitor in self.monitors:
+                monitor.check(step, groups, metrics, self)
+        if not ranks().lead:
+            return
         seconds, stages = self.watch.read(getattr(report, "seconds", 0.0))
         metrics |= stages | {"tokens_per_second": metrics["tokens"] / max(seconds, 1e-9)}
         self.run.log(self.phase, step, metrics, groups, seconds)
@@ -162,8 +168,7 @@ class Loop:
             raise UserError(
                 f"the reward failed on every answer of the first step, so nothing could be learned: {report}"
             )
-        if ranks().lead:
-            self._log(step, groups, kept, report, seen)
+        self._log(step, groups, kept, report, seen)
         self.stopping, due = by_lead(lambda: (self.stopping, self.pause.due()))
         last = step + 1 == self.config.steps or bool(self.stopping)
         paused = "" if last else due

@@ -197,11 +197,11 @@ def build_loop(config: Config, method: Method, policy: Policy, pieces: Pieces) -
         phase=pieces.phase,
         select=[p.live() for p in method.select],
         shaping=[p.live() for p in method.shaping],
-        callbacks=[*pieces.callbacks, probe] if ranks().lead else [],
+        callbacks=[*(pieces.callbacks if ranks().lead else ()), probe],
         evaluator=HeldOut(lambda p: measure(p, config, method, env, scorer, pieces.others))
         if pieces.evaluated
         else None,
-        monitors=[Guard(), Silence(), Busy(), probe, *([Short()] if method.rounds > 1 else [])] if ranks().lead else [],
+        monitors=[Guard(), Silence(), Busy(), probe, *([Short()] if method.rounds > 1 else [])],
         pause=pieces.pause,
     )
 

@@ -234,11 +234,8 @@ class Learner:
         return out
 
     def rows(self) -> dict[str, list[str]]:
-        """By table, the tensors of which every process saves its own rows; those of the others are whole."""
-        return {
-            table: [n for n in tensors if self.parallel.in_rows(self, table, n)]
-            for table, tensors in self.tensors().items()
-        }
+        """By table, the tensors of which every process saves its own rows; the others are whole."""
+        return self.parallel.rows(self)
 
     def state(self) -> dict[str, Any]:
         ruled = {"reference": self.reference.state_dict()} if hasattr(self.reference, "state_dict") else {}

@@ -74,9 +74,9 @@ class Local:
         found: dict[str, Tensor] = reference.tensors()
         return found
 
-    def in_rows(self, learner: Any, table: str, name: str) -> bool:
-        """Whether this process has only its rows of a tensor of a learner's checkpoint."""
-        return False
+    def rows(self, learner: Any) -> dict[str, list[str]]:
+        """By table of a learner's checkpoint, the tensors of which this process has only its rows."""
+        return {}
 
     def own(self, parameter: Tensor, whole: Tensor) -> Tensor:
         """Of an optimiser's tensor what belongs to this process's part of the parameter."""

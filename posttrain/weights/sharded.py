@@ -64,13 +64,17 @@ class Sharded(Local):
     def reference_state(self, reference: Any) -> dict[str, Tensor]:
         return self.state(reference.policy)
 
-    def in_rows(self, learner: Any, table: str, name: str) -> bool:
-        if table == "optimiser":
-            of, _, what = name.rpartition("|")
-            p = dict(learner.named_parameters())[of]
-            return bool(p.rows) and learner.optimiser.state[p][what].dim() > 0
-        source = learner.reference.policy if table == "reference" else learner.policy
-        return isinstance(nn.Module.state_dict(source).get(name), DTensor)
+    def rows(self, learner: Any) -> dict[str, list[str]]:
+        rows = {name for name, p in learner.named_parameters() if p.rows}
+        names = {id(p): name for name, p in learner.named_parameters()}
+        moments = [
+            (names[id(p)], k)
+            for p, state in learner.optimiser.state.items()
+            for k, x in state.items()
+            if torch.as_tensor(x).dim()
+        ]
+        out = {"weights": sharded_names(learner.policy), "optimiser": [f"{n}|{k}" for n, k in moments if n in rows]}
+        return out | ({} if learner.reference is None else {"reference": sharded_names(learner.reference.policy)})
 
     def own(self, parameter: Tensor, whole: Tensor) -> Tensor:
         rows = getattr(parameter, "rows", False) and whole.dim() > 0
@@ -129,6 +133,17 @@ def shard(model: Decoder, learns: bool) -> None:
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)  # gloo has no sum with a factor
+
+
+def sharded_names(module: Any) -> list[str]:
+    """The weights of which each process has its own rows, those that are shared under one name only."""
+    seen: set[int] = set()
+    out = []
+    for name, x in nn.Module.state_dict(module).items():
+        if isinstance(x, DTensor) and local(x).data_ptr() not in seen:
+            out.append(name)
+        seen |= {local(x).data_ptr()} if local(x).numel() else set()
+    return out
 
 
 class Row(nn.Parameter):
