@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from torch import Tensor
 from posttrain.core.errors import UserError
 from posttrain.core.ranks import Alone, Ranks, use
 
+_MADE: list[Group] = []  # of this process
 PATIENCE = 1800.0  # seconds that a process waits for another; POSTTRAIN_PATIENCE changes it
 
 
@@ -92,19 +94,27 @@ def joined(device: str = "", shards: int = 8, exact: bool = False) -> Iterator[R
         alone.shards = shards if exact else 1
         yield from _using(alone)
         return
-    if dist.is_initialized():  # by whoever calls us from Python
-        yield from _using(Group(_place(device), shards))
-        return
-    place = _place(device)
-    try:
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo", timeout=timedelta(seconds=_patience())
-        )
-    except (RuntimeError, ValueError, dist.DistError) as error:
-        raise UserError(f"the processes of this run could not find each other: {_first_line(error)}") from None
-    try:
-        yield from _using(Group(place, shards, _patience()))
-    finally:
+    yield from _using(_group(_place(device), shards))
+
+
+def _group(place: torch.device, shards: int) -> Group:
+    """Made at the first run of a process and kept for those after it; a group that the caller has made is used."""
+    if not dist.is_initialized():
+        backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
+        try:
+            dist.init_process_group(backend, timeout=timedelta(seconds=_patience()))
+        except (RuntimeError, ValueError, dist.DistError) as error:
+            raise UserError(f"the processes of this run could not find each other: {_first_line(error)}") from None
+        atexit.register(_leave)
+    if not _MADE:
+        _MADE.append(Group(place, shards, _patience()))
+    _MADE[0].shards = shards
+    return _MADE[0]
+
+
+def _leave() -> None:
+    _MADE.clear()
+    if dist.is_initialized():
         dist.destroy_process_group()
 
 

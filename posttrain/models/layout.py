@@ -12,6 +12,7 @@ from torch import Tensor
 from posttrain.core.batch import pad
 from posttrain.core.errors import UserError, unknown
 from posttrain.core.turn import Observation, Turn
+from posttrain.models.rows import in_rows
 
 LAYOUTS = ("shared", "packed", "padded")
 
@@ -77,12 +78,15 @@ def hidden_states(model: Any, rows: Rows, layout: str = "shared") -> tuple[Tenso
     """
     if layout not in LAYOUTS:
         raise unknown("layout", layout, LAYOUTS)
-    half = rows.tokens_BL.is_cuda and hasattr(model, "hidden_packed") and model.head_weight.itemsize == 2
+    half = rows.tokens_BL.is_cuda and hasattr(model, "hidden_packed") and half_precision(model)
     if layout != "padded" and half and not rows.seen_P:
         return hidden_states_packed(model, rows)
     with_seen = {"seen": rows.seen_P} if rows.seen_P else {}  # a model that reads text alone need not know of it
     row_B = torch.arange(rows.tokens_BL.shape[0], device=rows.tokens_BL.device)
-    if layout == "shared" and hasattr(model, "hidden_shared") and len(rows.first_P) < len(row_B):
+    repeats = len(rows.first_P) < len(row_B) or in_rows(
+        model
+    )  # where layers are gathered, all processes go the same way
+    if layout == "shared" and hasattr(model, "hidden_shared") and repeats:
         starts_P = rows.before_BT[rows.first_P, 0] + 1
         contexts_PL = rows.tokens_BL[rows.first_P, : int(starts_P.max())]
         h_PD, h_BTD = model.hidden_shared(contexts_PL, starts_P, rows.prompt_B, rows.actions_BT, **with_seen)
@@ -94,6 +98,11 @@ def hidden_states(model: Any, rows: Rows, layout: str = "shared") -> tuple[Tenso
         return packed.states(h_NLD, rows.before_BT), packed.states(h_NLD, rows.last_B.unsqueeze(-1)).squeeze(1)
     h_BLD = model.hidden(rows.tokens_BL, **({"seen": rows.seen_B} if rows.seen_P else {}))
     return h_BLD[row_B.unsqueeze(-1), rows.before_BT], h_BLD[row_B, rows.last_B]
+
+
+def half_precision(model: Any) -> bool:
+    """Whether the model computes in half precision; rows of a sharded one are kept in float32."""
+    return bool(getattr(model, "computes_in", model.head_weight.dtype).itemsize == 2)
 
 
 def hidden_states_packed(model: Any, rows: Rows) -> tuple[Tensor, Tensor]:

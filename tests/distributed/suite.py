@@ -1,0 +1,152 @@
+"""What the tests of several processes run in each of them: started with RANK and WORLD_SIZE, results go to files of FOLDER.
+
+    python -m tests.distributed.suite FOLDER gradients|runs|continue [...]
+
+One start for many checks: importing torch takes longer than all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import posttrain
+from posttrain.core import laws
+from posttrain.core.batch import Batch
+from posttrain.core.method import find_method
+from posttrain.core.ranks import Ranks
+from posttrain.core.registry import LOSSES, Part
+from posttrain.distributed.group import joined
+from posttrain.losses.aggregate import pair_mean
+from posttrain.losses.objective import PAIRED
+from posttrain.losses.supervised.sft import sft
+from posttrain.models.rows import own_rows
+from posttrain.weights.learner import Learner
+from posttrain.weights.parallel import ExactSums, Local
+from posttrain.weights.sharded import Sharded
+from tests.losses.test_partition import joined as joined_batches
+from tests.models import tiny
+from tests.package import package_parts
+
+READ = {"dist_BTV", "score_B"}  # not of this little model
+PARTS = [p for p in package_parts(*LOSSES, "term") if not READ & set(p.card.reads)]
+WHOLE = [a for a in package_parts("aggregate") if a.name != pair_mean.name]
+CASES = [  # every loss and term once, every aggregation with each kind
+    (part, pair_mean if part.card.stage in PAIRED else WHOLE[i % len(WHOLE)]) for i, part in enumerate(PARTS)
+] + [(part, a) for part in PARTS[:1] for a in WHOLE]  # fmt: skip
+
+
+class Still(Learner):
+    """A learner that keeps its gradients and does not move."""
+
+    def _step(self, step: int) -> dict[str, float]:
+        self.found = {name: None if p.grad is None else p.grad.clone() for name, p in self.named_parameters()}
+        return {}
+
+
+def learner(parallel: Local) -> Still:
+    """Of a tiny decoder with a critic; rows are padded, so that the numbers of a pass are the same however it is divided."""
+    torch.manual_seed(0)
+    policy = tiny.policy()
+    policy.layout = "padded"
+    return Still(policy, find_method("ppo"), micro_tokens=12, parallel=parallel)
+
+
+def taught(one: Still, part: Part, aggregate: Part) -> dict[str, Tensor | None]:
+    """The gradient of one loss, or of one term beside SFT."""
+    length = aggregate.but(length=6) if aggregate.name == "constant" else aggregate
+    loss, terms = (sft, (part,)) if part.card.stage == "term" else (part, ())
+    one.goal = dataclasses.replace(one.goal, loss=loss, terms=terms, aggregate=length)
+    rows, batch = batch_of(part.card.stage in PAIRED)
+    one._first_pass = False
+    one._one(rows, batch, torch.arange(len(rows)), 0)
+    return one.found
+
+
+def batch_of(paired: bool) -> tuple[list[Any], Batch]:
+    """24 rows of tokens and everything that a loss may read of them, near the model's own numbers."""
+    batch = joined_batches([laws.example(seed) for seed in range(3)])
+    rows = tiny.rows([(3 + i % 2, int(n)) for i, n in enumerate(batch["length_B"])])
+    with torch.no_grad():
+        logp_BT = tiny.policy().forward(rows)["logp_BT"]
+    draw = torch.Generator().manual_seed(0)
+    near = {n: logp_BT + 0.2 * torch.randn(logp_BT.shape, generator=draw) for n in ("old_logp_BT", "ref_logp_BT")}
+    plain = {n: batch[n].float() for n in (*laws.STREAMS, "mask_BT", "reward_BT") if n in batch}
+    alone = {} if paired else {"chosen_P": None, "rejected_P": None}  # pairs are not cut apart
+    return rows, batch.but(**(plain | near | alone))
+
+
+def gradients(here: Ranks) -> dict[str, Any]:
+    """By case, how far the gradient of all processes is from that of one, in its largest entry."""
+    alone, exact, sharded = (learner(p) for p in (Local(), ExactSums(here), Sharded(here)))
+    rows = {n: bool(p.rows) for n, p in sharded.named_parameters()}  # type: ignore[attr-defined]
+    out: dict[str, Any] = {}
+    for part, aggregate in CASES[:: {1: 7, 2: 1, 3: 3}[here.world]]:  # all of them on two
+        want = taught(alone, part, aggregate)
+        found = taught(exact, part, aggregate), taught(sharded, part, aggregate)
+        largest = max(float(g.abs().max()) for g in want.values() if g is not None)
+        off = {"largest": largest, "exact": 0.0, "sharded": 0.0}
+        for key, g in want.items():
+            whole = torch.zeros(1) if g is None else g
+            mine = own_rows(whole, here.rank, here.world) if rows[key] and g is not None else whole
+            off["exact"] = max(off["exact"], _off(found[0][key], whole, largest))
+            off["sharded"] = max(off["sharded"], _off(found[1][key], mine, largest))
+        out[f"{part.name}-{aggregate.name}"] = off
+    return out
+
+
+def _off(got: Tensor | None, want: Tensor, largest: float) -> float:
+    if not want.numel():
+        return 0.0
+    gap = want if got is None else got - want
+    return float(gap.nan_to_num(nan=torch.inf).abs().max()) / largest
+
+
+ROWS = [{"question": word, "answer": str(i % 3)} for i, word in enumerate("abcdefghijkl")]
+SETTINGS: dict[str, Any] = {
+    "task": ROWS, "prompts": 6, "num_generations": 3, "eval_problems": 4, "save_every": 1, "lr": 1e-2, "warmup": 0, "schedule": "constant",
+    "sampling": {"max_tokens": 6}, "micro_tokens": 24, "device": "cpu", "threads": 1, "eval_every": 2,
+}  # fmt: skip
+
+
+def worth(question: str, answer: str) -> float:
+    return sum(c in "abc" for c in answer) / max(len(answer), 1)
+
+
+def run(folder: str, name: str, method: str, **more: Any) -> None:
+    torch.manual_seed(0)
+    posttrain.run(model=tiny.policy(), method=method, reward=worth, name=name, runs=folder, **(SETTINGS | more))
+
+
+def main() -> None:
+    folder, what, *rest = sys.argv[1:]
+    if what == "gradients":
+        with joined("cpu") as here:
+            found = here.gather(gradients(here))
+            if here.lead:
+                Path(folder, "gradients.json").write_text(json.dumps(found))
+    elif what == "runs":
+        for method in ("grpo", "ppo"):
+            run(folder, f"exact-{method}", method, steps=3, exact_sums=True)
+            run(folder, f"fsdp-{method}", method, steps=3)
+        run(folder, "again", "grpo", steps=3)
+    elif what == "lora":
+        run(folder, "lora", "grpo", steps=2, lora=4)
+    elif what == "continue":
+        run(folder, rest[0], "grpo", steps=int(rest[1]))
+    elif what == "hang":
+        os.environ["POSTTRAIN_PATIENCE"] = "2"
+        with joined("cpu") as here:
+            if here.lead:
+                here.meet("the first step")
+
+
+if __name__ == "__main__":
+    main()
