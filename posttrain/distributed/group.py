@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -122,6 +123,10 @@ def _using(group: Ranks) -> Iterator[Ranks]:
     before = use(group)
     try:
         yield group
+    except RuntimeError as error:  # from inside torch's own collectives
+        if group.world == 1 or not re.search(r"gloo|NCCL|ProcessGroup|Connection (closed|reset)|\bdist\b", str(error)):
+            raise
+        raise Lost(_first_line(error)) from None
     finally:
         use(before)
 

@@ -68,6 +68,7 @@ class Learner:
         self.parallel.wrap(self.policy)
         part: Part = o.optimiser if self.lr is None else o.optimiser.but(lr=self.lr)
         check_optimiser(part)
+        self.parallel.check_optimiser(part.name)
         own = getattr(self.policy, "parameters_of", None)
         named = own(o.role) if own else self.policy.named_parameters()
         self.masters = self.parallel.masters((n, p) for n, p in named if p.requires_grad)

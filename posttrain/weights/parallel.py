@@ -28,6 +28,9 @@ class Local:
     def wrap(self, policy: Any, learns: bool = True) -> None:
         """Lay the policy's weights out over the processes."""
 
+    def check_optimiser(self, name: str) -> None:
+        """Whether this optimiser can move what the processes hold."""
+
     def masters(self, named: Iterable[tuple[str, nn.Parameter]]) -> Masters:
         """What the optimiser moves."""
         return Masters(named)

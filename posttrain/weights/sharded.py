@@ -25,6 +25,7 @@ from posttrain.weights.critic import Named
 from posttrain.weights.masters import Masters
 from posttrain.weights.parallel import Local, company
 
+ELEMENTWISE = ("adamw", "sgd")  # optimisers that treat numbers one by one
 _PASSES = ("hidden", "hidden_shared", "hidden_packed")  # ways through a decoder besides `forward`
 
 
@@ -51,6 +52,13 @@ class Sharded(Local):
         shard(model, learns)
         if learns and policy.critic is not None and policy.critic.model is not None:
             shard(policy.critic.model, learns)
+
+    def check_optimiser(self, name: str) -> None:
+        if name not in ELEMENTWISE:
+            raise UserError(
+                f"the optimiser {name} needs whole matrices, and several processes hold rows of them; use --optimiser adamw, or --exact-sums, "
+                "which keeps the whole model in every process"
+            )
 
     def masters(self, named: Iterable[tuple[str, nn.Parameter]]) -> Masters:
         return Rows(named, self.ranks)

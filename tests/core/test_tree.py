@@ -25,7 +25,7 @@ LAYERS = (
     ("inference",),
     ("policies",),
     ("rollouts", "rewards/scorers", "weights", "decoding", "evals"),
-    ("train", "runs"),
+    ("train", "runs", "distributed"),
     ("methods", "systems"),
     ("api",),
     ("commands", "serving", "view", "cli", "__main__", "posttrain"),

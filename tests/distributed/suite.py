@@ -10,7 +10,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -125,27 +127,45 @@ def run(folder: str, name: str, method: str, **more: Any) -> None:
     posttrain.run(model=tiny.policy(), method=method, reward=worth, name=name, runs=folder, **(SETTINGS | more))
 
 
+def kill_at(update: int, rank: int) -> None:
+    """This process kills itself at that update, if it is the one."""
+    step, done = Learner._step, [0]
+
+    def counted(self: Learner, at: int) -> dict[str, float]:
+        done[0] += 1
+        if done[0] == update and int(os.environ["RANK"]) == rank:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return step(self, at)
+
+    Learner._step = counted  # type: ignore[method-assign]
+
+
 def main() -> None:
-    folder, what, *rest = sys.argv[1:]
-    if what == "gradients":
-        with joined("cpu") as here:
-            found = here.gather(gradients(here))
-            if here.lead:
-                Path(folder, "gradients.json").write_text(json.dumps(found))
-    elif what == "runs":
-        for method in ("grpo", "ppo"):
-            run(folder, f"exact-{method}", method, steps=3, exact_sums=True)
-            run(folder, f"fsdp-{method}", method, steps=3)
-        run(folder, "again", "grpo", steps=3)
-    elif what == "lora":
-        run(folder, "lora", "grpo", steps=2, lora=4)
-    elif what == "continue":
-        run(folder, rest[0], "grpo", steps=int(rest[1]))
-    elif what == "hang":
-        os.environ["POSTTRAIN_PATIENCE"] = "2"
-        with joined("cpu") as here:
-            if here.lead:
-                here.meet("the first step")
+    folder, *todo = sys.argv[1:]
+    for what in todo:
+        if what == "gradients":
+            with joined("cpu") as here:
+                found = here.gather(gradients(here))
+                if here.lead:
+                    Path(folder, "gradients.json").write_text(json.dumps(found))
+        elif what == "runs":
+            for method in ("grpo", "ppo"):
+                run(folder, f"exact-{method}", method, steps=3, exact_sums=True)
+            run(folder, "fsdp", "grpo", steps=3)
+        elif what == "lora":
+            run(folder, "lora", "ppo", steps=2, lora=4)
+        elif what == "killed":
+            kill_at(3, rank=1)
+            run(folder, "killed", "grpo", steps=3)
+        elif what == "rest":
+            run(folder, "killed", "grpo", steps=3)
+            run(folder, "elsewhere", "grpo", steps=4)
+        elif what == "hang":
+            with joined("cpu") as here:
+                if here.lead:
+                    here.meet("the first step")
+                else:
+                    time.sleep(60)
 
 
 if __name__ == "__main__":

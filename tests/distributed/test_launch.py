@@ -1,0 +1,91 @@
+"""`--gpus N`: what starts the processes, and what it says when one of them ends badly."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from posttrain.core.errors import UserError
+from posttrain.core.ranks import Alone, by_lead, dealt, ranks, use
+from posttrain.distributed import launch
+from posttrain.weights.parallel import company
+
+
+def process(code: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", code])
+
+
+def test_the_command_of_one_process() -> None:
+    assert launch.without_gpus(["run", "grpo", "--gpus", "8", "--lr", "1e-5"]) == ["run", "grpo", "--lr", "1e-5"]
+    assert launch.without_gpus(["run", "--gpus=8", "grpo"]) == ["run", "grpo"]
+
+
+@pytest.mark.parametrize(("count", "device", "said"), [(0, "cpu", "at least 1"), (64, "", "at most as many")])
+def test_as_many_as_there_are(count: int, device: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        launch.check(count, device)
+
+
+def test_all_end_well() -> None:
+    assert launch.wait([process("pass"), process("pass")]) == 0
+
+
+def test_one_that_is_killed_ends_the_others(capfd: pytest.CaptureFixture[str]) -> None:
+    others = [process("import time; time.sleep(60)"), process("import os; os.kill(os.getpid(), 9)")]
+    began = time.monotonic()
+    assert launch.wait(others) == 128 + signal.SIGKILL
+    assert time.monotonic() - began < 20
+    assert others[0].returncode is not None
+    assert "process 1 of 2 was killed (signal 9)" in capfd.readouterr().err
+
+
+def test_the_first_tells_what_was_wrong_itself(capfd: pytest.CaptureFixture[str]) -> None:
+    mistake = "import sys; print('--lr is -1', file=sys.stderr); sys.exit(2)"
+    assert launch.wait([process(mistake), process("import sys; sys.exit(2)")]) == 2
+    told = capfd.readouterr().err
+    assert "--lr is -1" in told and "process" not in told
+
+
+def test_pieces_go_to_who_has_least() -> None:
+    assert dealt([5.0, 1.0, 1.0, 4.0], 2) == [[0, 2], [1, 3]]
+    assert dealt([1.0], 3) == [[0], [], []]
+    assert sorted(i for hand in dealt([float(i % 5) for i in range(40)], 7) for i in hand) == list(range(40))
+
+
+def test_all_do_as_many() -> None:
+    assert list(company([3], 3, spare=5)) == [(3, True), (5, False), (5, False)]
+
+
+class Second(Alone):
+    """The second of two, told by the first what it is given."""
+
+    rank, world, lead = 1, 2, False
+
+    def __init__(self, told: object) -> None:
+        self.told = told
+
+    def from_lead(self, mine: object) -> object:
+        return self.told
+
+
+def test_a_mistake_that_the_first_meets_is_one_of_all() -> None:
+    before = use(Second(("the file is empty", None)))
+    try:
+        with pytest.raises(UserError, match="the file is empty"):
+            by_lead(lambda: 1)
+        use(Second(("", 7)))
+        assert by_lead(lambda: 1) == 7
+    finally:
+        use(before)
+    assert ranks().world == 1
+
+
+def test_optimisers_of_whole_matrices_are_refused_where_there_are_rows() -> None:
+    from posttrain.weights.sharded import Sharded
+
+    with pytest.raises(UserError, match="muon needs whole matrices"):
+        Sharded(Alone()).check_optimiser("muon")

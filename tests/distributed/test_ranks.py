@@ -1,0 +1,139 @@
+"""Several processes train one model: real process groups of gloo on this machine, started as torchrun would."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from posttrain.distributed.launch import free_port
+from posttrain.runs.checkpoint import newest
+from posttrain.runs.run import Run
+from tests.distributed import suite
+
+ROOT = Path(__file__).parents[2]
+
+
+def start(world: int, folder: Path, *todo: str, patience: float = 60) -> list[tuple[int, str]]:
+    """The suite in so many processes; exit code and what it wrote of each."""
+    folder.mkdir(exist_ok=True)
+    place = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": str(world),
+        "OMP_NUM_THREADS": "1",
+    }
+    place |= {"POSTTRAIN_PATIENCE": str(patience), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "tests.distributed.suite", str(folder), *todo]
+    all_of_them = [
+        subprocess.Popen(
+            command, env=os.environ | place | {"RANK": str(r), "LOCAL_RANK": str(r)}, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        for r in range(world)
+    ]  # fmt: skip
+    try:
+        told = [p.communicate(timeout=240)[0] for p in all_of_them]
+    finally:
+        for p in all_of_them:
+            p.kill()
+    return [(p.returncode, out) for p, out in zip(all_of_them, told, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """By number of processes, the folder of what they did; 0: this process, without a group."""
+    there = tmp_path_factory.mktemp("ranks")
+    out = {}
+    for world, todo in ((2, ("gradients", "runs", "lora")), (3, ("gradients", "runs"))):
+        for code, told in start(world, there / str(world), *todo):
+            assert code == 0, told[-3000:]
+        out[world] = there / str(world)
+    threads = torch.get_num_threads()
+    suite.run(str(there / "0"), "exact-grpo", "grpo", steps=3, exact_sums=True)
+    suite.run(str(there / "0"), "exact-ppo", "ppo", steps=3, exact_sums=True)
+    torch.set_num_threads(threads)
+    return out | {0: there / "0"}
+
+
+def tables(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
+    found = newest(folder / "checkpoints", "train")
+    assert found is not None
+    return found.tables
+
+
+def same(a: Any, b: Any) -> bool:
+    return all(a[t].keys() == b[t].keys() and all(torch.equal(a[t][k], b[t][k]) for k in a[t]) for t in {*a, *b})
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_gradients_are_those_of_one_process(folders: dict[int, Path], world: int) -> None:
+    found = json.loads((folders[world] / "gradients.json").read_text())
+    assert len(found) == world and len(found[0]) >= 10
+    for case, off in [pair for rank in found for pair in rank.items()]:
+        assert off["largest"] > 1e-3, case
+        assert off["sharded"] < 1e-6 and off["exact"] < 1e-6, (case, off)
+
+
+@pytest.mark.parametrize("method", ["grpo", "ppo"])
+def test_exact_sums_give_the_same_bits_on_any_number_of_processes(folders: dict[int, Path], method: str) -> None:
+    alone = folders[0] / f"exact-{method}"
+    for world in (2, 3):
+        assert same(tables(folders[world] / f"exact-{method}"), tables(alone))
+        with Run.open(alone) as a, Run.open(folders[world] / f"exact-{method}") as b:
+            for name in ("reward", "loss", "grad_norm", "logp_gap"):
+                assert a.store.series(name) == b.store.series(name)
+
+
+def test_rows_of_every_process_are_saved_and_put_together(folders: dict[int, Path]) -> None:
+    two, three = (folders[w] / "fsdp" for w in (2, 3))
+    last = sorted((three / "checkpoints").iterdir())[-1]
+    assert {f"weights.rows-{r}-of-3.safetensors" for r in range(3)} <= {f.name for f in last.iterdir()}
+    a, b = tables(two), tables(three)
+    assert a["weights"].keys() == b["weights"].keys() == tables(folders[0] / "exact-grpo")["weights"].keys()
+    for name, x in a["weights"].items():  # the same sums in another order, three times through AdamW
+        assert x.shape == b["weights"][name].shape
+        assert float((x - b["weights"][name]).abs().max()) < 1e-5
+
+
+def test_another_number_of_processes_goes_on(folders: dict[int, Path], tmp_path: Path) -> None:
+    """From two to three, to one with a group, and to none; and two that are killed in the middle end with the same bits."""
+    for name, code in (("killed", -9),):
+        done = start(2, tmp_path, name, patience=20)
+        assert done[1][0] == code
+        assert done[0][0] != 0
+        assert "did not answer" in done[0][1], done[0][1][-2000:]
+    shutil.copytree(folders[2] / "fsdp", tmp_path / "elsewhere")
+    for code_, told in start(2, tmp_path, "rest"):
+        assert code_ == 0, told[-3000:]
+    assert same(tables(tmp_path / "killed"), tables(folders[2] / "fsdp"))
+    for world in (0, 1, 3):
+        there = tmp_path / str(world)
+        shutil.copytree(folders[2] / "fsdp", there / "elsewhere")
+        shutil.copytree(tmp_path / "killed", there / "killed")
+        if world:
+            assert all(code_ == 0 for code_, _ in start(world, there, "rest"))
+        else:
+            suite.run(str(there), "elsewhere", "grpo", steps=4)
+        with Run.open(there / "elsewhere") as run:
+            assert len(run.store.series("reward")) == 4
+        for name, x in tables(there / "elsewhere")["weights"].items():
+            assert float((x - tables(tmp_path / "elsewhere")["weights"][name]).abs().max()) < 1e-4
+
+
+def test_adapters_and_their_critic_are_sharded_too(folders: dict[int, Path]) -> None:
+    found = tables(folders[2] / "lora")
+    assert any("lora" in name.lower() for name in found["weights"])
+    assert all("lora" in name.lower() or "critic" in name for name in found["optimiser"])
+
+
+def test_a_process_that_hangs_is_named(tmp_path: Path) -> None:
+    (code, told), _ = start(2, tmp_path, "hang", patience=2)
+    assert code != 0
+    assert "did not answer (at the first step, after 2 s" in told and "1" in told.split("did not answer")[1]
