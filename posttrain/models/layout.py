@@ -90,6 +90,8 @@ def hidden_states(model: Any, rows: Rows, layout: str = "shared") -> tuple[Tenso
         starts_P = rows.before_BT[rows.first_P, 0] + 1
         contexts_PL = rows.tokens_BL[rows.first_P, : int(starts_P.max())]
         h_PD, h_BTD = model.hidden_shared(contexts_PL, starts_P, rows.prompt_B, rows.actions_BT, **with_seen)
+        if in_rows(model):  # a gradient must come back through the prompts' pass, or its layers are not gathered for it
+            h_BTD = h_BTD + 0.0 * h_PD.sum()
         before_BTD = torch.cat((h_PD[rows.prompt_B].unsqueeze(1), h_BTD[:, :-1]), 1)
         return before_BTD, h_BTD[row_B, rows.last_B - rows.before_BT[:, 0] - 1]
     if layout == "packed" and not rows.seen_P:

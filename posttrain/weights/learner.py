@@ -246,7 +246,7 @@ class Learner:
     def load(self, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any]) -> None:
         if "weights" in tensors:  # learners of one policy save its weights once
             missing, unexpected = self.policy.load_state_dict(tensors["weights"], strict=False)
-            saved = _unshared(self.policy.state_dict())
+            saved = _unshared(self.parallel.state(self.policy))
             if unexpected or any(m in saved and m.split(".")[-2:] != ["lm_head", "weight"] for m in missing):
                 raise UserError(
                     f"the checkpoint is of another model: missing {missing[:3]}, unexpected {unexpected[:3]}"

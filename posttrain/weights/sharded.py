@@ -129,7 +129,7 @@ def shard(model: Decoder, learns: bool) -> None:
     how = MixedPrecisionPolicy(
         param_dtype=model.lm_head.weight.dtype if half else None, reduce_dtype=torch.float32, cast_forward_inputs=False
     )
-    model.computes_in = model.lm_head.weight.dtype
+    object.__setattr__(model, "computes_in", model.lm_head.weight.dtype)
     if learns:
         model.float()
     for block in model.model.layers:

@@ -112,6 +112,10 @@ def _off(got: Tensor | None, want: Tensor, largest: float) -> float:
 
 
 ROWS = [{"question": word, "answer": str(i % 3)} for i, word in enumerate("abcdefghijkl")]
+PAIRS = [
+    {"prompt": a, "chosen": a + b, "rejected": b + b}
+    for a, b in zip("abcdefghijklmnop", "ponmlkjihgfedcba", strict=True)
+]
 SETTINGS: dict[str, Any] = {
     "task": ROWS, "prompts": 6, "num_generations": 3, "eval_problems": 4, "save_every": 1, "lr": 1e-2, "warmup": 0, "schedule": "constant",
     "sampling": {"max_tokens": 6}, "micro_tokens": 24, "device": "cpu", "threads": 1, "eval_every": 2,
@@ -124,7 +128,8 @@ def worth(question: str, answer: str) -> float:
 
 def run(folder: str, name: str, method: str, **more: Any) -> None:
     torch.manual_seed(0)
-    posttrain.run(model=tiny.policy(), method=method, reward=worth, name=name, runs=folder, **(SETTINGS | more))
+    settings = {"model": tiny.policy(), "reward": worth} | SETTINGS | more
+    posttrain.run(method=method, name=name, runs=folder, **{k: v for k, v in settings.items() if v is not None})
 
 
 def kill_at(update: int, rank: int) -> None:
@@ -154,6 +159,21 @@ def main() -> None:
             run(folder, "fsdp", "grpo", steps=3)
         elif what == "lora":
             run(folder, "lora", "ppo", steps=2, lora=4)
+        elif what == "pairs":
+            for method in ("dpo", "reward-model"):
+                for exact in (False, True):
+                    run(
+                        folder,
+                        f"{method}-{exact}",
+                        method,
+                        steps=2,
+                        task=PAIRS,
+                        reward=None,
+                        num_generations=None,
+                        exact_sums=exact,
+                    )
+        elif what == "half":
+            run(folder, "half", "ppo", steps=3, model=tiny.policy(tiny.decoder().bfloat16()))
         elif what == "killed":
             kill_at(3, rank=1)
             run(folder, "killed", "grpo", steps=3)

@@ -51,7 +51,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     """By number of processes, the folder of what they did; 0: this process, without a group."""
     there = tmp_path_factory.mktemp("ranks")
     out = {}
-    for world, todo in ((2, ("gradients", "runs", "lora")), (3, ("gradients", "runs"))):
+    for world, todo in ((2, ("gradients", "runs", "lora", "pairs", "half")), (3, ("gradients", "runs"))):
         for code, told in start(world, there / str(world), *todo):
             assert code == 0, told[-3000:]
         out[world] = there / str(world)
@@ -131,6 +131,23 @@ def test_adapters_and_their_critic_are_sharded_too(folders: dict[int, Path]) -> 
     found = tables(folders[2] / "lora")
     assert any("lora" in name.lower() for name in found["weights"])
     assert all("lora" in name.lower() or "critic" in name for name in found["optimiser"])
+
+
+def test_reward_models_and_pairs(folders: dict[int, Path]) -> None:
+    """Pairs stay together in a piece, and a head that every process has whole gets the sum of all."""
+    for method in ("dpo", "reward-model"):
+        exact, rows = (tables(folders[2] / f"{method}-{way}")["weights"] for way in (True, False))
+        assert exact.keys() == rows.keys()
+        assert max(float((x - rows[name]).abs().max()) for name, x in exact.items()) < 1e-5
+
+
+def test_in_half_precision_the_copy_that_samples_is_what_is_trained(folders: dict[int, Path]) -> None:
+    with Run.open(folders[2] / "half") as run:
+        gaps = [gap for _, gap in run.store.series("logp_gap")]
+        assert len(gaps) == 3 and max(gaps) < 0.02
+        assert run.store.series("grad_norm")[-1][1] > 0
+    saved = tables(folders[2] / "half")["weights"]
+    assert {x.dtype for x in saved.values()} == {torch.float32}  # rows are the master weights
 
 
 def test_a_process_that_hangs_is_named(tmp_path: Path) -> None:
