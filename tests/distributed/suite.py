@@ -179,7 +179,7 @@ def main() -> None:
             run(folder, "killed", "grpo", steps=3)
         elif what == "rest":
             run(folder, "killed", "grpo", steps=3)
-            run(folder, "elsewhere", "grpo", steps=4)
+            run(folder, "fsdp", "grpo", steps=4)
         elif what == "hang":
             with joined("cpu") as here:
                 if here.lead:

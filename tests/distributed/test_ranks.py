@@ -103,28 +103,23 @@ def test_rows_of_every_process_are_saved_and_put_together(folders: dict[int, Pat
 
 
 def test_another_number_of_processes_goes_on(folders: dict[int, Path], tmp_path: Path) -> None:
-    """From two to three, to one with a group, and to none; and two that are killed in the middle end with the same bits."""
-    for name, code in (("killed", -9),):
-        done = start(2, tmp_path, name, patience=20)
-        assert done[1][0] == code
-        assert done[0][0] != 0
-        assert "did not answer" in done[0][1], done[0][1][-2000:]
-    shutil.copytree(folders[2] / "fsdp", tmp_path / "elsewhere")
-    for code_, told in start(2, tmp_path, "rest"):
-        assert code_ == 0, told[-3000:]
-    assert same(tables(tmp_path / "killed"), tables(folders[2] / "fsdp"))
-    for world in (0, 1, 3):
+    """Two of which one is killed end with the bits of two that were not; three, and one without a group, go on from two."""
+    (code, told), (killed, _) = start(2, tmp_path, "killed", patience=20)
+    assert killed == -9 and code != 0
+    assert "did not answer" in told, told[-2000:]
+    for world in (2, 3, 0):
         there = tmp_path / str(world)
-        shutil.copytree(folders[2] / "fsdp", there / "elsewhere")
-        shutil.copytree(tmp_path / "killed", there / "killed")
+        for name in ("fsdp", "killed"):
+            shutil.copytree((tmp_path if name == "killed" else folders[2]) / name, there / name)
         if world:
-            assert all(code_ == 0 for code_, _ in start(world, there, "rest"))
+            assert [code for code, _ in start(world, there, "rest")] == [0] * world
         else:
-            suite.run(str(there), "elsewhere", "grpo", steps=4)
-        with Run.open(there / "elsewhere") as run:
+            suite.run(str(there), "fsdp", "grpo", steps=4)
+        with Run.open(there / "fsdp") as run:
             assert len(run.store.series("reward")) == 4
-        for name, x in tables(there / "elsewhere")["weights"].items():
-            assert float((x - tables(tmp_path / "elsewhere")["weights"][name]).abs().max()) < 1e-4
+        for name, x in tables(there / "fsdp")["weights"].items():
+            assert float((x - tables(tmp_path / "2" / "fsdp")["weights"][name]).abs().max()) < 1e-4
+    assert same(tables(tmp_path / "2" / "killed"), tables(folders[2] / "fsdp"))
 
 
 def test_adapters_and_their_critic_are_sharded_too(folders: dict[int, Path]) -> None:
