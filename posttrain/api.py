@@ -16,6 +16,8 @@ from posttrain.core.method import Method, find_method
 from posttrain.core.pause import Pause, Paused
 from posttrain.core.protocols import Environment
 from posttrain.core.registry import Part, find, fold, parse, parts
+from posttrain.distributed.choose import Elsewhere, closing, settled
+from posttrain.distributed.choose import refuse as refuse_elsewhere
 from posttrain.environments.contents import contents
 from posttrain.environments.task import default_task, of_rows
 from posttrain.evals.accuracy import Score
@@ -48,12 +50,13 @@ def run_config(
     from which run, for how long.
     """
     start: Start = given.pop("start", None) or Start()
-    method = method or find_method(config.method)
+    method, config = method or find_method(config.method), settled(config)
     target, changes, unnamed = method_changes(config.method, method)
     if config.num_generations is not None and "n" in method.rollout.defaults():
         method = method.but(rollout=method.rollout.but(n=config.num_generations))
     method = method.within(followed(config))
     refuse(config, method, None if method.scores else given.get("policy"))  # before anything is loaded
+    refuse_elsewhere(config, method, given)
     config = dataclasses.replace(config, task=default_task(config.task, method.rollout.card.data))
     name = config.name or made_name(method.name, config.task.replace(" + ", "+"))
     config = dataclasses.replace(config, name=check_name(name), model=start.source or config.model)
@@ -74,12 +77,16 @@ def run_config(
         write_file(store, repeated, target, start, changes, [*unnamed, *given])
         if start.reuse and store.finished("train") and (summary := store.read_summary()):
             return summary
-        pieces = Pieces(env, scorer, store, callbacks=callbacks, pause=start.pause, **extra)
-        loop = build_loop(config, method, policy, pieces)
-        loop.role = "reward_model" if method.scores else "policy"
-        start.load_optimisers(loop, runs)
-        tell_data(loop)
-        return _measured(loop, scorer, given.get("others", {}))
+        workers = Elsewhere(start.for_workers(config, runs), store.folder, given, start.use)
+        with closing(workers) as source:
+            workers.rewards(scorer, method.rollout)
+            extra |= {"source": source} if source else {}
+            pieces = Pieces(env, scorer, store, callbacks=callbacks, pause=start.pause, **extra)
+            loop = build_loop(config, method, policy, pieces)
+            loop.role = "reward_model" if method.scores else "policy"
+            start.load_optimisers(loop, runs)
+            tell_data(loop)
+            return _measured(loop, scorer, given.get("others", {}))
 
 
 def tell_data(loop: Loop) -> None:

@@ -96,6 +96,21 @@ class Config:
     task's own grade"""
     reward_timeout: float = 10.0
     """seconds per call of a reward, after which the answer is masked and counted as failed"""
+    sampler: str = "local"
+    """who samples: "local" (this process), "process" (workers on this machine), "ray" (actors of a Ray cluster); changes speed, never
+    the answers"""
+    rollout_workers: int = 1
+    """workers that sample, with --sampler process or ray; any number gives the same run"""
+    reward_workers: int = 0
+    """processes that compute rewards of single answers; 0: the training process does. Any number gives the same rewards"""
+    shards: int = 0
+    """pieces that the prompts of a step are cut into, each made by one worker in one call; 0: 8 where workers sample, else 1"""
+    lag: int = 0
+    """steps that sampling is ahead of training: step k is made by the weights after step k - lag, exactly"""
+    rollout_timeout: float = 1800.0
+    """seconds that a worker may take for a shard before it is killed and replaced"""
+    ray_address: str = ""
+    """address of a running Ray cluster (host:port, or auto), for --sampler ray; if empty, Ray is started here"""
     eval_every: int = 0
     """steps between evaluations on held-out problems; 0: only before and after training"""
     eval_problems: int = 200
@@ -158,6 +173,7 @@ _POSITIVE = (
     ("max_norm", "a norm"),
     ("critic_max_norm", "a norm"),
     ("reward_timeout", "a time"),
+    ("rollout_timeout", "a time"),
 )
 _RANGES: dict[str, tuple[int, int]] = {
     "steps": (0, 10**9),
@@ -174,6 +190,10 @@ _RANGES: dict[str, tuple[int, int]] = {
     "keep_checkpoints": (1, 10**9),
     "log_rollouts": (-1, 10**9),
     "threads": (0, 4096),
+    "rollout_workers": (1, 10**5),
+    "reward_workers": (0, 10**5),
+    "shards": (0, 10**6),
+    "lag": (0, 1000),
 }
 _SUBJECT = {"num_generations": "a prompt needs", "lora": "a rank is"}
 _AFTER = {"num_generations": " answer", "lora": ", and 0 trains the weights themselves"}
@@ -182,6 +202,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "schedule": ("linear", "cosine", "wsd", "constant"),
     "layout": ("shared", "packed", "padded"),
     "dtype": ("", "float32", "bfloat16"),
+    "sampler": ("local", "process", "ray"),
 }
 
 
