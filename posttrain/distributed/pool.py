@@ -84,13 +84,17 @@ class Pool:
             if self.broken is None:
                 self.tasks.put(task)
                 return
-        task.future.set_exception(self.broken)
+        if not task.future.done():
+            task.future.set_exception(self.broken)
 
     def _serve(self, handle: Handle) -> None:
         """One worker for as long as the pool is open."""
         while not self.closed and self.broken is None and self._started(handle):
             task = self.tasks.get()
             if self.closed or not task.message:
+                return
+            if not self._started(handle):  # it may have died while there was nothing to do
+                self._put(task)
                 return
             try:
                 reply = handle.ask(task.message, task.timeout)

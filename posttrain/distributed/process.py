@@ -62,8 +62,8 @@ class Process:
             self.pipe.send_bytes(message)
             return self.pipe.recv_bytes()
         except (EOFError, OSError):  # a kill ends both directions
-            told = f"said nothing for {timeout:g} s" if self.late else _ended(self._reaped())
-            raise Died(told) from None
+            code = self._reaped()  # so that the next start makes another
+            raise Died(f"said nothing for {timeout:g} s" if self.late else _ended(code)) from None
         finally:
             alarm.cancel()
 

@@ -7,6 +7,7 @@ pool replaces them, and what it gives out twice is the same bits twice. They end
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from typing import Any
 
@@ -104,6 +105,9 @@ class Remote:
         except Exception:
             return ERROR + traceback.format_exc().encode()
         return OK
+
+    def pid(self) -> int:
+        return os.getpid()
 
     def reply(self, message: bytes, weights: Any) -> bytes:
         assert self.worker is not None

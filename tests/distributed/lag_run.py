@@ -1,7 +1,7 @@
 """The tiny run in shards and with a lag, to be killed: `python -m tests.distributed.lag_run --serve` forks a run for each line of JSON.
 
 `kill_at=n` makes the process kill itself with SIGKILL at the n-th dangerous moment (tests/runs/tiny_run.py); flushes of the ledger are
-among them.
+among them. With `files` (tests/distributed/small.py) the run has workers, in threads.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from posttrain.distributed.local import LocalSampler
 from posttrain.distributed.sources import Schedule, ShardedSource
 from posttrain.runs.run import Run
 from posttrain.train import train
+from tests.distributed import small
 from tests.runs import tiny_run
 
 
@@ -65,7 +66,12 @@ def serve() -> None:
         if child == 0:
             try:
                 tiny_run.dangerous(request.get("kill_at", 0))
-                start(Path(request["folder"]), **request["settings"])
+                folder = Path(request["folder"])
+                if request.get("files"):
+                    small.inside()
+                    small.start(Path(request["files"]), folder, **request["settings"])
+                else:
+                    start(folder, **request["settings"])
                 os._exit(0)
             except BaseException:
                 traceback.print_exc()

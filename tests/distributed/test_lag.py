@@ -29,9 +29,10 @@ class Nursery:
         command = [sys.executable, "-m", "tests.distributed.lag_run", "--serve"]
         self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def run(self, folder: Path, kill_at: int = 0, **settings: Any) -> int:
+    def run(self, folder: Path, kill_at: int = 0, files: str = "", **settings: Any) -> int:
         assert self.process.stdin and self.process.stdout
-        self.process.stdin.write(json.dumps({"folder": str(folder), "kill_at": kill_at, "settings": settings}) + "\n")
+        request = {"folder": str(folder), "kill_at": kill_at, "files": files, "settings": settings}
+        self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         return int(json.loads(self.process.stdout.readline())["code"])
 
