@@ -154,16 +154,18 @@ class Elsewhere:
             )
         told = setup(c, find("sample", "rollout"), role="reward", use=self.files(rollout))
         pool = RewardPool(
-            Pool(self.handles(told, c.reward_workers), c.reward_timeout, deaths=1), c.reward_workers, c.reward_timeout
+            Pool(self.handles(told, c.reward_workers, sample=False), c.reward_timeout, deaths=1),
+            c.reward_workers,
+            c.reward_timeout,
         )
         scorer._elsewhere = pool.begin
         self.open.append(pool)
 
-    def handles(self, told: bytes, workers: int) -> list[Handle]:
+    def handles(self, told: bytes, workers: int, sample: bool = True) -> list[Handle]:
         if self.config.sampler == "ray":
             from posttrain.distributed.ray_pool import actors
 
-            found: list[Handle] = actors(told, workers, self.config.ray_address)
+            found: list[Handle] = actors(told, workers, self.config, sample)
             return found
         return [Process(told, i) for i in range(workers)]
 

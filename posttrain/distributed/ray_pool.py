@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 from typing import Any
 
 import numpy as np
 
+from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.distributed.pool import Died, Handle
 from posttrain.distributed.wire import unpack
@@ -114,14 +116,16 @@ class Remote:
         return self.worker.reply(message, weights)
 
 
-def actors(setup: bytes, workers: int, address: str) -> list[Handle]:
-    """So many actors, of the cluster at this address or of one that is started here."""
-    ray = connected(address, workers)
+def actors(setup: bytes, workers: int, config: Config, sample: bool = True) -> list[Handle]:
+    """So many actors, of the cluster that the settings name or of one that is started here; those that sample share its GPUs."""
+    every = config.rollout_workers + config.reward_workers
+    ray = connected(config.ray_address, every)
     resources = ray.cluster_resources()
-    gpus = min(1.0, resources.get("GPU", 0.0) / workers) if resources.get("GPU") else 0.0
-    if (have := int(resources.get("CPU", 0))) < workers:
+    gpus = min(1.0, resources.get("GPU", 0.0) / workers) if sample else 0.0
+    if (have := int(resources.get("CPU", 0))) < every:
         raise UserError(
-            f"--rollout-workers {workers}: this Ray cluster has {have} CPUs, and each worker needs one; use {have} or fewer"
+            f"{config.rollout_workers} rollout and {config.reward_workers} reward workers need a CPU each, and this Ray cluster has {have}; "
+            f"use --rollout-workers {max(1, have - config.reward_workers)}"
         )
     weights = Weights()
     return [Actor(setup, i, gpus, weights) for i in range(workers)]
@@ -139,12 +143,26 @@ def connected(address: str, workers: int) -> Any:
     if not address:
         ray.init(address="local", num_cpus=max(workers, 1), **quiet)
         return ray
-    answered = _try(lambda: ray.init(address=address, **{k: v for k, v in quiet.items() if k != "include_dashboard"}))
+    answered = silent(address) or _try(
+        lambda: ray.init(address=address, **{k: v for k, v in quiet.items() if k != "include_dashboard"})
+    )
     if answered:
         raise UserError(
             f"no Ray cluster answers at {address} ({answered}); start one with: ray start --head, and give its address, host:6379"
         )
     return ray
+
+
+def silent(address: str) -> str:
+    """Why nobody can be there; empty where somebody listens, or where the address is not of the form host:port."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return "" if address == "auto" else "not of the form host:port"
+    try:
+        socket.create_connection((host, int(port)), 5.0).close()
+    except (OSError, OverflowError) as error:
+        return str(error)
+    return ""
 
 
 def _try(connect: Any) -> str:

@@ -54,5 +54,16 @@ def test_actors_make_the_run_that_one_process_makes_and_one_is_killed(ray: Any, 
 
 
 def test_more_workers_than_the_cluster_has_places_for(ray: Any, files: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="this Ray cluster has 2 CPUs, and each worker needs one; use 2 or fewer"):
+    with pytest.raises(UserError, match=r"need a CPU each, and this Ray cluster has 2; use --rollout-workers 2"):
         small.start(files, tmp_path, sampler="ray", rollout_workers=3)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere"])
+def test_an_address_where_no_cluster_is(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray as library
+
+    from posttrain.distributed.ray_pool import connected
+
+    monkeypatch.setattr(library, "is_initialized", lambda: False)
+    with pytest.raises(UserError, match=f"no Ray cluster answers at {address} .*start one with: ray start --head"):
+        connected(address, 1)
