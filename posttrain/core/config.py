@@ -107,6 +107,9 @@ class Config:
     """pieces that the prompts of a step are cut into, each made by one worker in one call; 0: 8 where workers sample, else 1"""
     lag: int = 0
     """steps that sampling is ahead of training: step k is made by the weights after step k - lag, exactly"""
+    max_staleness: int = 0
+    """opportunistic sampling, in place of a lag: a step takes whatever shards are ready, of weights at most so many steps old. Such
+    a run cannot be repeated to the bit; 0: off"""
     rollout_timeout: float = 1800.0
     """seconds that a worker may take for a shard before it is killed and replaced"""
     ray_address: str = ""
@@ -194,6 +197,7 @@ _RANGES: dict[str, tuple[int, int]] = {
     "reward_workers": (0, 10**5),
     "shards": (0, 10**6),
     "lag": (0, 1000),
+    "max_staleness": (0, 1000),
 }
 _SUBJECT = {"num_generations": "a prompt needs", "lora": "a rank is"}
 _AFTER = {"num_generations": " answer", "lora": ", and 0 trains the weights themselves"}

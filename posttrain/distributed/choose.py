@@ -18,6 +18,7 @@ from posttrain.distributed import ledger as ledgers
 from posttrain.distributed import versions as published
 from posttrain.distributed.ledger import Ledger
 from posttrain.distributed.local import LocalSampler
+from posttrain.distributed.opportunistic import OpportunisticSource
 from posttrain.distributed.pool import Handle, Pool
 from posttrain.distributed.process import Process
 from posttrain.distributed.remote import RemoteSampler
@@ -26,7 +27,7 @@ from posttrain.distributed.setup import PACKAGE, setup
 from posttrain.distributed.shards import Sampler
 from posttrain.distributed.sources import Schedule, ShardedSource
 from posttrain.distributed.versions import Versions
-from posttrain.rewards.runtime.score import RewardSum
+from posttrain.rewards.runtime.score import RewardSum, say_once
 
 _SHARDS = 8  # pieces of a step where workers sample
 _CORRECTED = "--loss tis, --loss decoupled_ppo or --loss ppo"
@@ -63,7 +64,7 @@ def refuse(config: Config, method: Method, given: Mapping[str, Any]) -> None:
         raise UserError(
             "a source of its own was given for this run, which says where rollouts come from; leave --sampler and --lag away"
         )
-    if config.lag:
+    if config.lag or config.max_staleness:
         _off_policy(config, method)
     if config.sampler != "local":
         _elsewhere(config, method, given)
@@ -73,12 +74,16 @@ def _options(config: Config) -> None:
     """Options that mean nothing without another."""
     if config.sampler == "local" and config.rollout_workers > 1:
         raise UserError(f"--rollout-workers {config.rollout_workers} needs --sampler process, or ray")
+    if config.max_staleness and config.sampler == "local":
+        raise UserError("--max-staleness is of workers that sample while this process trains; add --sampler process")
+    if config.max_staleness and config.lag:
+        raise UserError("--lag is a fixed age of the weights, and --max-staleness the most; use one of the two")
     if config.ray_address and config.sampler != "ray":
         raise UserError(f"--ray-address {config.ray_address} needs --sampler ray")
 
 
 def _off_policy(config: Config, method: Method) -> None:
-    told = f"--lag {config.lag}"
+    told = f"--lag {config.lag}" if config.lag else f"--max-staleness {config.max_staleness}"
     for goal in method.objectives:
         if goal.loss.card.stage == "policy_loss" and "old_logp_BT" not in goal.loss.card.reads:
             raise UserError(
@@ -124,7 +129,7 @@ class Elsewhere:
     use: Sequence[str] = ()
     open: list[Any] = field(default_factory=list)  # what must be closed at the end
 
-    def source(self, *parts: Any) -> ShardedSource:
+    def source(self, *parts: Any) -> ShardedSource | OpportunisticSource:
         """Made as LocalSource is: policies, env, rollout, scorer, curriculum, how."""
         c, (policies, env, rollout, scorer, _, how) = self.config, parts
         ledger = Ledger(self.folder / ledgers.FOLDER)
@@ -138,7 +143,19 @@ class Elsewhere:
             pool = Pool(self.handles(told, c.rollout_workers), c.rollout_timeout)
             first = next(iter(policies.values()))
             sampler = RemoteSampler(pool, first, Versions(self.folder / published.FOLDER), ledger)
+        if c.max_staleness:
+            return self._opportunistic(parts, sampler)
         made = ShardedSource(*parts, schedule=Schedule(c.steps, c.shards or 1, c.lag), sampler=sampler, ledger=ledger)
+        self.open.append(made)
+        return made
+
+    def _opportunistic(self, parts: tuple[Any, ...], sampler: Any) -> OpportunisticSource:
+        c = self.config
+        say_once(
+            f"--max-staleness {c.max_staleness}: which weights make an answer depends on who is ready first, so this run cannot be "
+            f"repeated to the bit; --lag {c.max_staleness} can"
+        )
+        made = OpportunisticSource(*parts, schedule=Schedule(c.steps, c.shards, c.max_staleness), sampler=sampler)
         self.open.append(made)
         return made
 

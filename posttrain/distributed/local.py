@@ -9,7 +9,7 @@ from posttrain.core.protocols import RolloutRequest
 from posttrain.core.registry import Part
 from posttrain.core.types import Group
 from posttrain.distributed.ledger import Ledger
-from posttrain.distributed.shards import Shard, make, record
+from posttrain.distributed.shards import Shard, done, make, record
 from posttrain.distributed.wire import Unsendable, pack
 
 
@@ -28,7 +28,6 @@ class LocalSampler:
         return ""
 
     def submit(self, shard: Shard) -> Future[list[Group]]:
-        future: Future[list[Group]] = Future()
         groups = make(self.rollout, self.ask.but(prompts=shard.prompts, step=shard.step), shard.version)
         try:
             data = pack(record(shard, groups))
@@ -37,8 +36,7 @@ class LocalSampler:
                 f"the answers hold {error}, which the ledger of a run in shards cannot keep; leave --shards and --lag away"
             ) from None
         self.ledger.write(shard.step, shard.round, shard.index, data)
-        future.set_result(groups)
-        return future
+        return done(groups)
 
     def forget(self, keep: set[int]) -> None:
         pass

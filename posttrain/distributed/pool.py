@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 from posttrain.core.errors import UserError
 
 T = TypeVar("T")
+Message = Callable[[], bytes] | None  # made when somebody is free: it may name weights that are newer by then
 DEATHS = 3  # of workers on one task, or at the start of one worker, before it is given up
 OK, MISTAKE, ERROR = b"=", b"!", b"?"  # the first byte of a reply: a result, a sentence for the user, a traceback
 
@@ -52,7 +53,7 @@ class Task:
 
     order: tuple[int, ...]
     number: int
-    message: bytes = field(compare=False)
+    message: Message = field(compare=False)  # None: wake up, there is nothing to do
     what: str = field(compare=False)  # in the words of an error: "shard 3 of step 7 (prompts ...)"
     future: Future[bytes] = field(compare=False, default_factory=Future)
     timeout: float = field(compare=False, default=0.0)
@@ -73,9 +74,12 @@ class Pool:
         for i, handle in enumerate(handles):
             threading.Thread(target=self._serve, args=(handle,), name=f"worker {i}", daemon=True).start()
 
-    def submit(self, order: tuple[int, ...], message: bytes, what: str, timeout: float = 0.0) -> Future[bytes]:
+    def submit(
+        self, order: tuple[int, ...], message: bytes | Callable[[], bytes], what: str, timeout: float = 0.0
+    ) -> Future[bytes]:
         """The reply of whoever is free first; tasks of a lower order go first. timeout: 0 for the pool's own."""
-        task = Task(order, next(self.numbers), message, what, timeout=timeout or self.timeout)
+        made = message if callable(message) else lambda: message
+        task = Task(order, next(self.numbers), made, what, timeout=timeout or self.timeout)
         self._put(task)
         return task.future
 
@@ -91,15 +95,17 @@ class Pool:
         """One worker for as long as the pool is open."""
         while not self.closed and self.broken is None and self._started(handle):
             task = self.tasks.get()
-            if self.closed or not task.message:
+            if self.closed or task.message is None:
                 return
             if not self._started(handle):  # it may have died while there was nothing to do
                 self._put(task)
                 return
             try:
-                reply = handle.ask(task.message, task.timeout)
+                reply = handle.ask(task.message(), task.timeout)
             except Died as why:
                 self._again(task, why)
+            except Exception as error:  # of making the message, or a fault here: who waits must not wait for ever
+                task.future.set_exception(error)
             else:
                 answer(task, reply)
 
@@ -150,10 +156,10 @@ class Pool:
                 task = self.tasks.get_nowait()
             except queue.Empty:
                 break
-            if task.message:
+            if task.message is not None:
                 task.future.set_exception(error)
         for _ in self.handles:  # wake the threads that wait for a task
-            self.tasks.put(Task((), next(self.numbers), b"", ""))
+            self.tasks.put(Task((), next(self.numbers), None, ""))
 
     def close(self) -> None:
         """End every worker; what nobody has done is cancelled."""

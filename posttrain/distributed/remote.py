@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
 
 from posttrain.core.errors import UserError
 from posttrain.core.protocols import Policy
@@ -11,7 +11,7 @@ from posttrain.core.types import Group
 from posttrain.distributed.ledger import Ledger
 from posttrain.distributed.pool import Pool, then
 from posttrain.distributed.shards import Shard
-from posttrain.distributed.versions import Versions
+from posttrain.distributed.versions import Version, Versions
 from posttrain.distributed.wire import Unsendable, pack, unpack
 
 
@@ -30,14 +30,17 @@ class RemoteSampler:
         return self.versions.find(version).digest
 
     def submit(self, shard: Shard) -> Future[list[Group]]:
-        weights = self.versions.find(shard.version)
-        asked: dict[str, Any] = {"step": shard.step, "version": shard.version, "prompts": list(shard.prompts)}
-        try:
-            message = pack(asked | {"do": "make", "path": weights.path, "weights": weights.digest})
-        except Unsendable as error:
-            raise UserError(
-                f"the prompts hold {error}, which cannot be sent to another process; use --sampler local"
-            ) from None
+        message = asked(shard, self.versions.find(shard.version))
+        return then(self.pool.submit(shard.order, message, str(shard)), lambda reply: self._kept(shard, reply))
+
+    def submit_newest(self, shard: Shard, begun: Callable[[int], None]) -> Future[list[Group]]:
+        """The same with the newest weights that there are when somebody is free; `begun` is told which."""
+
+        def message() -> bytes:
+            weights = self.versions.find(self.live)
+            begun(weights.number)
+            return asked(shard, weights)
+
         return then(self.pool.submit(shard.order, message, str(shard)), lambda reply: self._kept(shard, reply))
 
     def _kept(self, shard: Shard, reply: bytes) -> list[Group]:
@@ -50,3 +53,14 @@ class RemoteSampler:
 
     def close(self) -> None:
         self.pool.close()
+
+
+def asked(shard: Shard, weights: Version) -> bytes:
+    """A shard and the weights that are to make it, as a worker is told."""
+    told = {"do": "make", "step": shard.step, "version": weights.number, "prompts": list(shard.prompts)}
+    try:
+        return pack(told | {"path": weights.path, "weights": weights.digest})
+    except Unsendable as error:
+        raise UserError(
+            f"the prompts hold {error}, which cannot be sent to another process; use --sampler local"
+        ) from None

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from posttrain.core.protocols import RolloutRequest
 from posttrain.core.registry import Part
 from posttrain.core.turn import Turn
 from posttrain.core.types import Group, Prompt
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,13 @@ def cut(prompts: Sequence[Prompt], shards: int) -> list[tuple[Prompt, ...]]:
     n = max(1, min(shards, len(prompts)))
     ends = [len(prompts) * i // n for i in range(n + 1)]
     return [tuple(prompts[a:b]) for a, b in zip(ends, ends[1:], strict=False)]
+
+
+def done(value: T) -> Future[T]:
+    """A result that is there already."""
+    future: Future[T] = Future()
+    future.set_result(value)
+    return future
 
 
 def make(rollout: Part, ask: RolloutRequest, version: int) -> list[Group]:

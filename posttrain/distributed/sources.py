@@ -16,7 +16,7 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Thread
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,12 +27,11 @@ from posttrain.core.registry import Part
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt
 from posttrain.distributed.ledger import SCORED, Ledger
-from posttrain.distributed.shards import Sampler, Shard, cut, matches
+from posttrain.distributed.shards import Sampler, Shard, cut, done, matches
 from posttrain.distributed.wire import Unsendable, pack, unpack
 from posttrain.rollouts.sources import LocalSource
 from posttrain.runs.checkpoint import listing
 
-T = TypeVar("T")
 _PATIENCE = 60.0  # seconds that the end of a run waits for rewards that are being computed
 Scored = tuple[list[Group], Any]  # groups with their rewards, the report of the scoring
 
@@ -149,14 +148,13 @@ class ShardedSource(LocalSource):
 
     def on_checkpoint(self, loop: Any, step: int) -> None:
         """Steps that every kept checkpoint has passed are not asked for again."""
-        kept = [at for at, _ in listing(loop.run.checkpoints, loop.phase)]
-        self.ledger.forget(min(kept, default=-1))
+        self.ledger.forget(passed(loop))
 
     # ---- what a checkpoint holds
 
     def state_dict(self) -> dict[str, Any]:
         """The prompts that were chosen for later steps: a curriculum is not asked twice for them."""
-        asked = {str(step): _as_tensor(job.prompts) for step, job in self._jobs.items()}
+        asked = {str(step): as_tensor(job.prompts) for step, job in self._jobs.items()}
         return super().state_dict() | ({"asked": asked} if asked else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -173,14 +171,13 @@ class ShardedSource(LocalSource):
             wait([self._scoring], _PATIENCE)
 
 
-def done(value: T) -> Future[T]:
-    """A result that is there already."""
-    future: Future[T] = Future()
-    future.set_result(value)
-    return future
+def passed(loop: Any) -> int:
+    """The last step that no restart asks for again: every checkpoint that is kept includes it."""
+    return min((at for at, _ in listing(loop.run.checkpoints, loop.phase)), default=-1)
 
 
-def _as_tensor(prompts: Sequence[Prompt]) -> Tensor:
+def as_tensor(prompts: Sequence[Prompt]) -> Tensor:
+    """Prompts for a checkpoint."""
     try:
         return torch.frombuffer(bytearray(pack(list(prompts))), dtype=torch.uint8)
     except Unsendable as error:

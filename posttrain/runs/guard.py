@@ -132,7 +132,7 @@ def _named(policy: Policy, row: Turn, t: int) -> str:
 def lagging(rollouts: list[Rollout], step: int, config: Any) -> bool:
     """The answers are as old as the settings ask for, so the gap is what the policy has moved since."""
     oldest = min(r.versions[0] for r in rollouts)
-    return bool(step > oldest >= step - config.lag)
+    return bool(step > oldest >= step - max(config.lag, config.max_staleness))
 
 
 def own_rollouts(groups: list[Group]) -> list[Rollout]:

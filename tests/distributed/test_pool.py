@@ -161,3 +161,13 @@ def test_earlier_steps_go_first() -> None:
     [f.result(30) for f in futures]
     assert handle.asked == [b"(0, 0, 2)", b"(1, 0, 0)", b"(1, 0, 1)"]
     pool.close()
+
+
+def test_a_message_that_cannot_be_made_is_told_to_who_waits(script: list[Pool]) -> None:
+    def message() -> bytes:
+        raise UserError("the prompts hold a picture")
+
+    pool = pool_of(script, 1)
+    with pytest.raises(UserError, match="the prompts hold a picture"):
+        pool.submit((0,), message, "").result(30)
+    assert pool.submit((1,), b"next", "").result(30).startswith(b"next")
