@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -74,30 +75,26 @@ def train(folder: Path, name: str, **changes: Any) -> Steps:
     return steps
 
 
-def hide(folder: Path, steps: int) -> list[dict[str, Any]]:
+def hide(folder: Path, steps: int, sampler: str) -> list[dict[str, Any]]:
     """A reward that takes half a step: seconds of a step without it, with it, and with it under a lag of 1."""
     (folder / "mine.py").write_text(REWARD)
-    reward, rows = f"{folder / 'mine.py'}:slow", []
+    reward, found = f"{folder / 'mine.py'}:slow", {}
     os.environ["SLOW"] = "0"
-    step = train(folder, "size", reward=reward, steps=steps).median
-    for sampler in ("local", "process"):
-        found: dict[str, float] = {}
-        for lag in (0, 1):
-            for slow in (0.0, step / 2):
-                os.environ["SLOW"] = str(slow)
-                name = f"{sampler}-{lag}-{bool(slow)}"
-                found[f"lag {lag}, {'slow' if slow else 'quick'} reward"] = train(
-                    folder, name, reward=reward, steps=steps, sampler=sampler, lag=lag
-                ).median
-        cost = found["lag 1, slow reward"] - found["lag 1, quick reward"]
-        hidden = 1 - cost / (step / 2)
-        rows.append({
-            "name": f"share of a reward of half a step that --lag 1 hides, --sampler {sampler}", "value": hidden, "unit": "share",
-            "peer": "sync, seconds a step", "peer_value": found["lag 0, slow reward"],
-            "ratio": found["lag 0, slow reward"] / found["lag 1, slow reward"], "bar": "at least 0.80", "met": hidden >= 0.8,
-            "reward_s": step / 2, "step_s": found,
-        })  # fmt: skip
-    return rows
+    step = train(folder, "size", reward=reward, steps=steps, sampler=sampler).median
+    for lag in (0, 1):
+        for slow in (0.0, step / 2):
+            os.environ["SLOW"] = str(slow)
+            name = f"lag {lag}, {'slow' if slow else 'quick'} reward"
+            found[name] = train(
+                folder, name.replace(", ", "-").replace(" ", "_"), reward=reward, steps=steps, sampler=sampler, lag=lag
+            ).median
+    hidden = 1 - (found["lag 1, slow reward"] - found["lag 1, quick reward"]) / (step / 2)
+    return [{
+        "name": f"share of a reward of half a step that --lag 1 hides, --sampler {sampler}", "value": hidden, "unit": "share",
+        "peer": "sync, seconds a step", "peer_value": found["lag 0, slow reward"],
+        "ratio": found["lag 0, slow reward"] / found["lag 1, slow reward"], "bar": "at least 0.80", "met": hidden >= 0.8,
+        "reward_s": step / 2, "step_s": found,
+    }]  # fmt: skip
 
 
 class Watched(Process):
@@ -256,17 +253,19 @@ def main() -> None:
     parser.add_argument("what", choices=["hide", "kills", "overhead", "publish"])
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--every", type=float, default=15.0, help="seconds between kills")
+    parser.add_argument("--sampler", default="local", help="of hide")
     parser.add_argument("--note", default="", help="what else the machine was doing")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         at = Path(folder)
-        rows = kills(at, args.steps, args.every) if args.what == "kills" else globals()[args.what](at, args.steps)
+        more = {"kills": [args.every], "hide": [args.sampler]}.get(args.what, [])
+        rows = globals()[args.what](at, args.steps, *more)
     for row in rows:
         row |= {
             "hardware": f"{os.cpu_count()} CPU cores" + (f", {args.note}" if args.note else ""),
             "versions": f"torch {torch.__version__}, Python {platform.python_version()}",
-            "command": f"python -m benchmarks.scale {args.what} --steps {args.steps}", "date": time.strftime("%Y-%m-%d"),
+            "command": " ".join(["python -m benchmarks.scale", *sys.argv[1:]]).partition(" --note")[0], "date": time.strftime("%Y-%m-%d"),
         }  # fmt: skip
         print(json.dumps(row, indent=1), flush=True)
     if args.out:

@@ -22,7 +22,7 @@ class LocalSampler:
     def ready(self, version: int, live: bool) -> str:
         if not live:
             raise UserError(
-                f"answers by the weights after step {version} are missing in {self.ledger.folder}, and these weights are gone; put "
+                f"answers by version {version} of the weights are missing in {self.ledger.folder}, and these weights are gone; put "
                 "the folder back, or use another --name, or --fresh to start over"
             )
         return ""

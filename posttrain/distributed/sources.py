@@ -82,7 +82,7 @@ class ShardedSource(LocalSource):
             self._known = step
             last = min(step + self.schedule.lag, self.schedule.steps - 1)
             for later in (s for s in range(step, max(step, last) + 1) if s not in self._jobs):
-                self._jobs[later] = self._ask(later, max(0, later - self.schedule.lag))
+                self._jobs[later] = self._ask(later, self._live(later))
             job = self._jobs.pop(step)
         groups, report = job.scored.result() if job.scored else self._gather(job)
         self._last, self._step = (self._last if again else []) + groups, step
@@ -95,6 +95,16 @@ class ShardedSource(LocalSource):
         if self.schedule.lag and later < self.schedule.steps and later not in self._jobs:
             self._jobs[later] = self._ask(later, version)
         self.sampler.forget({version, *(job.version for job in self._jobs.values())})
+
+    def _live(self, step: int) -> int:
+        """The version that makes a step, which must be the weights there are: all earlier steps were asked for in their time."""
+        version = max(0, step - self.schedule.lag)
+        if version != self._known:
+            raise UserError(
+                f"this run was to end after step {self._known - 1}; with --lag {self.schedule.lag} step {step} would be made by the weights "
+                f"after step {version - 1}, which are gone; begin a new run with its weights: --model runs/NAME and another --name"
+            )
+        return version
 
     def _ask(self, step: int, version: int, round: int = 0) -> Job:
         """Choose the prompts and send them out."""

@@ -74,7 +74,7 @@ class Versions:
             whole = False
         if not whole:
             raise UserError(
-                f"answers that were being made need the weights after step {number}, and {path} is missing or damaged; put it "
+                f"answers that were being made need version {number} of the weights, and {path} is missing or damaged; put it "
                 "back, or use another --name, or --fresh to start over"
             )
         self.known[number] = found = Version(number, str(path / _FILE), facts["pieces"])

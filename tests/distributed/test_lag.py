@@ -133,7 +133,7 @@ def test_a_damaged_or_missing_ledger_is_a_sentence_where_the_weights_are_gone(nu
     assert kept[0] > "000001", "steps that every checkpoint has passed are dropped"
     (scored,) = (folder / "ledger" / "000004").iterdir()
     scored.write_bytes(scored.read_bytes()[:-1])
-    with pytest.raises(UserError, match=r"weights after step 2 are missing in .*ledger"):
+    with pytest.raises(UserError, match=r"answers by version 2 of the weights are missing in .*ledger"):
         lag_run.start(folder, lag=2, shards=2)
 
 
@@ -192,3 +192,31 @@ def test_an_error_of_a_reward_comes_out_at_its_step(tmp_path: Path) -> None:
         loop.source.scorer.score = broken  # type: ignore[attr-defined]
         with pytest.raises(UserError, match="the judge is not there"):
             train(loop)
+
+
+def test_a_run_with_a_lag_is_not_made_longer(tmp_path: Path) -> None:
+    """Step 3 would be made by version 2, which is gone by the time that somebody asks for it."""
+    same_settings = {"lag": 1, "schedule": "constant"}
+    lag_run.start(tmp_path / "run", steps=3, **same_settings)
+    with pytest.raises(
+        UserError, match=r"was to end after step 2; with --lag 1 step 3 would be made by the weights after step 1"
+    ):
+        lag_run.start(tmp_path / "run", steps=5, **same_settings)
+    lag_run.start(tmp_path / "without", steps=3, schedule="constant", shards=2)
+    lag_run.start(tmp_path / "without", steps=5, schedule="constant", shards=2)
+
+
+def test_starting_over_forgets_the_ledger(tmp_path: Path) -> None:
+    for folder in ("ledger/000001", "versions/000001"):
+        (tmp_path / "run" / folder).mkdir(parents=True)
+    with Run(tmp_path / "run", {}, fresh=True) as run:
+        assert not list((run.folder / "ledger").iterdir()) and not list((run.folder / "versions").iterdir())
+
+
+@pytest.mark.parametrize(("version", "found"), [(5, False), (4, True), (3, True), (2, False)])
+def test_the_guard_expects_answers_as_old_as_the_lag(version: int, found: bool) -> None:
+    from posttrain.runs.guard import lagging
+
+    turn = tiny_run.policy().sample([tiny_run.Count().prompt(0)], 2, tiny_run.config().sampling, step=version)
+    assert lagging(turn[0], 5, tiny_run.config(lag=2)) is found
+    assert not lagging(turn[0], 5, tiny_run.config())

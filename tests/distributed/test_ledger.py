@@ -131,7 +131,7 @@ def test_weights_are_published_once_and_loaded_by_another(tmp_path: Path) -> Non
     versions.forget({4})
     assert [p.name for p in tmp_path.iterdir()] == ["000004"]
     assert Versions(tmp_path).find(4).digest == made.digest  # after a restart
-    with pytest.raises(UserError, match="need the weights after step 3"):
+    with pytest.raises(UserError, match="need version 3 of the weights"):
         versions.find(3)
     (tmp_path / "000004/weights.safetensors").write_bytes(data[:-4] + b"0000")
     with pytest.raises(UserError, match="missing or damaged"):

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+import posttrain
 from posttrain.core.errors import UserError
 from posttrain.distributed import choose
 from posttrain.distributed.process import Process
+from posttrain.distributed.wire import pack, unpack
 from tests.distributed import small
 from tests.distributed.test_lag import Nursery, nursery
 from tests.runs.test_resume import ending, same
@@ -100,3 +102,38 @@ def test_mistakes_are_told_before_anything_is_loaded(
     (tmp_path / "mine.py").write_text("def many(prompts, texts):\n    return [0.0 for _ in texts]\n")
     with pytest.raises(UserError, match=told):
         small.start(files, tmp_path, **changes)
+
+
+def test_rows_and_a_function_of_python_with_workers(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers are sent the prompts; the reward stays here."""
+    monkeypatch.setattr(choose, "Process", small.Inside)
+    rows = [{"question": f"write {c}{i}", "answer": c} for i in range(5) for c in "abcd"]
+    plain: dict[str, Any] = {
+        "model": str(files / "model"), "task": rows, "reward": lambda prompt, text: text.count(prompt.answer) / 8, "steps": 2, "prompts": 4,
+        "eval_problems": 2, "sampling": {"max_tokens": 8}, "shards": 2, "threads": 1, "name": "small",
+    }  # fmt: skip
+    for name in ("local", "process"):
+        posttrain.run(**plain, sampler=name, runs=str(tmp_path / name))
+    same(learned(tmp_path / "process/small"), learned(tmp_path / "local/small"))
+
+
+def test_a_worker_that_cannot_read_the_task_ends_the_run_with_its_sentence(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Poor(small.Inside):
+        """A machine where the file is another one."""
+
+        def start(self) -> bytes:
+            told = unpack(self.setup)
+            wrong = {file: "other" for file in told["contents"]}
+            self.setup = pack(told | {"contents": wrong})
+            try:
+                return super().start()
+            except UserError as error:
+                return b"!" + str(error).encode()
+
+    monkeypatch.setattr(choose, "Process", Poor)
+    with pytest.raises(UserError, match=r"a worker has another .*questions\.jsonl than the run; copy the same file"):
+        small.start(files, tmp_path, sampler="process")
