@@ -196,6 +196,10 @@ class Elsewhere:
         for thing in reversed(self.open):
             thing.close()
         self.open.clear()
+        if self.config.sampler == "ray":
+            from posttrain.distributed.ray_pool import disconnect
+
+            disconnect()
 
 
 @contextmanager

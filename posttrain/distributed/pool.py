@@ -63,16 +63,23 @@ class Task:
 class Pool:
     """Workers, each served by a thread of its own."""
 
+    rest = 30.0  # seconds before a worker that could not be had is tried again
+
     def __init__(self, handles: list[Handle], timeout: float, deaths: int = DEATHS) -> None:
         self.handles, self.timeout, self.deaths = handles, timeout, deaths
         self.tasks: queue.PriorityQueue[Task] = queue.PriorityQueue()
         self.numbers = itertools.count()
         self.replaced = 0  # workers that died so far
         self.broken: BaseException | None = None
-        self.closed = False
+        self.alive: set[int] = set()  # handles whose worker has begun
+        self.over = threading.Event()
         self.lock = threading.Lock()
         for i, handle in enumerate(handles):
             threading.Thread(target=self._serve, args=(handle,), name=f"worker {i}", daemon=True).start()
+
+    @property
+    def closed(self) -> bool:
+        return self.over.is_set()
 
     def submit(
         self, order: tuple[int, ...], message: bytes | Callable[[], bytes], what: str, timeout: float = 0.0
@@ -95,7 +102,7 @@ class Pool:
         """One worker for as long as the pool is open."""
         while not self.closed and self.broken is None and self._started(handle):
             task = self.tasks.get()
-            if self.closed or task.message is None:
+            if task.message is None:
                 return
             if not self._started(handle):  # it may have died while there was nothing to do
                 self._put(task)
@@ -103,6 +110,7 @@ class Pool:
             try:
                 reply = handle.ask(task.message(), task.timeout)
             except Died as why:
+                self.alive.discard(id(handle))
                 self._again(task, why)
             except Exception as error:  # of making the message, or a fault here: who waits must not wait for ever
                 task.future.set_exception(error)
@@ -110,23 +118,32 @@ class Pool:
                 answer(task, reply)
 
     def _started(self, handle: Handle) -> bool:
-        """Start the worker; what it says against starting is said to everybody who waits."""
-        for tried in range(1, DEATHS + 1):
+        """Start the worker; what it says against starting is said to everybody who waits. One that cannot be had while others work is
+        tried again later: a machine may come back."""
+        for tried in itertools.count(1):
             try:
                 reply = handle.start()
             except Died as why:
-                if self.closed:
+                self.alive.discard(id(handle))
+                if self.closed or not self._wait(tried, why):
                     return False
-                if tried == DEATHS:
-                    self._break(
-                        UserError(f"a worker died {tried} times before it had begun ({why}); what it printed says why")
-                    )
                 continue
             if reply[:1] == OK:
+                self.alive.add(id(handle))
                 return True
             self._break(failure(reply))
             return False
-        return False
+        raise AssertionError("count ends")
+
+    def _wait(self, tried: int, why: Died) -> bool:
+        """After a worker died at its start: whether to try again."""
+        if tried % DEATHS:
+            return True
+        if not self.alive:
+            self._break(UserError(f"a worker died {tried} times before it had begun ({why}); what it printed says why"))
+            return False
+        print(f"warning: a worker {why} before it had begun; {len(self.alive)} others go on", file=sys.stderr)
+        return not self.over.wait(self.rest)
 
     def _again(self, task: Task, why: Died) -> None:
         """Give a task out again; or give it up."""
@@ -163,7 +180,7 @@ class Pool:
 
     def close(self) -> None:
         """End every worker; what nobody has done is cancelled."""
-        self.closed = True
+        self.over.set()
         with self.lock:
             self.broken = self.broken or Died("the pool was closed")
         self._drop(self.broken)

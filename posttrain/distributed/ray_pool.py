@@ -21,6 +21,7 @@ from posttrain.distributed.wire import unpack
 from posttrain.distributed.worker import Worker
 
 _START = 600.0  # seconds to place an actor and load a model
+_OURS: list[Any] = []  # Ray, where a run here has connected it
 _CONNECT = 20.0  # seconds to reach a cluster
 
 
@@ -92,6 +93,7 @@ class Remote:
     """The actor itself, in its own process."""
 
     def __init__(self, index: int) -> None:
+        os.dup2(2, 1)  # what user code prints must not mix with the JSON of a run
         self.index = index
         self.worker: Worker | None = None
 
@@ -142,6 +144,7 @@ def connected(address: str, workers: int) -> Any:
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": True, "include_dashboard": False}
     if not address:
         ray.init(address="local", num_cpus=max(workers, 1), **quiet)
+        _OURS.append(ray)
         return ray
     answered = silent(address) or _try(
         lambda: ray.init(address=address, **{k: v for k, v in quiet.items() if k != "include_dashboard"})
@@ -150,7 +153,14 @@ def connected(address: str, workers: int) -> Any:
         raise UserError(
             f"no Ray cluster answers at {address} ({answered}); start one with: ray start --head, and give its address, host:6379"
         )
+    _OURS.append(ray)
     return ray
+
+
+def disconnect() -> None:
+    """Leave the cluster, or end it, if it was joined or started here."""
+    while _OURS:
+        _OURS.pop().shutdown()
 
 
 def silent(address: str) -> str:

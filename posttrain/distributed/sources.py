@@ -32,7 +32,7 @@ from posttrain.distributed.wire import Unsendable, pack, unpack
 from posttrain.rollouts.sources import LocalSource
 from posttrain.runs.checkpoint import listing
 
-_PATIENCE = 60.0  # seconds that the end of a run waits for rewards that are being computed
+_PATIENCE = 5.0  # seconds that the end of a run waits for rewards that are being computed
 Scored = tuple[list[Group], Any]  # groups with their rewards, the report of the scoring
 
 
@@ -71,6 +71,7 @@ class ShardedSource(LocalSource):
         self._rounds = 0  # of the present step
         self._known = 0  # of the live weights: their version
         self._scoring: Future[Scored] | None = None  # the last that was begun beside training
+        self._closed = False
 
     def next(self, step: int) -> Scored:
         """Wait for the groups of a step. A step that is asked again gets the next prompts, made by the same weights."""
@@ -138,6 +139,8 @@ class ShardedSource(LocalSource):
             if before is not None:
                 wait([before])
             try:
+                if self._closed:
+                    raise UserError(f"step {job.step} was not scored: the run is over")
                 future.set_result(self._gather(job))
             except BaseException as error:  # comes out where the step is asked for
                 future.set_exception(error)
@@ -150,9 +153,7 @@ class ShardedSource(LocalSource):
         groups = [g for future in job.shards for g in future.result()]
         report = self.scorer.score(groups)
         value = {"version": job.version, "weights": job.weights, "prompts": [p.id for p in job.prompts]}
-        with suppress(
-            Unsendable
-        ):  # a report of the user's own kind: the shards stay, and are scored again after a kill
+        with suppress(Unsendable):  # a report of the user's own kind: after a kill the shards are scored again
             self.ledger.scored(job.step, job.round, value | {"groups": groups, "report": report}, len(job.shards))
         return groups, report
 
@@ -176,6 +177,7 @@ class ShardedSource(LocalSource):
 
     def close(self) -> None:
         """End what is under way; whatever is finished is in the ledger."""
+        self._closed = True
         self.sampler.close()
         if self._scoring is not None:
             wait([self._scoring], _PATIENCE)

@@ -137,6 +137,29 @@ def test_a_damaged_or_missing_ledger_is_a_sentence_where_the_weights_are_gone(nu
         lag_run.start(folder, lag=2, shards=2)
 
 
+def test_refills_in_shards_are_those_of_the_plain_source(tmp_path: Path) -> None:
+    """A method that asks more prompts within a step: rounds of shards, each with a place of its own in the ledger."""
+    method, found = tiny_run.method().but(rounds=3), []
+    for name in ("plain", "sharded"):
+        seen: list[Any] = []
+        with Run(tmp_path / name, {}) as run:
+            settings = tiny_run.config(steps=2)
+            loop = tiny_run.build(run, settings, method)
+            if name == "sharded":
+                loop = lag_run.build(run, tmp_path / name, method, steps=2)
+            loop.select = [_few]
+            loop.tell = lambda event, *args, seen=seen: seen.extend(args[1] if event == "on_rollouts" else [])  # type: ignore[method-assign]
+            train(loop)
+        found.append([(r.prompt.id, r.text, r.reward) for g in seen for r in g.rollouts])
+    assert found[0] == found[1] and len(found[0]) == 2 * 3 * 3 * 4, "steps, rounds, prompts, answers"
+    assert {p.name for p in (tmp_path / "sharded/ledger/000000").iterdir()} == {"0-scored", "1-scored", "2-scored"}
+
+
+def _few(groups: Any) -> Any:
+    """A selection that leaves too little, so that every step is refilled to the end."""
+    return groups[1:2] if groups[0].prompt.answer == "a" else []
+
+
 class Counting:
     """A curriculum that says what it knew when it proposed."""
 

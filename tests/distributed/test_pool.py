@@ -171,3 +171,37 @@ def test_a_message_that_cannot_be_made_is_told_to_who_waits(script: list[Pool]) 
     with pytest.raises(UserError, match="the prompts hold a picture"):
         pool.submit((0,), message, "").result(30)
     assert pool.submit((1,), b"next", "").result(30).startswith(b"next")
+
+
+class Flaky(Dying):
+    """A worker whose machine comes back at the fourth try, when others have worked all the while."""
+
+    tries = 0
+
+    def __init__(self) -> None:
+        self.back = threading.Event()
+
+    def start(self) -> bytes:
+        self.tries += 1
+        if self.tries <= DEATHS:
+            return super().start()
+        self.back.set()
+        return b"="
+
+
+def test_a_worker_that_cannot_be_had_is_tried_again_while_others_work(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Pool, "rest", 0.01)
+    steady, flaky = Ordered(), Flaky()
+    steady.gate.set()
+    pool = Pool([steady], 1.0)
+    pool.submit((0,), b"x", "").result(30)
+    pool.handles.append(flaky)
+    thread = threading.Thread(target=pool._serve, args=(flaky,), daemon=True)
+    thread.start()
+    assert (
+        flaky.back.wait(30) and "ended with exit code 1 before it had begun; 1 others go on" in capsys.readouterr().err
+    )
+    assert pool.broken is None
+    pool.close()
