@@ -17,6 +17,8 @@ from posttrain.core.pause import Pause, Paused
 from posttrain.core.protocols import Environment
 from posttrain.core.ranks import ranks
 from posttrain.core.registry import Part, find, fold, parse, parts
+from posttrain.distributed.choose import Elsewhere, closing, settled
+from posttrain.distributed.choose import refuse as refuse_elsewhere
 from posttrain.distributed.group import joined
 from posttrain.environments.contents import contents
 from posttrain.environments.task import default_task, of_rows
@@ -49,7 +51,7 @@ def run_config(
     settings name: policy, env, scorer, source (a class like LocalSource), others (policies by role); and start (runs/start.py):
     from which run, for how long.
     """
-    with joined(config.device, config.shards, config.exact_sums):
+    with joined(config.device, config.shards or 8, config.exact_sums):
         return _run_config(config, runs, fresh, method, callbacks, given)
 
 
@@ -62,12 +64,13 @@ def _run_config(
     given: dict[str, Any],
 ) -> dict[str, Any]:
     start: Start = given.pop("start", None) or Start()
-    method = method or find_method(config.method)
+    method, config = method or find_method(config.method), settled(config)
     target, changes, unnamed = method_changes(config.method, method)
     if config.num_generations is not None and "n" in method.rollout.defaults():
         method = method.but(rollout=method.rollout.but(n=config.num_generations))
     method = method.within(followed(config))
     refuse(config, method, None if method.scores else given.get("policy"))  # before anything is loaded
+    refuse_elsewhere(config, method, given)
     config = dataclasses.replace(config, task=default_task(config.task, method.rollout.card.data))
     name = config.name or made_name(method.name, config.task.replace(" + ", "+"))
     config = dataclasses.replace(config, name=check_name(name), model=start.source or config.model)
@@ -89,12 +92,16 @@ def _run_config(
             write_file(store, repeated, target, start, changes, [*unnamed, *given])
         if start.reuse and store.finished("train") and (summary := store.read_summary()):
             return summary
-        pieces = Pieces(env, scorer, store, callbacks=callbacks, pause=start.pause, **extra)
-        loop = build_loop(config, method, policy, pieces)
-        loop.role = "reward_model" if method.scores else "policy"
-        start.load_optimisers(loop, runs)
-        tell_data(loop)
-        return _measured(loop, scorer, given.get("others", {}))
+        workers = Elsewhere(start.for_workers(config, runs), store.folder, given, start.use)
+        with closing(workers) as source:
+            workers.rewards(scorer, method.rollout)
+            extra |= {"source": source} if source else {}
+            pieces = Pieces(env, scorer, store, callbacks=callbacks, pause=start.pause, **extra)
+            loop = build_loop(config, method, policy, pieces)
+            loop.role = "reward_model" if method.scores else "policy"
+            start.load_optimisers(loop, runs)
+            tell_data(loop)
+            return _measured(loop, scorer, given.get("others", {}))
 
 
 def tell_data(loop: Loop) -> None:

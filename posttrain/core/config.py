@@ -96,6 +96,25 @@ class Config:
     task's own grade"""
     reward_timeout: float = 10.0
     """seconds per call of a reward, after which the answer is masked and counted as failed"""
+    sampler: str = "local"
+    """who samples: "local" (this process), "process" (workers on this machine), "ray" (actors of a Ray cluster); changes speed, never
+    the answers"""
+    rollout_workers: int = 1
+    """workers that sample, with --sampler process or ray; any number gives the same run"""
+    reward_workers: int = 0
+    """processes that compute rewards of single answers; 0: the training process does. Any number gives the same rewards"""
+    shards: int = 0
+    """pieces that the prompts of a step are cut into, each made by one worker or process in one call; 0: 8 where there are several, else
+    1. The last bits of a run depend on it, never on how many workers or processes there are"""
+    lag: int = 0
+    """steps that sampling is ahead of training: step k is made by the weights after step k - lag, exactly"""
+    max_staleness: int = 0
+    """opportunistic sampling, in place of a lag: a step takes whatever shards are ready, of weights at most so many steps old. Such
+    a run cannot be repeated to the bit; 0: off"""
+    rollout_timeout: float = 1800.0
+    """seconds that a worker may take for a shard before it is killed and replaced"""
+    ray_address: str = ""
+    """address of a running Ray cluster (host:port, or auto), for --sampler ray; if empty, Ray is started here"""
     eval_every: int = 0
     """steps between evaluations on held-out problems; 0: only before and after training"""
     eval_problems: int = 200
@@ -108,8 +127,6 @@ class Config:
     """keep the weights with the best held-out score too, where --eval-every measures it: NAME@best"""
     log_rollouts: int = -1
     """rollouts per step whose text and tokens are written to the run's database; -1: all"""
-    shards: int = 8
-    """pieces in which several processes sample a step; the last bits of a run depend on it, never on how many processes there are"""
     exact_sums: bool = False
     """add gradients without rounding: the same bits on any number of processes; each holds the whole model"""
     store_gb: float = 2.0
@@ -162,6 +179,7 @@ _POSITIVE = (
     ("max_norm", "a norm"),
     ("critic_max_norm", "a norm"),
     ("reward_timeout", "a time"),
+    ("rollout_timeout", "a time"),
 )
 _RANGES: dict[str, tuple[int, int]] = {
     "steps": (0, 10**9),
@@ -178,7 +196,11 @@ _RANGES: dict[str, tuple[int, int]] = {
     "keep_checkpoints": (1, 10**9),
     "log_rollouts": (-1, 10**9),
     "threads": (0, 4096),
-    "shards": (1, 10**6),
+    "rollout_workers": (1, 10**5),
+    "reward_workers": (0, 10**5),
+    "shards": (0, 10**6),
+    "lag": (0, 1000),
+    "max_staleness": (0, 1000),
 }
 _SUBJECT = {"num_generations": "a prompt needs", "lora": "a rank is"}
 _AFTER = {"num_generations": " answer", "lora": ", and 0 trains the weights themselves"}
@@ -187,6 +209,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "schedule": ("linear", "cosine", "wsd", "constant"),
     "layout": ("shared", "packed", "padded"),
     "dtype": ("", "float32", "bfloat16"),
+    "sampler": ("local", "process", "ray"),
 }
 
 

@@ -33,17 +33,26 @@ class LocalSource:
 
         A step that is asked again gets the next prompts; one that came up already in this step is asked under another identity.
         """
-        earlier = self._last if step == self._step else []
-        self._refills += bool(earlier)
-        policy = next(iter(self.policies.values()))
-        prompts = self.curriculum.propose(self.prompts, step + self._refills, policy)
-        prompts = apart(prompts, {g.prompt.id for g in earlier}) if earlier else prompts
+        earlier = self._earlier(step)
         alone = ranks().world == 1
         begin = getattr(self.scorer, "begin", None) if alone else None  # grades an answer while others are sampled
+        prompts = self.propose(step)
         asked = RolloutRequest(self.policies, prompts, self.sampling, self.seed, step, self.env, finished=begin)
         groups, report = scored(self.scorer, self.rollout(asked))
         self._last, self._step = earlier + groups, step
         return groups, report
+
+    def propose(self, step: int) -> list[Prompt]:
+        """The next prompts of a step."""
+        earlier = self._earlier(step)
+        self._refills += bool(earlier)
+        policy = next(iter(self.policies.values()))
+        prompts = self.curriculum.propose(self.prompts, step + self._refills, policy)
+        return apart(prompts, {g.prompt.id for g in earlier}) if earlier else prompts
+
+    def _earlier(self, step: int) -> list[Group]:
+        """What the present step was answered already."""
+        return self._last if step == self._step else []
 
     def publish(self, version: int) -> None:
         """The policies were updated: the curriculum sees the groups of the step."""

@@ -197,7 +197,11 @@ def build_loop(config: Config, method: Method, policy: Policy, pieces: Pieces) -
         phase=pieces.phase,
         select=[p.live() for p in method.select],
         shaping=[p.live() for p in method.shaping],
-        callbacks=[*(pieces.callbacks if ranks().lead else ()), probe],
+        callbacks=[
+            *(pieces.callbacks if ranks().lead else ()),
+            probe,
+            *([source] if hasattr(source, "on_checkpoint") else []),
+        ],  # fmt: skip
         evaluator=HeldOut(lambda p: measure(p, config, method, env, scorer, pieces.others))
         if pieces.evaluated
         else None,

@@ -68,6 +68,8 @@ class Guard:
         own = own_rollouts(groups)
         if "logp_gap" not in seen or not own or loop.method.scores:
             return None
+        if lagging(own, step, loop.config):
+            return None
         policy = loop.learner.policy
         limit = self.limit if self.limit is not None else default_limit(policy)
         gap, most = seen["logp_gap"], seen.get("logp_gap_max", 0.0)
@@ -125,6 +127,12 @@ def _named(policy: Policy, row: Turn, t: int) -> str:
         return repr(policy.decode(row.actions[t : t + 1]))[:40]
     except Exception:  # a policy whose actions are no text
         return "no text"
+
+
+def lagging(rollouts: list[Rollout], step: int, config: Any) -> bool:
+    """The answers are as old as the settings ask for, so the gap is what the policy has moved since."""
+    oldest = min(r.versions[0] for r in rollouts)
+    return bool(step > oldest >= step - max(config.lag, config.max_staleness))
 
 
 def own_rollouts(groups: list[Group]) -> list[Rollout]:

@@ -104,6 +104,7 @@ def same_threads(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> dict
 
 
 _KEPT = ("log_rollouts", "store_gb", "keep_checkpoints")  # what is kept of a run, which nothing is learned from
+_WHO = ("sampler", "rollout_workers", "reward_workers", "rollout_timeout", "ray_address")  # works, not what is done
 
 
 def agreed(label: Path, old: dict[str, Any], new: dict[str, Any], extend: bool, saved: bool) -> dict[str, Any]:
@@ -111,7 +112,7 @@ def agreed(label: Path, old: dict[str, Any], new: dict[str, Any], extend: bool, 
 
     saved: it has a checkpoint, so what the weights that it began with have become since (`begun`) does not matter any more.
     """
-    known = with_defaults(old, new) | {k: new[k] for k in _KEPT if k in new}
+    known = with_defaults(old, new) | {k: new[k] for k in _KEPT + _WHO if k in new}
     if "inputs" not in old and "inputs" in new:
         known |= {k: new[k] for k in ("inputs", "contents") if k in new}  # an earlier version, which did not keep them
     for key in (

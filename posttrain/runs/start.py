@@ -77,6 +77,16 @@ class Start:
         check_name_of_run(config.model, runs)
         return config
 
+    def for_workers(self, config: Config, runs: str | Path) -> Config:
+        """The settings that workers of other processes build the same policy from; a sentence where none do."""
+        if config.sampler == "local":
+            return config
+        if self.source and self.optimizer and (config.lora or config.adapter):
+            raise UserError(
+                f"workers cannot build the adapters of {self.source} beside its weights; use --sampler local, or --no-optimizer"
+            )
+        return self.resolved(config, runs)
+
     def policy(self, config: Config, runs: str | Path) -> Any:
         """The policy to begin with: adapters stay beside the weights where their optimiser state is wanted too."""
         which = self.which(runs)

@@ -16,7 +16,7 @@ from posttrain.core.pause import Paused
 
 _FILE = "state.json"
 _BLOCK = 1024  # bytes
-_FOLDERS = ("checkpoints", "best", "artifacts", "tracked", "profile")
+_FOLDERS = ("checkpoints", "best", "artifacts", "tracked", "profile", "ledger", "versions")
 _FILES = (
     "run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "notes.json", "summary.json", "held_out.json", "machine.json", _FILE, "config.toml",
     "config.json",

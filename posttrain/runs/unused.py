@@ -28,10 +28,14 @@ READS = {"task": TASK, "reward": ("reward",), "steps": ("steps",), "pairs": ("ch
 }
 LEARNING = ("lr", "warmup", "schedule", "min_lr", "max_norm", "prompts")  # what the learner of any phase reads
 CRITIC = ("critic", "critic_lr", "critic_warmup", "critic_max_norm")
+ELSEWHERE = (
+    "sampler", "rollout_workers", "reward_workers", "shards", "lag", "max_staleness", "rollout_timeout", "ray_address",
+)  # fmt: skip
 OWN = (
     {name for group in READS.values() for name in group}
     | set(LEARNING)
     | set(CRITIC)
+    | set(ELSEWHERE)
     | {"num_generations", "eval_every", "keep_best", "method"}
 )
 WRITTEN = ("demonstrations", "pairs", "steps")  # kinds of data that come with their answers

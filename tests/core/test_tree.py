@@ -25,7 +25,7 @@ LAYERS = (
     ("inference",),
     ("policies",),
     ("rollouts", "rewards/scorers", "weights", "decoding", "evals"),
-    ("train", "runs", "distributed"),
+    ("train", "runs", "distributed"),  # distributed builds workers from what runs builds a run from
     ("methods", "systems"),
     ("api",),
     ("commands", "serving", "view", "cli", "__main__", "posttrain"),

@@ -22,7 +22,7 @@ from posttrain.methods.sft import sft
 from posttrain.runs import plans as recipe
 from posttrain.runs.build import scorer_of
 from posttrain.runs.plans import Asked
-from posttrain.runs.unused import READS, differing, refuse_of_method, refuse_of_plan, used
+from posttrain.runs.unused import ELSEWHERE, READS, differing, refuse_of_method, refuse_of_plan, used
 from tests.runs import tiny_run
 
 
@@ -31,11 +31,11 @@ def nothing(context: Context) -> Any:
 
 
 def test_every_setting_is_read_by_some_plan_or_told() -> None:
-    """A plan of one phase that reads task and reward takes all settings but --steps and the columns of pairs."""
+    """A plan of one phase that reads task and reward takes all settings but --steps, the columns of pairs, and who samples where."""
     plan = Plan((Phase("x", grpo, 1, nothing),), "toy", options={"steps": 60}, uses=("task", "reward"))
     every = {f.name for f in dataclasses.fields(Config)}
     of_a_critic = {"critic", "critic_lr", "critic_warmup", "critic_max_norm"}
-    assert every - used(plan) == {"steps", "chosen", "rejected", "method"} | of_a_critic
+    assert every - used(plan) == {"steps", "chosen", "rejected", "method"} | of_a_critic | set(ELSEWHERE)
     assert of_a_critic <= used(dataclasses.replace(plan, parts=(Phase("x", ppo, 1, nothing),)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -36,6 +37,7 @@ from posttrain.rewards.runtime.scorer import (
 )
 from posttrain.rewards.runtime.timeout_pool import EventLoop
 
+Elsewhere = Callable[[str, Answers], Callable[[], list[Outcome]]]  # a reward and answers -> what waits for its outcomes
 Ask = Callable[[Any], list[Outcome]]  # a scorer -> what it says of the answers at hand
 
 
@@ -65,6 +67,22 @@ class RewardSum(BaseScorer):
         self.loop = EventLoop()
         self.begun = Ahead(timeout, workers)
         self.files = {n: FileAhead(r, timeout, workers) for n, r in self.rewards.items() if _of_one(r)}
+        self._elsewhere: Elsewhere | None = None  # who is asked for rewards of single answers, in place of this process
+        self._lock = threading.RLock()  # a lag scores a step while another thread evaluates
+
+    @property
+    def singles(self) -> list[str]:
+        """Rewards that are asked about one answer at a time, so that answers may be given out to several processes."""
+        return [n for n, r in self.rewards.items() if _of_one(r) or (isinstance(r, Call) and r.kind == "one")]
+
+    def outcomes(self, name: str, answers: Answers) -> list[Outcome]:
+        """What one reward of single answers says of each."""
+        reward = self.rewards[name]
+        if isinstance(reward, FileReward):
+            return reward.outcomes(answers, self.timeout, self.workers)
+        if reward.asynchronous:
+            return begin_async(self.loop, reward, answers, self.timeout, self.workers)()
+        return sync_outcomes(reward, answers, self.timeout, self.workers)
 
     @property
     def ahead(self) -> list[str]:
@@ -73,6 +91,8 @@ class RewardSum(BaseScorer):
 
     def begin(self, prompt: Prompt, index: int, text: Callable[[], str]) -> None:
         """An answer has ended: its rewards are begun while others are sampled. `text` decodes it, in the thread that grades."""
+        if self._elsewhere is not None:
+            return
         for name in self.ahead:
             fn = self.rewards[name].fn
 
@@ -93,8 +113,9 @@ class RewardSum(BaseScorer):
             lambda: [r.actions.tolist() for r in rollouts],
             [r.index for r in rollouts],
         )
-        rows, reports = self._rows(answers, lambda scorer: aside(scorer, groups))
-        self.begun.forget()
+        with self._lock:
+            rows, reports = self._rows(answers, lambda scorer: aside(scorer, groups))
+            self.begun.forget()
         totals = [total(row, self.weights) for row in rows]
         verdicts = [Verdict(x, row) for x, row in zip(totals, rows, strict=True)]
         return self.written(groups, verdicts, [*reports, *sum_report(totals)], began)
@@ -103,7 +124,8 @@ class RewardSum(BaseScorer):
         """The weighted sums for plain texts, NaN where a reward failed."""
         began = time.perf_counter()
         answers = Answers(prompts, texts, lambda: [[] for _ in texts])
-        rows, reports = self._rows(answers, lambda scorer: [as_number(x) for x in texts_of(scorer, prompts, texts)])
+        with self._lock:
+            rows, reports = self._rows(answers, lambda scorer: [as_number(x) for x in texts_of(scorer, prompts, texts)])
         totals = [total(row, self.weights) for row in rows]
         reports += sum_report(totals)
         totals = [finite(x) for x in totals]
@@ -130,6 +152,8 @@ class RewardSum(BaseScorer):
 
     def _begin(self, name: str, reward: Any, answers: Answers) -> Callable[[], list[Outcome]] | None:
         """Begin a reward that runs beside others, asynchronous or in a process of its own; None for all others."""
+        if self._elsewhere is not None and name in self.singles:
+            return self._elsewhere(name, answers)
         if name in self.files and len(answers.index) == len(answers.texts) > 0:  # sampled: some may have been begun
             return partial(self._waited, name, self.files[name].wait_for(answers), answers)
         if isinstance(reward, FileReward):
