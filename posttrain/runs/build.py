@@ -201,7 +201,7 @@ def build_loop(config: Config, method: Method, policy: Policy, pieces: Pieces) -
             *(pieces.callbacks if ranks().lead else ()),
             probe,
             *([source] if hasattr(source, "on_checkpoint") else []),
-        ],  # fmt: skip
+        ],
         evaluator=HeldOut(lambda p: measure(p, config, method, env, scorer, pieces.others))
         if pieces.evaluated
         else None,
