@@ -78,7 +78,7 @@ def _run_config(
     suits(method, env)
     scorer = given["scorer"] if "scorer" in given else scorer_of(config, method, env)
     inputs = start.identity(config, runs, model="policy" not in given)
-    policy = given["policy"] if "policy" in given else start.policy(config, runs)
+    policy = as_given(given["policy"], config) if "policy" in given else start.policy(config, runs)
     if method.scores:
         policy = policy.as_reward_model()
     refuse(config, method, policy)
@@ -121,6 +121,16 @@ def objects(given: dict[str, Any]) -> dict[str, Any]:
 def of_given(config: Config, env: Environment) -> Environment:
     """An environment that was given, with the system message and the prefill of the settings."""
     return said_first(env, config)
+
+
+def as_given(policy: Any, config: Config) -> Any:
+    """A policy that was given in Python; settings of loading one cannot be meant for it."""
+    for key in ("lora", "bits", "adapter", "dtype"):
+        if getattr(config, key):
+            raise UserError(
+                f"{key} says how a model is loaded, and this one was given as an object; give its name or folder, or leave {key} away"
+            )
+    return policy
 
 
 def files(config: Config, given: dict[str, Any]) -> dict[str, Any]:

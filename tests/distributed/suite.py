@@ -22,6 +22,7 @@ from torch import Tensor
 import posttrain
 from posttrain.core import laws
 from posttrain.core.batch import Batch
+from posttrain.core.config import Config
 from posttrain.core.method import find_method
 from posttrain.core.ranks import Ranks
 from posttrain.core.registry import LOSSES, Part
@@ -30,6 +31,7 @@ from posttrain.losses.aggregate import pair_mean
 from posttrain.losses.objective import PAIRED
 from posttrain.losses.supervised.sft import sft
 from posttrain.models.rows import own_rows
+from posttrain.policies.peft_folder import adapted
 from posttrain.weights.learner import Learner
 from posttrain.weights.parallel import ExactSums, Local
 from posttrain.weights.sharded import Sharded
@@ -158,7 +160,7 @@ def main() -> None:
                 run(folder, f"exact-{method}", method, steps=3, exact_sums=True)
             run(folder, "fsdp", "grpo", steps=3)
         elif what == "lora":
-            run(folder, "lora", "ppo", steps=2, lora=4)
+            run(folder, "lora", "ppo", steps=2, model=adapted(tiny.policy(), Config(lora=4)))
         elif what == "pairs":
             for method in ("dpo", "reward-model"):
                 for exact in (False, True):
