@@ -20,6 +20,7 @@ from posttrain.core.registry import Part, find, fold, parse, parts
 from posttrain.distributed.choose import Elsewhere, closing, settled
 from posttrain.distributed.choose import refuse as refuse_elsewhere
 from posttrain.distributed.group import joined
+from posttrain.distributed.led import led
 from posttrain.environments.contents import contents
 from posttrain.environments.task import default_task, of_rows
 from posttrain.evals.accuracy import Score
@@ -94,8 +95,9 @@ def _run_config(
             return summary
         workers = Elsewhere(start.for_workers(config, runs), store.folder, given, start.use)
         with closing(workers) as source:
-            workers.rewards(scorer, method.rollout)
-            extra |= {"source": source} if source else {}
+            if ranks().lead:  # who scores
+                workers.rewards(scorer, method.rollout)
+            extra |= {"source": led(source)} if source else {}
             pieces = Pieces(env, scorer, store, callbacks=callbacks, pause=start.pause, **extra)
             loop = build_loop(config, method, policy, pieces)
             loop.role = "reward_model" if method.scores else "policy"

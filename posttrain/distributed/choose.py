@@ -49,12 +49,9 @@ def in_shards(config: Config) -> bool:
 def refuse(config: Config, method: Method, given: Mapping[str, Any]) -> None:
     """One sentence for settings that cannot work, before anything is loaded."""
     _options(config)
-    asked = {"--sampler": config.sampler != "local", "--lag": config.lag, "--max-staleness": config.max_staleness}
-    asked |= {"--reward-workers": config.reward_workers}
-    if hasattr(ranks(), "gather_saving") and any(asked.values()):
-        named = " and ".join(name for name, given_ in asked.items() if given_)
+    if hasattr(ranks(), "gather_saving") and config.sampler == "local" and config.lag:
         raise UserError(
-            f"several processes train here (--gpus, torchrun), and {named} is for a run that one process trains; use one of the two"
+            f"--lag {config.lag}: the processes that train here sample with the weights they have; older ones are kept by workers: add --sampler process"
         )
     if config.reward_workers and ("scorer" in given or "env" in given):
         what = "reward" if "scorer" in given else "task"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -48,7 +49,10 @@ class Process:
         # -P keeps the script's own folder off sys.path
         command = [sys.executable, "-P", str(_SCRIPT), str(theirs.fileno()), str(self.index), json.dumps(sys.path)]
         with theirs:
-            self.popen = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[theirs.fileno()])
+            alone = {
+                k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+            }
+            self.popen = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[theirs.fileno()], env=alone)
         weakref.finalize(self, _kill, self.popen)  # also when Python ends
         return Connection(mine.detach())
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from posttrain.core.errors import UserError
 from posttrain.core.protocols import Policy
@@ -91,16 +91,27 @@ class Versions:
 def sampled(policy: Policy) -> dict[str, Tensor]:
     """The weights that a sampler must have to act like this policy: no critic, tied ones once, with adapters only those that learn."""
     own = {n: p for n, p in policy.named_parameters() if not n.startswith("critic.")}
+    state = whole_state(policy)
     adapted = any(not p.requires_grad for p in own.values())
     seen: set[int] = set()
     out = {}
-    for name, x in policy.state_dict().items():
+    for name, x in state.items():
         learns = name in own and own[name].requires_grad
         if name.startswith("critic.") or (adapted and not learns) or (x.data_ptr() in seen and x.numel()):
             continue
         seen.add(x.data_ptr())
         out[name] = x.detach()
     return out
+
+
+def whole_state(policy: Any) -> dict[str, Tensor]:
+    """Every tensor of the policy; where its weights are in rows, those of the whole copy that samples, which is up to date by then."""
+    copy = getattr(policy, "whole", None)
+    if copy is None:
+        found: dict[str, Tensor] = policy.state_dict()
+        return found
+    rest = {n: x for n, x in nn.Module.state_dict(policy).items() if not n.startswith(("model.", "critic."))}
+    return {f"model.{n}": x for n, x in copy.copy.state_dict().items()} | rest
 
 
 @torch.no_grad()

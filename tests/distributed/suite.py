@@ -35,6 +35,7 @@ from posttrain.policies.peft_folder import adapted
 from posttrain.weights.learner import Learner
 from posttrain.weights.parallel import ExactSums, Local
 from posttrain.weights.sharded import Sharded
+from tests.distributed import small
 from tests.losses.test_partition import joined as joined_batches
 from tests.models import tiny
 from tests.package import package_parts
@@ -176,6 +177,12 @@ def main() -> None:
                     )
         elif what == "half":
             run(folder, "half", "ppo", steps=3, model=tiny.policy(tiny.decoder().bfloat16()))
+        elif what == "led":
+            small.inside()  # workers are threads of the first process
+            for name, more in (("led-exact", {"exact_sums": True}), ("led-rows", {})):
+                small.start(
+                    Path(folder), Path(folder), name=name, sampler="process", lag=1, steps=3, device="cpu", **more
+                )
         elif what == "killed":
             kill_at(3, rank=1)
             run(folder, "killed", "grpo", steps=3)

@@ -16,7 +16,7 @@ import torch
 from posttrain.distributed.launch import free_port
 from posttrain.runs.checkpoint import newest
 from posttrain.runs.run import Run
-from tests.distributed import suite
+from tests.distributed import small, suite
 
 ROOT = Path(__file__).parents[2]
 
@@ -143,6 +143,26 @@ def test_in_half_precision_the_copy_that_samples_is_what_is_trained(folders: dic
         assert run.store.series("grad_norm")[-1][1] > 0
     saved = tables(folders[2] / "half")["weights"]
     assert {x.dtype for x in saved.values()} == {torch.float32}  # rows are the master weights
+
+
+def test_workers_sample_for_several_processes_that_train(tmp_path: Path) -> None:
+    """With a lag: the first process has the workers, and weights in rows are gathered before they are published."""
+    small.files(tmp_path / "2")
+    assert [code for code, _ in start(2, tmp_path / "2", "led")] == [0, 0]
+    small.files(tmp_path / "0")
+    small.start(
+        tmp_path / "2",
+        tmp_path / "0",
+        name="led-exact",
+        lag=1,
+        steps=3,
+        device="cpu",
+        exact_sums=True,
+        sampler="process",
+    )
+    assert same(tables(tmp_path / "2" / "led-exact"), tables(tmp_path / "0" / "led-exact"))
+    exact, rows = (tables(tmp_path / "2" / name)["weights"] for name in ("led-exact", "led-rows"))
+    assert max(float((x - rows[name]).abs().max()) for name, x in exact.items()) < 1e-3
 
 
 def test_a_process_that_hangs_is_named(tmp_path: Path) -> None:
