@@ -178,7 +178,6 @@ def main() -> None:
         elif what == "half":
             run(folder, "half", "ppo", steps=3, model=tiny.policy(tiny.decoder().bfloat16()))
         elif what == "led":
-            small.inside()  # workers are threads of the first process
             for name, more in (("led-exact", {"exact_sums": True}), ("led-rows", {})):
                 small.start(
                     Path(folder), Path(folder), name=name, sampler="process", lag=1, steps=3, device="cpu", **more
