@@ -21,18 +21,18 @@ TP_HOP = 15e-6  # seconds per all-reduce of a decode step under tensor parallel,
 class Speed:
     """Factors over the peak of a device, and fixed costs in seconds."""
 
-    call: float = 0.0098  # of one call of the engine
-    prompt: float = 2.0e-4  # per prompt that is read
-    answer: float = 3.5e-5  # per answer that is begun
-    prefill: float = 1.17  # times the FLOPs of reading prompts, over the peak
-    layer_decode: float = 2.33e-5  # per layer and decode step
-    traffic: float = 0.85  # times the bytes of a decode step, over the peak
-    decode: float = 0.74  # times the FLOPs of a decode step, over the peak
-    refill: int = 105  # decode steps that a slot waits before another answer is in it
+    call: float = 0.0118  # of one call of the engine
+    prompt: float = 1.99e-4  # per prompt that is read
+    answer: float = 3.51e-5  # per answer that is begun
+    prefill: float = 1.168  # times the FLOPs of reading prompts, over the peak
+    layer_decode: float = 2.31e-5  # per layer and decode step
+    traffic: float = 0.848  # times the bytes of a decode step, over the peak
+    decode: float = 0.738  # times the FLOPs of a decode step, over the peak
+    refill: int = 130  # decode steps that a slot waits before another answer is in it
     train: float = 1.553  # times the FLOPs of matrices in training, over the peak
     attend: float = 2.655  # times the FLOPs of attention in training, over the peak
     layer_train: float = 2.23e-3  # per layer and forward and backward pass
-    host: float = 0.113  # per step: text, grading, batches, records
+    host: float = 0.102  # per step: text, grading, batches, records
 
 
 MEASURED = Speed()
@@ -77,10 +77,9 @@ class Pace:
 
     def read(self, prompts: int, prompt_tokens: int) -> float:
         """Seconds of the FLOPs of reading prompts."""
-        s = self.shape
-        attention = 2 * s.layers * s.wide * prompt_tokens**2
-        work = prompts * (2 * s.multiplied * prompt_tokens + attention * self.speed.attend / self.speed.prefill)
-        return self.speed.prefill * work / (self.device.flops * self.tp)
+        s, v = self.shape, self.speed
+        matrices, attention = 2 * s.multiplied * prompt_tokens, 2 * s.layers * s.wide * prompt_tokens**2
+        return prompts * (v.prefill * matrices + v.attend * attention) / (self.device.flops * self.tp)
 
     def update(
         self, tokens: float, pairs: float, passes: int = 1, recomputed: float = 0.0, frozen: bool = False
