@@ -36,7 +36,8 @@ def colocated(model: str, work: Work, where: Cluster) -> Plan:
 def best_split(model: str, work: Work, where: Cluster, lag: int, trainers: int = 0) -> Plan:
     """The fastest division of the cards, or the given one."""
     site = Site(shape(model), work, where)
-    found = [site.timed(site.split(t, lag)) for t in ([trainers] if trainers else site.splits())]
+    every = [site.split(t, lag, tp) for t in ([trainers] if trainers else site.splits()) for tp in (1, *site.wide(t))]
+    found = [site.timed(plan) for plan in every if plan.fits]
     return max(found, key=lambda plan: plan.rate)
 
 

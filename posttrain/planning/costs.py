@@ -69,8 +69,10 @@ class Costs:
             make.append(self.shards(drawn))
             train.append(self.train(drawn))
         each = self.work.answers / self.layout.shards
-        score = -(-each // max(1, self.layout.reward_workers)) * self.work.reward_s
-        stages = Stages(make, train, score, self.publish(), self.load(), self.save(), self.speed.host)
+        score = each * self.work.reward_s / max(1, self.layout.reward_workers)
+        stages = Stages(
+            make, train, score, self.work.reward_s, self.publish(), self.load(), self.save(), self.speed.host
+        )
         return stages, tokens / distinct
 
     def shards(self, lengths: Sequence[int]) -> list[float]:

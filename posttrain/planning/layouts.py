@@ -18,7 +18,6 @@ from posttrain.planning.work import Work
 SHARES = (1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8)  # of the cards that train, where some only sample
 STEPS = 16  # that are simulated to compare layouts
 WORTH = 1.05  # how many times faster something less simple must be to be preferred
-FEW = 8  # answers at a time below which an engine is spread over more cards
 
 
 @dataclass(frozen=True)
@@ -76,22 +75,22 @@ class Site:
         )  # fmt: skip
         return Plan(layout, {"card": found})
 
-    def split(self, trainers: int, lag: int = 0, tp: int = 0) -> Plan:
-        """tp 0: the fewest cards per engine that leave it room for a few answers."""
-        rest, free = self.cluster.cards - trainers, self.cluster.device.memory
-        sizes = [x for x in (1, 2, 4, 8) if x <= min(self.cluster.per_node, rest) and self.shape.kv_heads % x == 0]
+    def split(self, trainers: int, lag: int = 0, tp: int = 1) -> Plan:
+        """Some cards train, the others are engines of `tp` cards each."""
+        workers, free = (self.cluster.cards - trainers) // tp, self.cluster.device.memory
+        shards = min(workers, self.work.prompts)
+        answers = -(-self.work.prompts // shards) * self.work.n
         trained = memory.trainer(self.shape, self.work, trainers, free)
-        for size in [tp] if tp else sizes:
-            workers = rest // size
-            shards = min(workers, self.work.prompts)
-            answers = -(-self.work.prompts // shards) * self.work.n
-            found = memory.worker(self.shape, self.work, answers, free, size)
-            if found.fits and found.slots >= min(FEW, answers):
-                break
+        found = memory.worker(self.shape, self.work, answers, free, tp)
         layout = Layout(
-            "split", trainers, workers, size, lag, None, shards, found.slots, trained.recomputed / self.shape.layers, self.reward_workers
+            "split", trainers, workers, tp, lag, None, shards, found.slots, trained.recomputed / self.shape.layers, self.reward_workers
         )  # fmt: skip
         return Plan(layout, {"trainer": trained, "rollout card": found})
+
+    def wide(self, trainers: int) -> list[int]:
+        """Cards that an engine may be spread over by tensor parallel: within a node, dividing its heads."""
+        rest = min(self.cluster.per_node, self.cluster.cards - trainers)
+        return [x for x in (2, 4, 8) if x <= rest and self.shape.kv_heads % x == 0]
 
     def splits(self) -> list[int]:
         """Numbers of cards that train: any on one node or two, whole nodes on more."""
@@ -110,26 +109,38 @@ class Site:
         return replace(plan, stages=stages, outcome=outcome, tokens=tokens)
 
     def plans(self) -> Iterator[Plan]:
-        """Colocated, and the best split, each synchronous, with a lag of one step, and the split with two or opportunistic."""
+        """Colocated, and the best split, each synchronous, with a lag of one step, and the split with two or opportunistic; the best
+        with engines of several cards where it is faster, or all that fits."""
         yield from (self.timed(self.colocated(lag)) for lag in (0, 1))
-        every = [self.split(trainers, lag=1) for trainers in self.splits()]
-        fitting = [self.timed(plan) for plan in every if plan.fits]
-        if not fitting:
-            yield from sorted(every, key=lambda p: max(m.total / m.free for m in p.memory.values()))[:1]
-            return
-        best = max(fitting, key=lambda p: p.rate)
-        yield self.timed(replace(best, layout=replace(best.layout, lag=0)))
-        yield best
-        yield self.timed(replace(best, layout=replace(best.layout, lag=2)))
-        yield self.timed(replace(best, layout=replace(best.layout, lag=0, staleness=1)))
+        single = [self.split(trainers, lag=1) for trainers in self.splits()]
+        several = [self.split(t, lag=1, tp=tp) for t in self.splits() for tp in self.wide(t)]
+        best, wide = (max(map(self.timed, filter(_fits, some)), key=_rate, default=None) for some in (single, several))
+        if best:
+            yield self.timed(replace(best, layout=replace(best.layout, lag=0)))
+            yield best
+            yield self.timed(replace(best, layout=replace(best.layout, lag=2)))
+            yield self.timed(replace(best, layout=replace(best.layout, lag=0, staleness=1)))
+        if wide and (best is None or wide.rate > WORTH * best.rate):
+            yield wide
+        if not best and not wide:
+            yield from sorted(single + several, key=lambda p: max(m.total / m.free for m in p.memory.values()))[:1]
+
+
+def _fits(plan: Plan) -> bool:
+    return plan.fits
+
+
+def _rate(plan: Plan) -> float:
+    return plan.rate
 
 
 def choose(plans: list[Plan]) -> Plan | None:
-    """The fastest that fits; of nearly equal ones the first, and they come with the simplest first. One that is not reproducible
-    is never chosen for the user."""
+    """The fastest that fits; of nearly equal ones the first, and they come with the simplest first. One that is not reproducible is never
+    chosen for the user, and engines of several cards only where nothing else fits: they are not posttrain's own."""
+    fitting = [p for p in plans if p.outcome and p.layout.staleness is None]
     best: Plan | None = None
-    for plan in plans:
-        if plan.outcome and plan.layout.staleness is None and (best is None or plan.rate > WORTH * best.rate):
+    for plan in [p for p in fitting if p.layout.tp == 1] or fitting:
+        if best is None or plan.rate > WORTH * best.rate:
             best = plan
     return best
 
@@ -148,7 +159,7 @@ def remedies(site: Site) -> list[tuple[str, Site]]:
 
 
 def fits_somehow(site: Site) -> bool:
-    return site.colocated().fits or any(site.split(t).fits for t in site.splits())
+    return site.colocated().fits or any(site.split(t, 0, tp).fits for t in site.splits() for tp in (1, *site.wide(t)))
 
 
 def what_would_fit(site: Site) -> list[str]:

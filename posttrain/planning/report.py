@@ -54,7 +54,12 @@ def stage_seconds(plan: Plan) -> dict[str, float]:
     rounds = -(-count // plan.layout.workers)
     rollouts = sum(max(step) for step in s.make) / len(s.make) * rounds + s.load
     training = sum(s.train) / len(s.train) + s.host
-    return {"rollouts": rollouts, "rewards": s.score * count, "training": training, "publishing": s.publish}
+    return {
+        "rollouts": rollouts,
+        "rewards": max(s.score * count, s.grade),
+        "training": training,
+        "publishing": s.publish,
+    }
 
 
 def timed(plan: Plan) -> str:

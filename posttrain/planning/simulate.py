@@ -26,6 +26,7 @@ class Stages:
     make: Sequence[Sequence[float]]
     train: Sequence[float]
     score: float = 0.0  # of all reward workers together, per shard
+    grade: float = 0.0  # of one answer: a shard is not scored sooner than that
     publish: float = 0.0  # the trainer sends weights
     load: float = 0.0  # a worker takes a new version
     save: float = 0.0  # the trainer waits for a checkpoint
@@ -159,7 +160,7 @@ class Simulation:
         self.seen.making += self.stages.make[shard // self.shards % len(self.stages.make)][shard % self.shards]
         self.job[worker] = None
         self.scoring_until = max(self.scoring_until, self.now) + self.stages.score
-        self.at(self.scoring_until, "scored", self.loaded[worker], shard)
+        self.at(max(self.scoring_until, self.now + self.stages.grade), "scored", self.loaded[worker], shard)
         self._free(worker)
 
     def _scored(self, version: int, shard: int) -> None:
