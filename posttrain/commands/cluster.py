@@ -144,6 +144,9 @@ def plan(args: argparse.Namespace) -> Iterator[Row]:
         yield "verdict", f"{args.model} fits in no layout on {cards(site)}", "problem", fix, {}
         return
     yield from details(best, site, args)
+    if (wide := plans[-1]).layout.tp > best.layout.tp and wide.outcome:
+        told = f"{wide.name} would be {wide.rate / best.rate:.1f} times as fast, by tensor parallel, which posttrain's own engine has not"
+        yield "engine", told, "note", "that layout is planned only", {}
 
 
 def details(best: Plan, site: Site, args: argparse.Namespace) -> Iterator[Row]:
