@@ -134,6 +134,7 @@ def fitted(prompt: int, found: dict[Size, tuple[float, float]]) -> Speed:
         [(x.prompts * x.n * x.tokens + x.prompts * prompt) * 6 * POCKET.multiplied / CORE.flops for x in sizes]
     )
     host, train = np.linalg.lstsq(np.stack((ones, work), 1), np.array([found[x][1] for x in sizes]), rcond=None)[0]
+    call, launch, decode, host, train = (float(x) for x in (call, launch, decode, host, train))
     return Speed(call, 0.0, 0.0, 0.0, launch, 0.0, decode, 0, train, 0.0, 0.0, host)
 
 

@@ -113,7 +113,12 @@ def areal() -> Iterator[Row]:
         one, two = colocated(model, work, where), best_split(model, work, where, 1)
         note = f"{AREAL}; lengths and batch not stated; here {two.name}; its staleness is up to 4 and answers go on over updates"
         yield Row(
-            f"AReaL {model[24:]}, synchronous / asynchronous", "published", "x", sync / off, step(one) / step(two), note
+            f"AReaL {model.rpartition('-')[2]}, synchronous / asynchronous",
+            "published",
+            "x",
+            sync / off,
+            step(one) / step(two),
+            note,
         )
 
 

@@ -34,7 +34,7 @@ class Plan:
     def name(self) -> str:
         lay = self.layout
         if lay.staleness is not None:
-            when = f"at most {lay.staleness} steps stale"
+            when = f"at most {lay.staleness} step{'s' * (lay.staleness > 1)} stale"
         else:
             when = f"lag {lay.lag}" if lay.lag else "synchronous"
         wide = f" of {lay.tp} cards" if lay.tp > 1 else ""

@@ -99,8 +99,6 @@ def bottleneck(plan: Plan, site: Site) -> tuple[str, str]:
         few = plan.slots < min(site.work.answers // plan.layout.shards, 1024)
         fix = "a card with more memory, or fewer --max-tokens, lets more answers run at a time" if few else ""
         return told + more, fix
-    if stage == "training" and plan.layout.kind == "split":
-        return told, ""
     return told, ""
 
 
@@ -110,7 +108,8 @@ def failures(plan: Plan, site: Site) -> str:
     step, every = plan.outcome.step, site.work.save_every
     between = 3600 * FAILURES_H / plan.layout.trainers
     lost = (300 + every * step / 2) / between
-    return f"one of the training cards fails every {seconds(between)}; with a checkpoint every {every} steps that costs {lost:.1%} of the time"
+    share = f"{lost:.1%}" if lost >= 0.001 else "less than 0.1%"
+    return f"one of the training cards fails every {seconds(between)}; with a checkpoint every {every} steps that costs {share} of the time"
 
 
 def cost(plan: Plan, steps: int, price: float = 0.0) -> str:
