@@ -108,7 +108,6 @@ class Costs:
                 prompt = i // work.n
                 tokens, pairs = tokens + work.prompt_tokens, pairs + work.prompt_tokens**2 / 2
             tokens, pairs, room = tokens + length, pairs + length * (work.prompt_tokens + length / 2), room - length
-            room = max(room, 0)
             if not room:
                 out.append((tokens, pairs))
                 prompt, tokens, pairs = -1, 0, 0.0

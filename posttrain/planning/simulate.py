@@ -146,8 +146,7 @@ class Simulation:
         load = self.stages.load if self.loaded[worker] != version else 0.0
         self.loaded[worker] = version
         make = self.stages.make[step % len(self.stages.make)][place]
-        start = self.busy_until if self.crew.colocated and self.busy else self.now
-        self.job[worker], self.began[worker], self.ends[worker] = shard, start, start + load + make
+        self.job[worker], self.began[worker], self.ends[worker] = shard, self.now, self.now + load + make
         self.seen.loading += load
         self.at(self.ends[worker], "made", worker, shard)
 

@@ -84,6 +84,8 @@ def test_every_layout_is_listed_and_the_simplest_of_equals_is_chosen() -> None:
     ]
     best = choose(plans)
     assert best and best.layout.staleness is None
+    loose = replace_step(plans[-1], 0.001)
+    assert loose.rate > best.rate and choose([*plans, loose]) == best  # what is not reproducible is never chosen
     before = plans[: plans.index(best)]
     assert all(best.rate > WORTH * p.rate for p in before)
     assert all(p.rate <= WORTH * best.rate for p in plans if p.layout.staleness is None)
@@ -103,6 +105,9 @@ def test_a_slow_reward_is_the_bottleneck_until_it_has_workers() -> None:
     slow = replace(site(), work=replace(SMALL, reward_s=0.5))
     told, fix = report.bottleneck(slow.timed(slow.colocated()), slow)
     assert told.startswith("rewards") and "--reward-workers" in fix
+    assert report.stage_seconds(slow.timed(slow.colocated()))["rewards"] == pytest.approx(64 * 8 * 0.5)
+    plenty = replace(slow, reward_workers=1024)
+    assert report.stage_seconds(plenty.timed(plenty.colocated()))["rewards"] == 0.5  # an answer takes that long
     many = replace(slow, reward_workers=512)
     assert not report.bottleneck(many.timed(many.colocated()), many)[0].startswith("rewards")
 

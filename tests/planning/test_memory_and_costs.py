@@ -88,6 +88,9 @@ def test_a_colocated_card_has_both() -> None:
     found = memory.colocated(TINY, WORK, 4, 3, 1e9)
     alone = memory.trainer(TINY, WORK, 4, 1e9)
     assert found.total == alone.total + 2 * 348 + 3 * 2048 and found.fits and found.slots == 3
+    # beside weights and shards 6000 bytes: half of it would be 3000 for pages, but training needs 3168 when every layer recomputes
+    tight = memory.colocated(TINY, WORK, 4, 3, sum(memory.resident(TINY, WORK, 4).values()) + 2 * 348 + 6000)
+    assert tight.fits and tight.slots == 1 and tight.parts["keys and values"] == 6000 - 3168
     reward = memory.colocated(TINY, replace(WORK, reward_shape=TINY), 4, 3, 1e9)
     assert reward.total == found.total + 2 * 348
 
@@ -156,6 +159,11 @@ def test_training_deals_cells_longest_first() -> None:
     cell = made.cell(12, 24.5 + 47.5)
     assert made.train([5] * 4) == pytest.approx(2 * cell + 348 / 2 * ADAM_BYTES, rel=1e-6)
     assert made.train([5] * 3) == pytest.approx(2 * cell + 348 / 2 * ADAM_BYTES, rel=1e-6)
+    long, short = (
+        made.cell(17, 24.5 + 120),
+        made.cell(12, 72),
+    )  # the longest first: 5 and 5 beside 10, not 5 and 10 beside 5
+    assert made.train([5, 5, 10]) == pytest.approx(max(long, 2 * short) + 348 / 2 * ADAM_BYTES, rel=1e-6)
     with_reference = costs(Layout("colocated", 2, 2, shards=2), work=replace(work, reference=True))
     assert with_reference.cell(12, 72) == pytest.approx(made.cell(12, 72) * 4 / 3)
     critic = costs(Layout("colocated", 2, 2, shards=2), work=replace(work, critic="own"))
@@ -179,6 +187,7 @@ def test_stages_of_a_layout() -> None:
     assert tokens == 60 and len(stages.make) == 3 and (stages.score, stages.grade) == (2.25, 1.5)
     assert stages.make[0] == [Pace(TINY, UNIT, ONES).sample([5] * 6, 2, 7, 1024)] * 2
     assert stages.save == 12 * 348 / PCIE and stages.load == 2 * 696
+    assert costs(made.layout, work=replace(work, critic="own")).save() == 2 * stages.save
     judged = costs(Layout("split", 1, 2, shards=2), work=replace(WORK, reward_shape=TINY))
     assert judged.stages(1)[0].make[0][0] - stages.make[0][0] == pytest.approx(
         Pace(TINY, UNIT, ONES).forward(72, 6 * 72)

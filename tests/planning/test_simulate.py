@@ -89,6 +89,12 @@ def test_opportunistic_steps_take_what_is_ready_first() -> None:
     assert simulate(Crew(1, 3, lag=1, steps=2, save_every=NEVER), stages).ticks[0] == 11.0
 
 
+def test_staleness_is_bounded() -> None:
+    """Shards of 1 s, training of 100: without a bound all would be made by version 0. With 1, the third is begun when step 0 is done."""
+    seen = simulate(Crew(1, 1, staleness=1, steps=4, save_every=NEVER), Stages([[1.0]], [100.0]))
+    assert seen.stale == {0: 1, 1: 3} and seen.ticks == [101.0, 201.0, 301.0, 401.0]
+
+
 def test_checkpoints_are_waited_for_when_due() -> None:
     """Step 1 is trained at 4 and saved at 9. A worker of another card makes step 2's shard meanwhile, so it is trained at 10; on the
     trainer's own card it begins at 9 and is trained at 11. With a lag step 1's shard is ready at 2: trained at 3, saved at 8."""
@@ -123,6 +129,8 @@ def test_a_worker_that_fails_gives_its_shard_to_another() -> None:
     assert seen.ticks == [21.0] and seen.lost == 4.0 and seen.failures == 1
     back = Planned(Crew(1, 2, steps=1, restart=3.0), Stages([[10.0, 10.0]], [1.0]), {4.0: 1}).run()
     assert back.ticks == [18.0]  # it is back at 7 and makes its shard itself
+    fresh = Planned(Crew(1, 2, steps=1, restart=3.0), Stages([[10.0, 10.0]], [1.0], load=2.0), {4.0: 1}).run()
+    assert fresh.ticks == [20.0]  # and must load the weights, which all had at the start
 
 
 def test_a_trainer_that_fails_goes_back_to_its_checkpoint() -> None:
@@ -132,6 +140,8 @@ def test_a_trainer_that_fails_goes_back_to_its_checkpoint() -> None:
     assert seen.ticks == [5.0, 10.0, 127.0] and seen.lost == 2 * 112.0
     saved = Planned(Crew(2, 1, steps=3, save_every=1, restart=100.0), Stages([[1.0]], [4.0]), {13.0: 0}).run()
     assert saved.ticks == [5.0, 10.0, 119.0]
+    both = Planned(Crew(1, 1, colocated=True, steps=1, restart=100.0), Stages([[10.0]], [4.0]), {4.0: 0}).run()
+    assert both.ticks == [118.0]  # its engine is gone with it: the shard begins again at 104
     waiting = Planned(Crew(1, 1, steps=1, restart=100.0), Stages([[10.0]], [4.0]), {5.0: 0}).run()
     assert waiting.ticks == [109.0]  # nothing to do again, and the shard is there
 
