@@ -3,7 +3,8 @@
   posttrain doctor --model smollm2 --prompts 32 --num-generations 8 --max-tokens 256
   posttrain doctor --model path/to/model --lora 16 --data path/to/data
   posttrain doctor --model Qwen/Qwen2.5-7B-Instruct --lora 16 --hardware rtx4090     a card that is not here
-Exit code 1 if something that every run needs is missing.
+  posttrain doctor --model Qwen/Qwen2.5-7B --hardware 8xh100-80gb --nodes 4 --context 16384 --prompts 512 --n 16
+Exit code 1 if something that every run needs is missing, or if the planned run fits in no way.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
+from posttrain.commands import cluster
 from posttrain.commands.forecast import GB, forecast
 from posttrain.commands.forecast import options as forecast_options
 from posttrain.commands.parser import Parser
@@ -57,9 +59,17 @@ def options(parser: Parser) -> None:
     parser.add_argument("--runs", default="runs", metavar="DIR", help="folder of all runs [runs]")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON and nothing else")
     forecast_options(parser)
+    cluster.options(parser)
 
 
 def main(args: argparse.Namespace) -> int:
+    if cluster.asked(args):
+        told = [Finding(*row) for row in cluster.plan(args)]
+        if args.json:
+            print(json.dumps([asdict(f) for f in told], indent=1))
+        else:
+            show(told, verdict=False)
+        return 1 if any(f.state == "problem" for f in told) else 0
     if args.hardware:
         from posttrain.runs.cards import card
 
@@ -233,7 +243,7 @@ def data_sets(folder: str | None) -> Finding:
     )
 
 
-def show(found: list[Finding]) -> None:
+def show(found: list[Finding], verdict: bool = True) -> None:
     from rich.console import Console
     from rich.text import Text
 
@@ -247,6 +257,8 @@ def show(found: list[Finding]) -> None:
         if f.fix:
             console.print(Text(f"      {'':{width}}  -> {f.fix}", style="cyan"), soft_wrap=True)
     bad = sum(f.state == "problem" for f in found)
+    if not verdict:
+        return
     console.print(f"\n{bad} problem{'s' if bad > 1 else ''} to fix" if bad else "\nall checks passed")
     next_steps(
         console,

@@ -11,7 +11,7 @@ from typing import Any
 
 from posttrain.commands.parser import Parser, whole
 from posttrain.core.config import Config
-from posttrain.core.errors import UserError
+from posttrain.core.errors import UserError, nearest
 from posttrain.core.sampling import Sampling
 
 GB = 1e9
@@ -19,7 +19,6 @@ Row = tuple[str, str, str, str, dict[str, Any]]  # what, told, state, fix, figur
 # option -> (default, what it is)
 SIZES = {
     "prompts": (Config.prompts, "prompts per step"),
-    "max-tokens": (Sampling.max_tokens, "longest answer, in tokens"),
     "prompt-tokens": (128, "tokens per prompt"),
     "micro-tokens": (Config.micro_tokens, "as in posttrain run"),
     "steps": (Config.steps, "steps of the run"),
@@ -35,7 +34,16 @@ def options(parser: Parser) -> None:
     group.add_argument(
         "--dtype", default="", metavar="TEXT", help="type of the weights [bfloat16 on a GPU, else float32]"
     )
-    group.add_argument("--num-generations", type=whole, metavar="N", help="answers per prompt [the method's own]")
+    group.add_argument(
+        "--num-generations", "--n", type=whole, metavar="N", help="answers per prompt [the method's own]"
+    )
+    group.add_argument(
+        "--max-tokens",
+        type=whole,
+        metavar="N",
+        help=f"longest answer, in tokens [{Sampling.max_tokens}, or from --context]",
+    )
+    group.add_argument("--context", type=whole, metavar="N", help="longest prompt and answer together, in tokens")
     group.add_argument(
         "--lora", type=whole, default=0, metavar="N", help="rank of LoRA adapters; 0 trains all weights [0]"
     )
@@ -46,7 +54,10 @@ def options(parser: Parser) -> None:
         "--critic", default="", metavar="TEXT", help='"shared": the critic is a head on the policy [as the method]'
     )
     group.add_argument(
-        "--hardware", default="", metavar="CARD", help="answer for a card that is not here: h100-80gb, rtx4090, l4 ..."
+        "--hardware",
+        default="",
+        metavar="CARD",
+        help="answer for a card that is not here (h100-80gb, rtx4090, l4 ...), or for nodes of 8xh100-80gb",
     )
     for name, (default, told) in SIZES.items():
         group.add_argument(f"--{name}", type=whole, default=default, metavar="N", help=f"{told} [{default}]")
@@ -61,7 +72,7 @@ def read_shape(model: str, runs: str = "runs") -> tuple[Any, bool]:
     if which := find_trained(model, runs):
         model = base_model(which)
     if model not in ("pocket", "smollm2") and not Path(model).is_dir():
-        config = read_json(from_hub(model))
+        config = from_table(model) or read_json(from_hub(model))
     else:
         config = read_json((POCKET if model == "pocket" else Path(find_folder(model))) / "config.json")
     shape = DecoderConfig.of(config)
@@ -76,9 +87,19 @@ def read_shape(model: str, runs: str = "runs") -> tuple[Any, bool]:
         ) from None
 
 
+def from_table(model: str) -> dict[str, Any] | None:
+    """The dimensions of a well-known model, without a hub."""
+    from posttrain.planning.shapes import known_shape
+
+    found = known_shape(model)
+    return found[1].as_config() if found else None
+
+
 def from_hub(model: str) -> Path:
     """The config.json of a hub id, and nothing else of it."""
     from huggingface_hub import hf_hub_download
+
+    from posttrain.planning.shapes import KNOWN
 
     try:
         return Path(hf_hub_download(model, "config.json"))
@@ -86,7 +107,10 @@ def from_hub(model: str) -> Path:
         told = (
             f"{model} is not on this disk, and its config.json could not be had from the hub ({type(error).__name__})"
         )
-        raise UserError(f"{told}; pass a folder") from None
+        close = nearest(model, KNOWN)
+        raise UserError(
+            f"{told}; " + (f"did you mean {close}, or pass a folder" if close else "pass a folder")
+        ) from None
 
 
 def read_work(args: argparse.Namespace, gpu: bool) -> Any:
@@ -94,10 +118,7 @@ def read_work(args: argparse.Namespace, gpu: bool) -> Any:
     from posttrain.core.method import find_method
     from posttrain.runs.estimate import Work
 
-    for name in (*SIZES, "num-generations"):
-        given = getattr(args, name.replace("-", "_"))
-        if given is not None and given < 1:
-            raise UserError(f"--{name} is {given}; it must be at least 1")
+    check_sizes(args)
     if args.dtype not in ("", "float32", "bfloat16", "float16"):
         raise UserError(f"dtype is {args.dtype!r}; use float32 or bfloat16")
     if args.bits not in (0, 4) or (args.bits and not args.lora):
@@ -108,9 +129,38 @@ def read_work(args: argparse.Namespace, gpu: bool) -> Any:
     n = args.num_generations or int(method.rollout.defaults().get("n", 1))
     size = 4 if (args.dtype or ("bfloat16" if gpu else "float32")) == "float32" else 2
     return Work(
-        args.prompts, n, args.max_tokens, args.prompt_tokens, args.micro_tokens, size, args.lora,
+        args.prompts, n, longest_answer(args), args.prompt_tokens, args.micro_tokens, size, args.lora,
         "ref_logp_BT" in method.reads, critic_kind(args.critic, method), method.epochs, args.bits,
     )  # fmt: skip
+
+
+def check_sizes(args: argparse.Namespace) -> None:
+    for name in (*SIZES, "max-tokens", "context", "num-generations"):
+        given = getattr(args, name.replace("-", "_"))
+        if given is not None and given < 1:
+            raise UserError(f"--{name} is {given}; it must be at least 1")
+
+
+def longest_answer(args: argparse.Namespace) -> int:
+    """--max-tokens, or what a prompt leaves of --context."""
+    if args.context is None:
+        return int(args.max_tokens or Sampling.max_tokens)
+    if args.max_tokens is not None:
+        raise UserError("--context and --max-tokens both say how long an answer is; use one of them")
+    if args.context <= args.prompt_tokens:
+        raise UserError(
+            f"--context is {args.context}, and a prompt takes {args.prompt_tokens} of it; use more, or fewer --prompt-tokens"
+        )
+    return int(args.context - args.prompt_tokens)
+
+
+def check_context(args: argparse.Namespace, model: str, positions: int) -> None:
+    """A context beyond what the model was trained for is an error before anything is planned."""
+    wanted = longest_answer(args) + args.prompt_tokens
+    if args.context is not None and wanted > positions:
+        raise UserError(
+            f"--context is {wanted:,}, and {model} was trained for {positions:,} positions; use --context {positions} or less"
+        )
 
 
 def critic_kind(asked: str, method: Any) -> str:
@@ -134,6 +184,7 @@ def forecast(args: argparse.Namespace, available: Callable[[str], float | None])
     from posttrain.runs.estimate import estimate
 
     shape, ours = read_shape(args.model, args.runs)
+    check_context(args, args.model, shape.max_positions)
     if args.hardware:
         device, chosen = card(args.hardware)
         yield engine("cuda", ours)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from posttrain.core.errors import UserError, unknown
-from posttrain.runs.estimate import Machine
+
+if TYPE_CHECKING:  # the table is read without torch
+    from posttrain.runs.estimate import Machine
 
 SHARES = (0.80, 0.90, 0.95)  # of FLOPs, of traffic, and of memory: a context and the allocator take the rest
 
@@ -30,7 +33,7 @@ CARDS = {
     "l4-24gb": Card(121, 0.3, 24), "a10g-24gb": Card(70, 0.6, 24), "rtx3090-24gb": Card(71, 0.936, 24), "rtx4090-24gb": Card(165, 1.008, 24),
     "rtx5090-32gb": Card(209, 1.792, 32), "a6000-48gb": Card(155, 0.768, 48), "l40s-48gb": Card(362, 0.864, 48),
     "a100-40gb": Card(312, 1.555, 40), "a100-80gb": Card(312, 2.039, 80), "h100-80gb": Card(989, 3.35, 80),
-    "h100-pcie-80gb": Card(756, 2.0, 80), "h200-141gb": Card(989, 4.8, 141), "b200-192gb": Card(2250, 8.0, 192),
+    "h100-pcie-80gb": Card(756, 2.0, 80), "h200-141gb": Card(989, 4.8, 141), "h20-96gb": Card(148, 4.0, 96), "b200-192gb": Card(2250, 8.0, 192),
 }  # fmt: skip
 
 
@@ -49,5 +52,7 @@ def card(name: str) -> tuple[str, Card]:
 
 def machine_of(c: Card) -> Machine:
     """What a card can be expected to do, all of its memory free."""
+    from posttrain.runs.estimate import Machine
+
     flops, traffic, memory = SHARES
     return Machine(c.tflops * 1e12 * flops, c.traffic * 1e12 * traffic, c.memory * 1e9 * memory, True)

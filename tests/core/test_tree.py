@@ -26,6 +26,7 @@ LAYERS = (
     ("policies",),
     ("rollouts", "rewards/scorers", "weights", "decoding", "evals"),
     ("train", "runs", "distributed"),  # distributed builds workers from what runs builds a run from
+    ("planning",),  # reads the table of cards in runs, and is asked by commands alone
     ("methods", "systems"),
     ("api",),
     ("commands", "serving", "view", "cli", "__main__", "posttrain"),
