@@ -20,14 +20,15 @@ from posttrain.environments.contents import contents
 from posttrain.environments.task import default_task, of_rows
 from posttrain.evals.accuracy import Score
 from posttrain.rewards.runtime.score import RewardSum, best_effort, say_once
+from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.scorers.pairwise import is_judge
 from posttrain.runs.best import best_of
 from posttrain.runs.build import Pieces, build_loop, environment, measure, said_first, scorer_of
 from posttrain.runs.config_file import method_changes, write_file
 from posttrain.runs.fit import fit
-from posttrain.runs.observers import observers, trace_of
+from posttrain.runs.observers import observers, tell_loading, trace_of
 from posttrain.runs.plans import Asked, run_plan
-from posttrain.runs.refuse import refuse, suits
+from posttrain.runs.refuse import held_out, refuse, suits
 from posttrain.runs.run import Run
 from posttrain.runs.settings import check_name, made_name
 from posttrain.runs.start import Start
@@ -60,7 +61,10 @@ def run_config(
     env = of_given(config, given["env"]) if "env" in given else environment(config, method)
     suits(method, env)
     scorer = given["scorer"] if "scorer" in given else scorer_of(config, method, env)
+    if method.rollout.card.data != "pairs":  # they may all be trained on: nothing else is asked of them
+        held_out(config, env, scored=not isinstance(scorer, Prescored))
     inputs = start.identity(config, runs, model="policy" not in given)
+    tell_loading(callbacks, config)
     policy = given["policy"] if "policy" in given else start.policy(config, runs)
     if method.scores:
         policy = policy.as_reward_model()
@@ -116,7 +120,7 @@ def run(
     model: a name, folder or hub id, or a Policy. task: a name, a file, or a list of rows ({"question": ..., "answer": ...});
     env: an Environment instead. reward: a function of yours (for plans that learn from comparisons also a judge, of
     (prompt, a, b)), a name, or a run of a reward model. method: a name (a plan's too) or a Method. callbacks:
-    objects with any of on_data, on_begin, on_rollouts, on_step, on_eval, on_checkpoint, on_end.
+    objects with any of on_load, on_data, on_begin, on_rollouts, on_step, on_eval, on_checkpoint, on_end.
     settings: anything else that `Config` has (steps, lr, num_generations, `sampling={...}` ...), runs="runs" for the folder of
     all runs, fresh=True to start over, start_from="runs/NAME" to begin with the weights and optimiser state of a run
     (optimizer=False: with its weights), extend_schedule=True to go on past the end of a schedule, max_hours=3.5 to stop after

@@ -192,7 +192,6 @@ def run_method(args: argparse.Namespace, config: Config, watch: Any, start: Any)
     config = dataclasses.replace(config, method=args.target, model=start.source or config.model)
     name = check_name(config.name) if config.name else run_name(method, list(changes), config)
     config = dataclasses.replace(config, name=name)
-    watch.hello(config)
     return run_config(config, args.runs, args.fresh, method, (watch, *args.observers), start=start)
 
 
@@ -209,7 +208,6 @@ def run_plan(args: argparse.Namespace, config: Config, watch: Any, start: Any) -
     whole, asked = part(), Asked(given(args))
     refuse_of_plan(whole, given(args))
     config = from_dict(Config, whole.own(given(args)))
-    watch.hello(config, measured=False)
     summary = walk(whole, config, args.runs, args.fresh, (watch, *args.observers), start, asked)
     watch.plan_end(summary, config.name or summary["plan"])
     return summary
