@@ -34,7 +34,7 @@ from posttrain.runs.settings import check_name, made_name
 from posttrain.runs.start import Start
 from posttrain.runs.threads import settle
 from posttrain.runs.told import tell_left_out, understood
-from posttrain.runs.unused import refuse_of_method
+from posttrain.runs.unused import dotted, refuse_of_method, refuse_of_unmeasured
 from posttrain.train import train
 
 
@@ -46,9 +46,10 @@ def run_config(
 
     method: one that has no name of its own, in place of the one that the settings name. given: objects in place of what the
     settings name: policy, env, scorer, source (a class like LocalSource), others (policies by role); and start (runs/start.py):
-    from which run, for how long.
+    from which run, for how long; asked: names of the settings that somebody gave.
     """
     start: Start = given.pop("start", None) or Start()
+    asked = given.pop("asked", ())
     method = method or find_method(config.method)
     target, changes, unnamed = method_changes(config.method, method)
     if config.num_generations is not None and "n" in method.rollout.defaults():
@@ -61,8 +62,10 @@ def run_config(
     env = of_given(config, given["env"]) if "env" in given else environment(config, method)
     suits(method, env)
     scorer = given["scorer"] if "scorer" in given else scorer_of(config, method, env)
+    scored = not isinstance(scorer, Prescored)
+    refuse_of_unmeasured(method, config, asked, scored or env.graded or env.opens)
     if method.rollout.card.data != "pairs":  # they may all be trained on: nothing else is asked of them
-        held_out(config, env, scored=not isinstance(scorer, Prescored))
+        held_out(config, env, scored)
     inputs = start.identity(config, runs, model="policy" not in given)
     tell_loading(callbacks, config)
     policy = given["policy"] if "policy" in given else start.policy(config, runs)
@@ -163,13 +166,18 @@ def run(
         plain["method"] = method
     whole: Any = find(str(method), "plan")() if chosen is None else chosen
     config = from_dict(Config, whole.own(plain))
-    named = {f.name for f in dataclasses.fields(Config) if settings.get(f.name) is not None}
+    known = {f.name for f in dataclasses.fields(Config)}
+    named = dotted({k: v for k, v in settings.items() if k in known and v is not None})
+    if "policy" in given and "sampling.temperature" in named and hasattr(model, "temperature"):
+        model.temperature = (
+            config.sampling.temperature or 1.0
+        )  # trained at what it is sampled at, as one that is loaded
     try:
         with observers(track, profile) as more:
             told = (*callbacks, *more)
             if chosen is not None:
                 refuse_of_method(chosen, named | ({"reward"} if isinstance(reward, str) and reward else set()))
-                return run_config(config, runs, fresh, chosen, told, start=start, **given)
+                return run_config(config, runs, fresh, chosen, told, start=start, asked=named, **given)
             asked = Asked(said_by(model, task, env, reward) | named, given)
             return run_plan(whole, config, runs, fresh, told, start, asked)
     except Paused as paused:
