@@ -80,13 +80,15 @@ def from_hub(model: str) -> Path:
     """The config.json of a hub id, and nothing else of it."""
     from huggingface_hub import hf_hub_download
 
+    from posttrain.core.hub_access import hint
+
     try:
         return Path(hf_hub_download(model, "config.json"))
     except Exception as error:
         told = (
             f"{model} is not on this disk, and its config.json could not be had from the hub ({type(error).__name__})"
         )
-        raise UserError(f"{told}; pass a folder") from None
+        raise UserError(f"{told}; {hint(error)}, or pass a folder") from None
 
 
 def read_work(args: argparse.Namespace, gpu: bool) -> Any:
