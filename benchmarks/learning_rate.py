@@ -75,7 +75,11 @@ def main() -> None:
             "lora": lora,
         }
         job |= {"lr": lr, "seed": seed, "steps": args.steps, "prompts": args.prompts, "device": args.device}
-        jobs.append(job | {"eval_problems": 200, "sampling": {"max_tokens": args.max_tokens}, "think": args.think})
+        drawn = {
+            "sampling": {"max_tokens": args.max_tokens},
+            "think": args.think,
+        }  # what compares written pairs draws none
+        jobs.append(job | {"eval_problems": 200} | (drawn if args.method not in ("dpo", "reward-model") else {}))
     rows = json.loads(args.out.read_text()) if args.out.exists() else []
     import torch
 

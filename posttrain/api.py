@@ -25,20 +25,21 @@ from posttrain.environments.contents import contents
 from posttrain.environments.task import default_task, of_rows
 from posttrain.evals.accuracy import Score
 from posttrain.rewards.runtime.score import RewardSum, best_effort, say_once
+from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.scorers.pairwise import is_judge
 from posttrain.runs.best import best_of
 from posttrain.runs.build import Pieces, build_loop, environment, measure, said_first, scorer_of
 from posttrain.runs.config_file import method_changes, write_file
 from posttrain.runs.fit import fit
-from posttrain.runs.observers import observers, trace_of
+from posttrain.runs.observers import observers, tell_loading, trace_of
 from posttrain.runs.plans import Asked, run_plan
 from posttrain.runs.ranked import open_run
-from posttrain.runs.refuse import refuse, suits
+from posttrain.runs.refuse import held_out, refuse, suits
 from posttrain.runs.settings import check_name, made_name
 from posttrain.runs.start import Start
 from posttrain.runs.threads import settle
 from posttrain.runs.told import tell_left_out, understood
-from posttrain.runs.unused import refuse_of_method
+from posttrain.runs.unused import dotted, refuse_of_method, refuse_of_unmeasured
 from posttrain.train import train
 
 
@@ -50,7 +51,7 @@ def run_config(
 
     method: one that has no name of its own, in place of the one that the settings name. given: objects in place of what the
     settings name: policy, env, scorer, source (a class like LocalSource), others (policies by role); and start (runs/start.py):
-    from which run, for how long.
+    from which run, for how long; asked: names of the settings that somebody gave.
     """
     with joined(config.device, config.shards or 8, config.exact_sums):
         return _run_config(config, runs, fresh, method, callbacks, given)
@@ -65,6 +66,7 @@ def _run_config(
     given: dict[str, Any],
 ) -> dict[str, Any]:
     start: Start = given.pop("start", None) or Start()
+    asked = given.pop("asked", ())
     method, config = method or find_method(config.method), settled(config)
     target, changes, unnamed = method_changes(config.method, method)
     if config.num_generations is not None and "n" in method.rollout.defaults():
@@ -78,7 +80,12 @@ def _run_config(
     env = of_given(config, given["env"]) if "env" in given else environment(config, method)
     suits(method, env)
     scorer = given["scorer"] if "scorer" in given else scorer_of(config, method, env)
+    scored = not isinstance(scorer, Prescored)
+    refuse_of_unmeasured(method, config, asked, scored or env.graded or env.opens)
+    if method.rollout.card.data != "pairs":  # they may all be trained on: nothing else is asked of them
+        held_out(config, env, scored)
     inputs = start.identity(config, runs, model="policy" not in given)
+    tell_loading(callbacks, config)
     policy = as_given(given["policy"], config) if "policy" in given else start.policy(config, runs)
     if method.scores:
         policy = policy.as_reward_model()
@@ -150,7 +157,7 @@ def run(
     model: a name, folder or hub id, or a Policy. task: a name, a file, or a list of rows ({"question": ..., "answer": ...});
     env: an Environment instead. reward: a function of yours (for plans that learn from comparisons also a judge, of
     (prompt, a, b)), a name, or a run of a reward model. method: a name (a plan's too) or a Method. callbacks:
-    objects with any of on_data, on_begin, on_rollouts, on_step, on_eval, on_checkpoint, on_end.
+    objects with any of on_load, on_data, on_begin, on_rollouts, on_step, on_eval, on_checkpoint, on_end.
     settings: anything else that `Config` has (steps, lr, num_generations, `sampling={...}` ...), runs="runs" for the folder of
     all runs, fresh=True to start over, start_from="runs/NAME" to begin with the weights and optimiser state of a run
     (optimizer=False: with its weights), extend_schedule=True to go on past the end of a schedule, max_hours=3.5 to stop after
@@ -193,13 +200,18 @@ def run(
         plain["method"] = method
     whole: Any = find(str(method), "plan")() if chosen is None else chosen
     config = from_dict(Config, whole.own(plain))
-    named = {f.name for f in dataclasses.fields(Config) if settings.get(f.name) is not None}
+    known = {f.name for f in dataclasses.fields(Config)}
+    named = dotted({k: v for k, v in settings.items() if k in known and v is not None})
+    if "policy" in given and "sampling.temperature" in named and hasattr(model, "temperature"):
+        model.temperature = (
+            config.sampling.temperature or 1.0
+        )  # trained at what it is sampled at, as one that is loaded
     try:
         with observers(track, profile) as more:
             told = (*callbacks, *more)
             if chosen is not None:
                 refuse_of_method(chosen, named | ({"reward"} if isinstance(reward, str) and reward else set()))
-                return run_config(config, runs, fresh, chosen, told, start=start, **given)
+                return run_config(config, runs, fresh, chosen, told, start=start, asked=named, **given)
             asked = Asked(said_by(model, task, env, reward) | named, given)
             return run_plan(whole, config, runs, fresh, told, start, asked)
     except Paused as paused:

@@ -14,6 +14,7 @@ from importlib import import_module
 from posttrain import __version__
 from posttrain.commands.parser import Parser, parse, take
 from posttrain.core.errors import UserError, unknown
+from posttrain.core.hub_access import hint, is_closed
 from posttrain.core.terminal import printable
 
 COMMANDS = {
@@ -107,8 +108,12 @@ def overview() -> str:
 
 def explain(error: Exception) -> str | None:
     """One sentence for an error that is not a bug of this program; None for a bug."""
-    if isinstance(error, UserError):
-        return str(error)
+    if isinstance(error, UserError):  # of a data set that the hub would not show, what to do about it
+        return (
+            f"{error}; {hint(error.__context__)}"
+            if is_closed(error.__context__) and "token" not in str(error)
+            else str(error)
+        )
     if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
         return "out of memory; lower --micro-tokens, --prompts or --sampling.max-tokens, or use --dtype bfloat16"
     if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):  # torch's allocator on a CPU

@@ -99,6 +99,7 @@ def from_hub(model: str) -> Path:
     """The config.json of a hub id, and nothing else of it."""
     from huggingface_hub import hf_hub_download
 
+    from posttrain.core.hub_access import hint
     from posttrain.planning.shapes import KNOWN
 
     try:
@@ -109,7 +110,7 @@ def from_hub(model: str) -> Path:
         )
         close = nearest(model, KNOWN)
         raise UserError(
-            f"{told}; " + (f"did you mean {close}, or pass a folder" if close else "pass a folder")
+            f"{told}; {hint(error)}, or " + (f"did you mean {close}? Else pass a folder" if close else "pass a folder")
         ) from None
 
 

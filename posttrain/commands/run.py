@@ -189,13 +189,14 @@ def run_method(args: argparse.Namespace, config: Config, watch: Any, start: Any)
     from posttrain.core.method import find_method
     from posttrain.environments.task import default_task, pair_task
     from posttrain.runs.settings import check_name
-    from posttrain.runs.unused import refuse_of_method
+    from posttrain.runs.unused import dotted, refuse_of_method
 
     if args.plan:
         raise UserError(f"{args.target} is a method, and --plan.{next(iter(args.plan))} is for plans")
     changes = part_changes(args)
     method = find_method(args.target).but(**changes)
-    refuse_of_method(method, given(args))
+    asked = dotted(given(args))
+    refuse_of_method(method, asked)
     config = from_dict(Config, method.own(given(args)))
     named = config.task if "task" in given(args) else ""
     config = dataclasses.replace(config, task=default_task(config.task, method.rollout.card.data))
@@ -204,15 +205,14 @@ def run_method(args: argparse.Namespace, config: Config, watch: Any, start: Any)
     config = dataclasses.replace(config, method=args.target, model=start.source or config.model)
     name = check_name(config.name) if config.name else run_name(method, list(changes), config)
     config = dataclasses.replace(config, name=name)
-    watch.hello(config)
-    return run_config(config, args.runs, args.fresh, method, (watch, *args.observers), start=start)
+    return run_config(config, args.runs, args.fresh, method, (watch, *args.observers), start=start, asked=asked)
 
 
 def run_plan(args: argparse.Namespace, config: Config, watch: Any, start: Any) -> dict[str, Any]:
     from posttrain.api import run_plan as walk
     from posttrain.core.registry import find
     from posttrain.runs.plans import Asked
-    from posttrain.runs.unused import refuse_of_plan
+    from posttrain.runs.unused import dotted, refuse_of_plan
 
     if args.gpus is not None or "RANK" in os.environ:
         raise UserError(
@@ -222,10 +222,9 @@ def run_plan(args: argparse.Namespace, config: Config, watch: Any, start: Any) -
         raise UserError(f"{args.target} is a plan of several methods; --{next(iter(changes))} is for a single method")
     part = find(args.target, "plan")
     part = part.but(**{k: literal(v) for k, v in args.plan.items()})
-    whole, asked = part(), Asked(given(args))
-    refuse_of_plan(whole, given(args))
+    whole, asked = part(), Asked(dotted(given(args)))
+    refuse_of_plan(whole, asked.settings or ())
     config = from_dict(Config, whole.own(given(args)))
-    watch.hello(config, measured=False)
     summary = walk(whole, config, args.runs, args.fresh, (watch, *args.observers), start, asked)
     watch.plan_end(summary, config.name or summary["plan"])
     return summary

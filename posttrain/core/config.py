@@ -160,6 +160,10 @@ class Config:
             raise UserError("lora_targets says where adapters go; say how large they are with --lora 16")
         if not self.min_lr >= 0:
             raise UserError(f"min_lr is {self.min_lr}; it must be 0 or more, and less than the learning rate")
+        if self.lr is not None and self.min_lr > self.lr:
+            raise UserError(
+                f"min_lr is {self.min_lr:g}, more than the learning rate {self.lr:g} that it is the least of"
+            )
         if self.min_lr and self.schedule == "constant":
             raise UserError(
                 "min_lr is where a schedule falls to, and a constant one does not fall; add --schedule cosine"

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from posttrain.core.errors import UserError, nearest
+from posttrain.core.hub_access import bounded, hint
 from posttrain.models.decoder import Decoder, DecoderConfig
 from posttrain.models.folder import check_memory, one_line
 from posttrain.models.folder import read_json as read_json
@@ -85,13 +86,13 @@ def find_folder(spec: str) -> str:
 def _download(spec: str) -> str:
     from huggingface_hub import snapshot_download
 
+    bounded()
     try:
         kinds = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
         return snapshot_download(spec, allow_patterns=kinds, ignore_patterns=["consolidated*", "original/*"])
     except Exception as error:  # all network and hub failures mean the same to the user
-        raise UserError(
-            f"cannot get {spec!r} from the hub ({type(error).__name__}); pass a local folder, or use --model pocket"
-        ) from None
+        told = f"cannot get {spec!r} from the hub ({type(error).__name__})"
+        raise UserError(f"{told}; {hint(error)}, or pass a local folder, or use --model pocket") from None
 
 
 def load_decoder(folder: str, dtype: torch.dtype) -> torch.nn.Module:

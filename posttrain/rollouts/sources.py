@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -11,6 +12,7 @@ from posttrain.core.ranks import ranks, scored
 from posttrain.core.registry import Part
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt
+from posttrain.environments.base import size_of
 from posttrain.prompts.uniform import copy_of
 
 
@@ -26,12 +28,15 @@ class LocalSource:
         self.curriculum.start(env, self.seed)
         self._last: list[Group] = []  # of the step, in all its rounds
         self._step = -1  # that they belong to
+        self._of: dict[str, Prompt] = {}  # what those prompts are that were asked under another identity
         self._refills = 0  # rounds so far that were not the first of their step
 
     def next(self, step: int) -> tuple[list[Group], Any]:
         """prompts -> rollouts -> rewards; a failed reward is masked and counted, never taken as 0.
 
-        A step that is asked again gets the next prompts; one that came up already in this step is asked under another identity.
+        A step that is asked again gets the next prompts. A prompt that came up already in this step, because of that or because more
+        are asked than there are, is asked under another identity, so that its answers are not copies; its first keeps its own. (Where a step
+        reaches from one pass over the rows into the next, a prompt may come twice under one identity.)
         """
         earlier = self._earlier(step)
         alone = ranks().world == 1
@@ -48,16 +53,29 @@ class LocalSource:
         self._refills += bool(earlier)
         policy = next(iter(self.policies.values()))
         prompts = self.curriculum.propose(self.prompts, step + self._refills, policy)
-        return apart(prompts, {g.prompt.id for g in earlier}) if earlier else prompts
+        if not earlier and not self.few:
+            return prompts
+        named = apart(prompts, {g.prompt.id for g in earlier})
+        self._of |= {p.id: was for was, p in zip(prompts, named, strict=True) if p is not was}
+        return named
 
     def _earlier(self, step: int) -> list[Group]:
         """What the present step was answered already."""
         return self._last if step == self._step else []
 
+    @property
+    def few(self) -> bool:
+        """Whether a step asks for more prompts than there are to sample answers to: of the task, or of those that the curriculum takes."""
+        taken = getattr(self.curriculum, "inner", self.curriculum)
+        return not self.rollout.card.data and any(
+            0 < n < self.prompts for n in (size_of(self.env, "train"), getattr(taken, "pool", 0))
+        )
+
     def publish(self, version: int) -> None:
         """The policies were updated: the curriculum sees the groups of the step."""
-        self.curriculum.observe(self._last)
-        self._step = -1
+        of, seen = self._of, {g.prompt.id for g in self._last}
+        self.curriculum.observe([replace(g, prompt=of[g.prompt.id]) if g.prompt.id in of else g for g in self._last])
+        self._step, self._of = -1, {id: was for id, was in of.items() if id not in seen}  # others are of steps to come
 
     def state_dict(self) -> dict[str, Any]:
         refills = {"refills": self._refills} if self._refills else {}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from posttrain.core.config import Config
 from posttrain.runs.profile import Profile
 from posttrain.runs.trackers import Track
 
@@ -18,6 +19,13 @@ def observers(track: str = "", profile: bool = False) -> Iterator[tuple[Any, ...
         for one in made:
             stack.callback(one.close)
         yield tuple(made)
+
+
+def tell_loading(callbacks: Sequence[Any], config: Config, measured: bool = True) -> None:
+    """All that can be refused has been: the model is about to be loaded (on_load of a callback); measured: and looked at."""
+    for callback in callbacks:
+        if callable(react := getattr(callback, "on_load", None)):
+            react(config, measured)
 
 
 def trace_of(callbacks: list[Any]) -> dict[str, str]:

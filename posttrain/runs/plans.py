@@ -27,6 +27,7 @@ from posttrain.rollouts.sample import sample
 from posttrain.runs.build import HeldOut, Pieces, asked_environment, build_loop, load_policy, measure, said_first
 from posttrain.runs.config_file import plan_call, write_file
 from posttrain.runs.fit import fit
+from posttrain.runs.observers import tell_loading
 from posttrain.runs.refuse import refuse_of_data, refuse_of_phases
 from posttrain.runs.run import DONE, Run
 from posttrain.runs.settings import check_name, made_name
@@ -68,6 +69,7 @@ def run_plan(
     with Run(Path(runs) / config.name, _identity(plan, config, runs, start, asked.objects), fresh=fresh) as store:
         threads = settle(store.folder, config.threads, config.device)
         write_file(store, dataclasses.replace(config, threads=threads), plan_call(plan), start, None, asked.objects)
+        tell_loading(callbacks, config, measured=False)
         policy = asked.objects["policy"] if "policy" in asked.objects else load_policy(start.resolved(config, runs))
         context.run, context.roles, context.notes = store, {"policy": policy}, store.read_notes()
         walk = Walk(plan, context, callbacks, start.pause)

@@ -10,13 +10,20 @@ both within a few steps; benchmarks/sweeps/learning_rate.json).
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from posttrain.core.config import Config
+from posttrain.core.errors import UserError
 from posttrain.core.protocols import Policy
 from posttrain.core.types import Group, Origin, Rollout
+from posttrain.models.folder import read_json
+from posttrain.models.shape import DecoderConfig
+from posttrain.policies.load import POCKET
 
 METRIC = "policy_shift"
 LOW = 1e-4  # nats a token
@@ -135,10 +142,26 @@ def suggested_lr(policy: Policy) -> float:
     Up to 135 M as measured over three tasks each (benchmarks/sweeps/learning_rate.json); above, where nothing was measured here, it
     falls with millions^(-3/4) towards the 1e-6 to 5e-6 of published recipes. Adapters of rank 16 measured best at 12 times the rate.
     """
-    millions = max(1.0, sum(p.numel() for p in policy.parameters()) / 1e6)
+    adapted = any(n.endswith("lora_a") for n, _ in policy.named_parameters())
+    return rate_of(sum(p.numel() for p in policy.parameters()), adapted)
+
+
+def largest_rate(config: Config) -> float:
+    """The most that can be suggested for the model that the settings name, before it is loaded: by its shape where that is on this disk."""
+    folder = POCKET if config.model == "pocket" else Path(config.model)
+    shape = None
+    if (folder / "config.json").is_file():
+        with suppress(UserError):  # told when it is loaded
+            shape = DecoderConfig.of(read_json(folder / "config.json"))
+    return rate_of(shape.parameters if shape else 1, bool(config.lora or config.adapter))
+
+
+def rate_of(parameters: int, adapted: bool) -> float:
+    """By the number of parameters, and whether adapters are trained instead of them."""
+    millions = max(1.0, parameters / 1e6)
     small = 3e-4 / min(millions, 2.0) ** 0.75
     base: float = small * (min(millions, 135.0) / 2) ** -0.3 if millions > 2 else small
     base *= (max(millions, 135.0) / 135) ** -0.75
-    if any(n.endswith("lora_a") for n, _ in policy.named_parameters()):
+    if adapted:
         base *= 10  # adapters start at no difference and have few directions to move in
     return base

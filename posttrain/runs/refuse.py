@@ -17,6 +17,7 @@ from posttrain.core.protocols import Environment, Policy
 from posttrain.core.types import Prompt
 from posttrain.environments.data import DataEnvironment
 from posttrain.rollouts.step_labels import labelled
+from posttrain.runs.rate import largest_rate
 
 # what `assemble` puts into every batch, or into those whose rollouts say so
 ASSEMBLED = {
@@ -25,6 +26,7 @@ ASSEMBLED = {
 }  # fmt: skip
 MADE = {"adv_BT", "old_entropy_BT", *OLD, "thought_BT"}  # by the advantage, by the learner
 LANGUAGE = {"logp_BT", "entropy_BT", "dist_BTV", *VALUES, "score_B"}  # what a language model's forward pass gives
+GRADING = ("mrt",)  # rollouts that grade answers on the way, with the task's own grade
 PAIRED = ("chosen_P", "rejected_P")
 
 
@@ -36,6 +38,7 @@ def refuse(config: Config, method: Method, policy: Policy | None = None) -> None
     unused(config, method.reads, method.name)
     method.critic.asked(config)
     measured(config, method)
+    floor(config)
 
 
 def refuse_of_phases(plan: Plan, config: Config) -> None:
@@ -44,6 +47,7 @@ def refuse_of_phases(plan: Plan, config: Config) -> None:
         steps = {} if callable(phase.steps) else {"steps": phase.steps}
         asked = replace(config, **(steps | phase.changes))
         groups(asked, phase.method)
+        floor(asked)
         if steps and has_critic(phase.method.reads):
             phase.method.critic.asked(asked)
 
@@ -65,6 +69,9 @@ def refuse_of_data(plan: Plan, context: Context) -> None:
         for build in (phase.env, phase.rewards, phase.steps):
             with suppress(NotYet):
                 build(early) if callable(build) else None
+    env = context.made.get(("task", context.config))
+    if env is not None and any(phase.role == "policy" and not phase.measured for phase in plan.phases()):
+        held_out(context.config, env, bool(context.config.reward) or "scorer" in context.given)
 
 
 def suits(method: Method, env: Environment) -> None:
@@ -80,10 +87,32 @@ def suits(method: Method, env: Environment) -> None:
             f"{method.name} learns from written answers, and the first prompt of {env.name} has none; give rows with an answer, or "
             "conversations that end with the assistant"
         )
+    if method.rollout.name in GRADING and not env.graded:
+        raise UserError(
+            f"{method.name} grades answers on the way, whatever --reward pays, and {env.name} has no gold answers; give rows with one"
+        )
     if method.rollout.card.data == "steps" and not any(labelled(p) for p in (*_some(env), first)):
         raise UserError(
             f"{method.name} learns from answers whose steps are labelled, and the prompts of {env.name} have none; give rows with "
             "completions (the steps) and labels (1 right, 0 wrong), or let \"pure(prm='train')\" make them"
+        )
+
+
+def held_out(config: Config, env: Environment, scored: bool) -> None:
+    """Where answers to held-out prompts will be measured, some must be there; scored: by a reward, where the task cannot."""
+    if config.eval_problems and (scored or env.graded or env.opens):
+        try:
+            env.prompt(0, "test")
+        except UserError as error:
+            raise UserError(f"{error}, or train without a look at any: --eval-problems 0") from None
+
+
+def floor(config: Config) -> None:
+    """A schedule cannot fall to more than its peak, as far as that is known before the model is there."""
+    if config.lr is None and config.min_lr > (most := largest_rate(config)):
+        raise UserError(
+            f"min_lr is {config.min_lr:g}, more than the learning rate of {config.model}, which is {most:.3g} at most where none is given; "
+            "say it too, with --lr, or use a smaller --min-lr"
         )
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from posttrain.core.config import Config
 from posttrain.core.critic import has_critic
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
-from posttrain.core.plan import Context, Plan
+from posttrain.core.plan import Context, Do, Plan
+from posttrain.core.sampling import Sampling
 
 TASK = (
     "task",
@@ -38,6 +39,12 @@ OWN = (
     | set(ELSEWHERE)
     | {"num_generations", "eval_every", "keep_best", "method"}
 )
+DRAWN = frozenset(f"sampling.{f.name}" for f in dataclasses.fields(Sampling))  # how answers are drawn
+RECORDED = frozenset({"sampling.raw_logp"})  # read only where answers that were drawn are learned from
+DRAWN_BY = {  # plans without a phase that samples as the settings say, and what their own work reads
+    "rl-pgd-robustness": frozenset({"sampling.max_tokens"}),
+    "rlprompt": frozenset({"sampling.temperature"}),
+}
 WRITTEN = ("demonstrations", "pairs", "steps")  # kinds of data that come with their answers
 
 
@@ -47,9 +54,39 @@ def differing(config: Config) -> set[str]:
     return {f.name for f in dataclasses.fields(Config) if getattr(config, f.name) != getattr(plain, f.name)}
 
 
+def dotted(settings: Mapping[str, Any]) -> set[str]:
+    """The names of settings that were given; of those of sampling, each that is not as it would be by itself: sampling.top_p (the
+    file of a run names them all)."""
+    how = settings.get("sampling") or {}
+    inner = {
+        k for k, v in (how if isinstance(how, Mapping) else vars(how)).items() if v != getattr(Sampling(), k, None)
+    }
+    return {k for k in settings if k != "sampling"} | {f"sampling.{k}" for k in inner}
+
+
+def drawn_by(method: Method) -> frozenset[str]:
+    """What a method reads of sampling: all of it where it samples; where its answers are written, what those are drawn with that it is
+    measured by; where two written ones are compared, the temperature of log-probabilities, and of a score nothing."""
+    kind = method.rollout.card.data
+    if kind in ("pairs", "steps"):
+        return frozenset() if method.scores else frozenset({"sampling.temperature"})
+    return DRAWN - RECORDED if kind else DRAWN
+
+
+def drawn_by_plan(plan: Plan) -> frozenset[str]:
+    """The same for a plan: of its phases, of the answers that its policy is measured by, and of work that samples."""
+    phases = plan.phases()
+    out = frozenset().union(*(drawn_by(phase.method) for phase in phases if "sampling" not in phase.changes))
+    if plan.name in DRAWN_BY:
+        return out | DRAWN_BY[plan.name]
+    samples = any(phase.role == "policy" for phase in phases) or any(isinstance(part, Do) for part in plan.parts)
+    logged = any(phase.method.rollout.card.data == "logs" for phase in phases)  # that the plan itself collects
+    return out | (DRAWN - RECORDED if samples else frozenset()) | (DRAWN if logged else frozenset())
+
+
 def used(plan: Plan) -> set[str]:
     """The settings that a plan reads: those that it declares, those of its phases, and those of every run."""
-    out = {f.name for f in dataclasses.fields(Config)} - OWN
+    out = ({f.name for f in dataclasses.fields(Config)} - OWN - {"sampling"}) | drawn_by_plan(plan)
     for name in plan.uses or ():
         out |= set(READS[name])
     phases = plan.phases()
@@ -71,6 +108,24 @@ def refuse_of_plan(plan: Plan, asked: Collection[str]) -> None:
         raise UserError(f"{plan.name} is a plan that does not use --{key.replace('_', '-')}; {has}")
 
 
+def refuse_of_sampling(method: Method, asked: Collection[str]) -> None:
+    """Settings of sampling that a method does not read, because it samples nothing or learns from nothing that was sampled."""
+    reads, name = drawn_by(method), method.name
+    for key in sorted((set(asked) & DRAWN) - reads):
+        option = f"--{key.replace('_', '-')}"
+        if not reads:
+            raise UserError(
+                f"{name} scores written answers and samples none, so it does not use {option}; leave it away"
+            )
+        if key in RECORDED:
+            raise UserError(
+                f"{name} learns from written answers, of which no log-probability is recorded; leave {option} away"
+            )
+        raise UserError(
+            f"{name} compares written answers, in training and on held-out pairs, and samples none, so it does not use {option}; leave it away"
+        )
+
+
 def refuse_of_method(method: Method, asked: Collection[str]) -> None:
     """The same for a method: what its data does not have, and its rollout does not take."""
     kind, name = method.rollout.card.data, method.name
@@ -80,10 +135,31 @@ def refuse_of_method(method: Method, asked: Collection[str]) -> None:
         )
     if kind in WRITTEN and "reward" in asked:
         raise UserError(f"{name} learns from written answers, so it does not use --reward; leave it away")
+    if kind in ("pairs", "steps") and "reward_timeout" in asked:
+        raise UserError(
+            f"{name} learns from written answers that no reward scores, so it does not use --reward-timeout"
+        )
+    refuse_of_sampling(method, asked)
     for key in ("level", "think") if kind in ("pairs", "logs") else ():
         if key in asked:
             what = "written pairs" if kind == "pairs" else "logged answers"
             raise UserError(f"{name} learns from {what}, which have no --{key}; leave it away")
+
+
+def refuse_of_unmeasured(method: Method, config: Config, asked: Collection[str], measures: bool) -> None:
+    """Where answers are written, those that are sampled are for measuring: without it, how they would be is read by nothing."""
+    if method.rollout.card.data not in ("demonstrations", "logs") or (measures and config.eval_problems):
+        return
+    for key in sorted((set(asked) & DRAWN) - {"sampling.temperature"}):
+        why = (
+            "with --eval-problems 0 nothing is measured"
+            if measures
+            else "nothing here can grade an answer of the policy"
+        )
+        option = f"--{key.replace('_', '-')}"
+        raise UserError(
+            f"{method.name} learns from written answers, and {why}, so it does not use {option}; leave it away"
+        )
 
 
 def unread(plan: Plan, context: Context, asked: Collection[str]) -> list[str]:

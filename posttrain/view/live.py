@@ -79,8 +79,8 @@ class Watch:
         self.recent: deque[float] = deque(maxlen=_RECENT)
         self.total = 0
 
-    def hello(self, config: Any, measured: bool = True) -> None:
-        """Before anything is loaded."""
+    def on_load(self, config: Any, measured: bool = True) -> None:
+        """Before the model is loaded; the base class shows nothing."""
 
     def begin(self, loop: Any, before: Any) -> None:
         self._start(loop)
@@ -199,7 +199,7 @@ class Watch:
 class Lines(Watch):
     """Prints what is trained, and a line every few steps."""
 
-    def hello(self, config: Any, measured: bool = True) -> None:
+    def on_load(self, config: Any, measured: bool = True) -> None:
         what = (
             f", evaluating it on up to {config.eval_problems} held-out examples"
             if measured and config.eval_problems

@@ -110,21 +110,21 @@ def test_identity_is_the_same_in_another_process(tmp_path: Path) -> None:
 
 
 def test_rows_of_pairs_are_learned_from(tmp_path: Path) -> None:
-    summary = run(tmp_path, task=PAIRS, method="dpo", num_generations=None)
+    summary = run(tmp_path, task=PAIRS, method="dpo", num_generations=None, sampling={})
     assert summary["task"] == "rows" and 0 <= summary["accuracy_after"] <= 1
 
 
 def test_rows_of_a_log_are_learned_from(tmp_path: Path) -> None:
     rows = [{"prompt": p["prompt"], "response": p[k], "reward": float(k == "chosen")} for p in PAIRS for k in ("chosen", "rejected")]  # fmt: skip
     method = pt.find_method("reinforce").but(rollout="logged(logp=False)", terms=())
-    assert run(tmp_path, task=rows, method=method, num_generations=None)["steps"] == 1
+    assert run(tmp_path, task=rows, method=method, num_generations=None, sampling={})["steps"] == 1
 
 
 @pytest.mark.parametrize("rows", [[], [{}], [{"x": 1}], [1, 2], "nowhere.jsonl", 7, [{"prompt": "a", "chosen": "b"}]])
 @pytest.mark.parametrize("method", ["grpo", "dpo"])
 def test_odd_rows_are_refused_in_a_sentence(tmp_path: Path, rows: Any, method: str) -> None:
     with pytest.raises(pt.UserError):
-        run(tmp_path, task=rows, method=method, num_generations=None)
+        run(tmp_path, task=rows, method=method, num_generations=None, sampling={})
 
 
 # ---- what belongs elsewhere

@@ -50,7 +50,7 @@ def trained(folder: Path) -> Path:
     rows = [{"prompt": f"What is {i}+1?", "chosen": str(i + 1), "rejected": f"{i}, I think"} for i in range(40)]
     file = folder / "mine.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    small = ["--steps", "2", "--prompts", "8", "--lr", "0.003", "--eval-problems", "4", *SHORT]
+    small = ["--steps", "2", "--prompts", "8", "--lr", "0.003", "--eval-problems", "4"]
     said = call("run", "reward-model", *small, "--task", str(file), "--runs", str(folder), "--name", "my-rm", "--quiet")
     assert said.code == 0, said.err
     assert "posttrain run grpo --reward" in said.out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,57 @@ def stopping(propose: Any, steps: int) -> Any:
 def test_a_prompt_that_comes_again_in_a_step_has_an_identity_of_its_own() -> None:
     a, b = Prompt.text("a", "?"), Prompt.text("b", "?")
     assert [p.id for p in apart([a, b, a], {"a", "a#1"})] == ["a#2", "b", "a#3"]
+
+
+class Four(Count):
+    """Write letters; there are four rows."""
+
+    size = 4
+
+
+def drawn(folder: Path, n: int, **changes: Any) -> dict[str, list[str]]:
+    """The answers of the first step, by the identity of their prompt."""
+    made = tiny_run.build(Run(folder, {"a": 1}), tiny_run.config(prompts=n), grpo.but(**changes))
+    made.env = made.source.env = made.source.curriculum.env = Four()
+    groups, _ = made.source.next(0)
+    assert len(groups) == n
+    return {g.prompt.id: [r.text for r in g.rollouts] for g in groups}
+
+
+def test_more_prompts_than_rows_are_answered_anew_and_those_without_a_repeat_as_ever(tmp_path: Path) -> None:
+    four, ten = drawn(tmp_path / "a", 4), drawn(tmp_path / "b", 10)
+    assert len(ten) == 10 and sorted(four) == sorted(k for k in ten if "#" not in k)  # ten identities, none twice
+    assert all(ten[k] == four[k] for k in four)  # the first of each draws what it always did
+    for k in ten:
+        again, _, number = k.partition("#")
+        assert not number or ten[k] != ten[again]
+    few = drawn(tmp_path / "c", 4, prompts="uniform(pool=1)")
+    assert len(few) == 4  # of a curriculum that takes one row
+
+
+def test_a_curriculum_sees_the_rows_and_written_answers_need_no_other_identity(tmp_path: Path) -> None:
+    made = tiny_run.build(Run(tmp_path, {"a": 1}), tiny_run.config(prompts=10), grpo)
+    made.env = made.source.env = made.source.curriculum.env = Four()
+    seen: list[list[Group]] = []
+    made.source.curriculum.observe = seen.append
+    made.source.next(0)
+    made.source.publish(1)
+    assert len(seen[0]) == 10 and {g.prompt.id for g in seen[0]} == {f"train-{i}" for i in range(4)}
+    written = tiny_run.build(Run(tmp_path / "w", {"a": 1}), tiny_run.config(prompts=10), tiny_run.supervised())
+    written.source.env = written.source.curriculum.env = Four()
+    assert {g.prompt.id for g in written.source.next(0)[0]} == {f"train-{i}" for i in range(4)}
+
+
+def test_a_resumed_run_of_more_prompts_than_rows_is_the_same_run(tmp_path: Path) -> None:
+    whole, halves = (loop(tmp_path / k, rounds=1, env=Four(), prompts=10, steps=4) for k in ("whole", "halves"))
+    train(whole)
+    halves.config = replace(halves.config, steps=2)
+    train(halves)
+    halves.run.__exit__(None, None, None)
+    again = loop(tmp_path / "halves", rounds=1, env=Four(), prompts=10, steps=4)
+    train(again)
+    for a, b in zip(whole.policy.parameters(), again.policy.parameters(), strict=True):
+        assert torch.equal(a, b)
 
 
 def test_reports_of_two_rounds_are_one() -> None:

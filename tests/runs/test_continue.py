@@ -209,6 +209,7 @@ def test_inputs_of_a_reward_that_is_a_run(tmp_path: Path, monkeypatch: pytest.Mo
             env=None,
             task=rows,
             method="reward-model",
+            sampling={},
             steps=steps,
             schedule="constant",
             reward=None,

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
+
 import pytest
 
 from posttrain.core.config import Config, from_dict
@@ -9,6 +13,8 @@ from posttrain.core.errors import UserError
 from posttrain.core.method import find_method
 from posttrain.core.registry import parts
 from posttrain.core.sampling import Sampling
+from posttrain.policies.load import load_model
+from posttrain.runs.rate import largest_rate, suggested_lr
 from posttrain.runs.refuse import refuse
 from tests.cli.conftest import call
 
@@ -31,6 +37,61 @@ def test_the_command_is_refused_with_a_sentence(argv: list[str], told: str, monk
     monkeypatch.setattr("posttrain.runs.start.load_policy", loaded)
     said = call("run", "grpo", *argv)
     assert said.code == 2 and told in said.err and "Traceback" not in said.err
+
+
+ROWS = [{"question": f"say {x}"} for x in ("hi", "ho", "hu")]
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["grpo", "--min-lr", "1"], "more than the learning rate of pocket, which is 0.000207 at most"),
+        (["grpo", "--min-lr", "1", "--model", "who/knows"], "which is 0.0003 at most where none is given"),
+        (["grpo", "--min-lr", "1", "--lora", "4"], "which is 0.00207 at most where none is given"),
+        (["par", "--reward", "numeric", "--min-lr", "1"], "more than the learning rate of pocket"),
+        (["grpo", "--min-lr", "2e-4", "--lr", "1e-4"], "more than the learning rate 0.0001 that it is the least of"),
+        (["grpo", "--task", "one.jsonl"], "one has no test questions; .*, or train without a look at any: --eval-problems 0"),
+        (["sft", "--task", "one.jsonl"], "one has no test questions"),
+        (["par", "--reward", "numeric", "--task", "one.jsonl"], "one has no test questions"),
+        (["mrt", "--task", "open.jsonl", "--reward", "length"], "mrt grades answers on the way, .* open has no gold answers"),
+        (["hc-rlhf"], "holds a cost below a limit, and none is given"),
+        (["constrained-rlhf"], "give the points"),
+        (["constrained-rlhf", "--plan.points", "a=1", "--reward", "numeric"], "no component of --reward named 'a'"),
+    ],
+)  # fmt: skip
+def test_nothing_is_loaded_before_it_is_told(
+    argv: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is it said that something is being loaded, nor is a folder left behind."""
+    for place in ("start", "plans"):
+        monkeypatch.setattr(f"posttrain.runs.{place}.load_policy", lambda *args: pytest.fail("a model was loaded"))
+    (tmp_path / "one.jsonl").write_text(json.dumps({"question": "1+1?", "answer": "2"}) + "\n")
+    (tmp_path / "open.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    monkeypatch.chdir(tmp_path)
+    said = call("run", *argv)
+    assert said.code == 2 and re.search(told, said.err) and "Traceback" not in said.err
+    assert "loading" not in said.out and not Path("runs").exists()
+
+
+@pytest.mark.parametrize("argv", [["grpo"], ["par", "--reward", "numeric"]])
+def test_what_can_run_says_that_it_loads(argv: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def loads(*args: object) -> None:
+        raise UserError("so far")
+
+    for place in ("start", "plans"):
+        monkeypatch.setattr(f"posttrain.runs.{place}.load_policy", loads)
+    said = call("run", *argv, "--runs", str(tmp_path))
+    assert said.out.startswith("loading pocket") and "so far" in said.err
+
+
+def test_the_least_rate_is_compared_with_the_one_that_would_be_chosen() -> None:
+    """At most what the policy itself would be given, adapters or not; one below it is no mistake."""
+    pocket = load_model("pocket", "cpu")
+    most = largest_rate(Config())
+    assert suggested_lr(pocket) <= most <= 1.002 * suggested_lr(pocket)  # by the shape alone: norms are left out
+    refuse(Config(min_lr=most * 0.99), find_method("grpo"))
+    with pytest.raises(UserError, match="more than the learning rate"):
+        refuse(Config(min_lr=most * 1.01), find_method("grpo"))
 
 
 def test_every_registered_method_can_run_as_it_is() -> None:

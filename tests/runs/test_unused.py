@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import posttrain
 from posttrain.cli import main
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.method import find_method
 from posttrain.core.plan import Context, Do, Phase, Plan, Stopped
 from posttrain.core.registry import find, parts
+from posttrain.core.sampling import Sampling
 from posttrain.environments.task import of_rows
 from posttrain.methods.grpo import grpo
 from posttrain.methods.ppo import ppo
@@ -22,8 +25,25 @@ from posttrain.methods.sft import sft
 from posttrain.runs import plans as recipe
 from posttrain.runs.build import scorer_of
 from posttrain.runs.plans import Asked
-from posttrain.runs.unused import ELSEWHERE, READS, differing, refuse_of_method, refuse_of_plan, used
+from posttrain.runs.unused import (
+    DRAWN,
+    ELSEWHERE,
+    READS,
+    differing,
+    drawn_by,
+    drawn_by_plan,
+    refuse_of_method,
+    refuse_of_plan,
+    used,
+)
 from tests.runs import tiny_run
+
+PAIRS = [{"prompt": f"say {x}", "chosen": x * 3, "rejected": "no"} for x in "abcdefghijkl"]
+LOGS = [
+    {"prompt": f"say {x}", "response": y, "reward": r, "answer": x}
+    for x in "abcdefgh"
+    for y, r in ((x, 1.0), ("no", 0.0))
+]
 
 
 def nothing(context: Context) -> Any:
@@ -35,7 +55,8 @@ def test_every_setting_is_read_by_some_plan_or_told() -> None:
     plan = Plan((Phase("x", grpo, 1, nothing),), "toy", options={"steps": 60}, uses=("task", "reward"))
     every = {f.name for f in dataclasses.fields(Config)}
     of_a_critic = {"critic", "critic_lr", "critic_warmup", "critic_max_norm"}
-    assert every - used(plan) == {"steps", "chosen", "rejected", "method"} | of_a_critic | set(ELSEWHERE)
+    other = {"steps", "chosen", "rejected", "method", "sampling"} | of_a_critic | set(ELSEWHERE)
+    assert every - used(plan) == other and used(plan) >= DRAWN
     assert of_a_critic <= used(dataclasses.replace(plan, parts=(Phase("x", ppo, 1, nothing),)))
 
 
@@ -221,4 +242,99 @@ def test_a_bare_answer_is_not_imitated_silently(tmp_path: Path, row: dict[str, A
 def test_every_plan_says_what_it_reads(name: str) -> None:
     made = find(name, "plan")()
     assert made.uses is not None and set(made.uses) <= set(READS)
-    refuse_of_plan(made, {"seed", "model", "device", "eval_problems", "sampling"})
+    refuse_of_plan(made, {"seed", "model", "device", "eval_problems"})
+
+
+# ---- how answers are drawn: what is accepted changes something, in training or where it is measured
+
+OTHER = {"max_tokens": 3, "temperature": 0.5, "top_k": 2, "top_p": 0.3, "min_p": 0.4, "raw_logp": True}
+SAMPLED, HOT = ("grpo", "sft", "copg"), {"max_tokens": 8, "temperature": 2.0}
+
+
+def digits(name: str, rows: Any, folder: Path, **settings: Any) -> tuple[Any, ...]:
+    """All that came out of two steps: weights, figures of each step, the measurements before and after, and what was answered."""
+    policy = tiny_run.policy()
+    given = {"task": rows} if rows else {"env": tiny_run.Count()}
+    settings = {"sampling": HOT if name in SAMPLED else {}} | settings
+    seen: list[dict[str, float]] = []
+    texts: list[str] = []
+
+    class Steps:
+        def on_begin(self, loop: Any, before: Any) -> None:
+            texts.extend(r.text for r in before.rollouts)
+
+        def on_step(self, loop: Any, step: int, metrics: dict[str, float]) -> None:
+            seen.append({k: v for k, v in metrics.items() if "seconds" not in k and "per_second" not in k})
+
+    summary = posttrain.run(
+        model=policy, method=name, steps=2, prompts=4, eval_problems=8, lr=1e-2, warmup=0, runs=folder, fresh=True, callbacks=[Steps()],
+        **given, **settings,
+    )  # fmt: skip
+    told = {k: v for k, v in summary.items() if k != "seconds"}
+    return repr(seen), repr(told), texts, float(sum(p.double().sum() for p in policy.parameters()).detach())
+
+
+@pytest.mark.parametrize("name", ["grpo", "sft", "copg", "dpo", "reward-model"])
+def test_a_setting_of_sampling_that_is_accepted_changes_something(name: str, tmp_path: Path) -> None:
+    """And one that would change nothing is refused, with a sentence that names it."""
+    method = find_method(name)
+    rows = {"logs": LOGS, "pairs": PAIRS}.get(method.rollout.card.data)
+    plain = digits(name, rows, tmp_path)
+    for key, value in OTHER.items():
+        how = {"sampling": (HOT if name in SAMPLED else {}) | {key: value}}
+        if f"sampling.{key}" in drawn_by(method):
+            assert digits(name, rows, tmp_path, **how) != plain, key
+        else:
+            with pytest.raises(UserError, match=f"--sampling.{key.replace('_', '-')}"):
+                digits(name, rows, tmp_path, **how)
+
+
+def test_written_answers_that_nothing_measures_are_drawn_by_nothing(tmp_path: Path) -> None:
+    bare = [{k: v for k, v in row.items() if k != "answer"} for row in LOGS]
+    with pytest.raises(UserError, match=r"nothing here can grade .*, so it does not use --sampling\.max-tokens"):
+        digits("copg", bare, tmp_path)
+    digits("copg", bare, tmp_path, sampling={"temperature": 2.0})
+    with pytest.raises(UserError, match=r"with --eval-problems 0 nothing is measured, .* --sampling\.max-tokens"):
+        posttrain.run(
+            model=tiny_run.policy(), method="sft", env=tiny_run.Count(), sampling={"max_tokens": 8}, eval_problems=0, steps=1,
+            runs=tmp_path,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [p.name for p in parts("method")])
+def test_every_method_reads_what_its_answers_come_from(name: str) -> None:
+    method = find_method(name)
+    reads = {key.removeprefix("sampling.") for key in drawn_by(method)}
+    drawn = {"": set(OTHER), "demonstrations": set(OTHER) - {"raw_logp"}, "logs": set(OTHER) - {"raw_logp"}}
+    compared = set() if method.scores else {"temperature"}
+    assert reads == drawn.get(method.rollout.card.data, compared)
+    refuse_of_method(method, drawn_by(method))
+    for key in DRAWN - drawn_by(method):
+        with pytest.raises(UserError, match=re.escape(f"--{key.replace('_', '-')}")):
+            refuse_of_method(method, {key})
+
+
+@pytest.mark.parametrize("name", [p.name for p in parts("plan")])
+def test_every_plan_that_samples_reads_how(name: str) -> None:
+    made = find(name, "plan")()
+    few = {"rl-pgd-robustness": {"sampling.max_tokens"}, "rlprompt": {"sampling.temperature"}}
+    learns = any(phase.method.rollout.card.data in ("", "logs") for phase in made.phases())
+    assert drawn_by_plan(made) == few.get(name, DRAWN if learns else DRAWN - {"sampling.raw_logp"})
+    for key in DRAWN - drawn_by_plan(made):
+        with pytest.raises(UserError, match="does not use --sampling"):
+            refuse_of_plan(made, {key})
+
+
+def test_at_the_terminal_and_in_python_the_same(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for words, told in (
+        (["reward-model", "--sampling.top-p", "0.9"], "reward-model scores written answers and samples none, so it does not use --sampling.top-p"),
+        (["dpo", "--sampling.max-tokens", "9"], "dpo compares written answers, in training and on held-out pairs"),
+        (["dpo", "--reward-timeout", "9"], "does not use --reward-timeout"),
+        (["sft", "--sampling.raw-logp"], "no log-probability is recorded; leave --sampling.raw-logp away"),
+        (["rlprompt", "--sampling.max-tokens", "9"], "rlprompt is a plan that does not use --sampling.max-tokens"),
+    ):  # fmt: skip
+        assert main(["run", *words, "--runs", str(tmp_path)]) == 2
+        assert told in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"so it does not use --sampling\.top-k"):
+        posttrain.run(model=tiny_run.policy(), method="dpo", task=PAIRS, sampling=Sampling(top_k=3), runs=tmp_path)
+    assert not list(tmp_path.iterdir())

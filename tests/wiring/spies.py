@@ -82,8 +82,8 @@ def traced(
             "eval_problems": 2,
             "lr": 3e-3,
             "warmup": 0,
-            "sampling": {"max_tokens": 6},
         }
+        plain |= {"sampling": {"max_tokens": 6}} if _samples(name) else {}
         plain |= {} if _is_plan(name) else {"steps": steps}  # a plan's phases have their own
         _ACTIVE.append(trace)
         stack.callback(_ACTIVE.remove, trace)
@@ -110,6 +110,13 @@ def tiny_folder() -> str:
     fast.decoder = decoders.Fuse()
     PreTrainedTokenizerFast(tokenizer_object=fast, eos_token="<end>", pad_token="<pad>").save_pretrained(folder)
     return folder
+
+
+def _samples(name: str) -> bool:
+    """Whether it samples as the settings say, to learn or to be measured by: others are told nothing of it."""
+    if _is_plan(name):
+        return not name.startswith("rlprompt")
+    return find_method(name).rollout.card.data in ("", "demonstrations")
 
 
 def _default(name: str) -> list[dict[str, Any]]:
