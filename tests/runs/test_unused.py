@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from posttrain.cli import main
-from posttrain.core.config import Config
+from posttrain.core.config import ELSEWHERE, Config
 from posttrain.core.errors import UserError
 from posttrain.core.method import find_method
 from posttrain.core.plan import Context, Do, Phase, Plan, Stopped
@@ -22,7 +22,7 @@ from posttrain.methods.sft import sft
 from posttrain.runs import plans as recipe
 from posttrain.runs.build import scorer_of
 from posttrain.runs.plans import Asked
-from posttrain.runs.unused import ELSEWHERE, READS, differing, refuse_of_method, refuse_of_plan, used
+from posttrain.runs.unused import READS, differing, refuse_of_method, refuse_of_plan, used
 from tests.runs import tiny_run
 
 
