@@ -3,6 +3,7 @@
 python -m benchmarks.scale hide        sync against --lag 1, with a reward that takes half a step (bar: 80% of it is hidden)
 python -m benchmarks.scale kills       a worker killed every so often (bar: 1.2 times the measured restarts and lost shards)
 python -m benchmarks.scale overhead    seconds a step besides sampling, with processes and with Ray (bar: 50 ms with Ray, without weights)
+python -m benchmarks.scale tail        a step in sync, with a lag of 1 and opportunistic, and the accuracy after as many steps
 python -m benchmarks.scale publish     weights from the trainer to a worker
     --out benchmarks/results/scale.json keeps the rows. Every comparison is made side by side in one call; medians of its steps.
 """
@@ -94,6 +95,22 @@ def hide(folder: Path, steps: int, sampler: str) -> list[dict[str, Any]]:
         "peer": "sync, seconds a step", "peer_value": found["lag 0, slow reward"],
         "ratio": found["lag 0, slow reward"] / found["lag 1, slow reward"], "bar": "at least 0.80", "met": hidden >= 0.8,
         "reward_s": step / 2, "step_s": found,
+    }]  # fmt: skip
+
+
+def tail(folder: Path, steps: int) -> list[dict[str, Any]]:
+    """One worker, answers of unequal length: who waits for the longest, and what it does to the accuracy."""
+    found: dict[str, Any] = {}
+    for name, how in (("sync", {}), ("lag 1", {"lag": 1}), ("at most 1", {"max_staleness": 1})):
+        folder_of = name.replace(" ", "_")
+        step = train(folder, folder_of, sampler="process", shards=8, steps=steps, eval_problems=200, **how).median  # type: ignore[arg-type]
+        accuracy = json.loads((folder / folder_of / "summary.json").read_text())["accuracy_after"]
+        found[name] = {"step_s": step, "accuracy": accuracy}
+    value = found["at most 1"]["step_s"] / found["lag 1"]["step_s"]
+    return [{
+        "name": f"a step of opportunistic sampling in steps of a lag of 1, {steps} steps", "value": value, "unit": "x", "peer": "sync, seconds a step",
+        "peer_value": found["sync"]["step_s"], "ratio": found["sync"]["step_s"] / found["at most 1"]["step_s"], "bar": None, "met": None,
+        "found": found,
     }]  # fmt: skip
 
 
@@ -250,7 +267,7 @@ def publish(folder: Path, steps: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["hide", "kills", "overhead", "publish"])
+    parser.add_argument("what", choices=["hide", "kills", "overhead", "tail", "publish"])
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--every", type=float, default=15.0, help="seconds between kills")
     parser.add_argument("--sampler", default="local", help="of hide")

@@ -15,7 +15,7 @@ from typing import Any
 
 from posttrain.commands.parser import Parser, config_options, given, whole
 from posttrain.commands.use import load_parts, use_option
-from posttrain.core.config import Config, from_dict
+from posttrain.core.config import ELSEWHERE, Config, from_dict
 from posttrain.core.errors import UserError
 from posttrain.core.terminal import printable
 from posttrain.runs.settings import is_run
@@ -40,7 +40,7 @@ def options(parser: Parser) -> None:
     parser.add_argument("--steps", type=whole, metavar="N", help="steps per run [40]")
     parser.add_argument("--picture", default="", metavar="FILE", help="write a plot: .png or .svg")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON and nothing else")
-    config_options(parser, skip=("method", "task", "steps", "seed", "name", *KEPT))
+    config_options(parser, skip=("method", "task", "steps", "seed", "name", *KEPT, *ELSEWHERE))
     use_option(parser)
 
 

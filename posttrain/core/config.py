@@ -217,6 +217,12 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 }
 
 
+# who samples and scores where: of a single method, trained by `posttrain run`
+ELSEWHERE = (
+    "sampler", "rollout_workers", "reward_workers", "shards", "lag", "max_staleness", "rollout_timeout", "ray_address",
+)  # fmt: skip
+
+
 def _one_of(known: tuple[Any, ...]) -> str:
     told = [repr(x) for x in known if x != ""]
     return f"{', '.join(told[:-1])} or {told[-1]}"

@@ -113,6 +113,10 @@ def _elsewhere(config: Config, method: Method, given: Mapping[str, Any]) -> None
             f"several policies play here ({', '.join(given['others'])}), and workers have one; use --sampler local"
         )
     part = method.rollout
+    if part.fn.__module__ == "__main__":
+        raise UserError(
+            f"workers would have to run your script to find the rollout {part.name}; put it into a file of its own and import that"
+        )
     if find(part.name, "rollout").fn is not part.fn:
         raise UserError(
             f"workers find the rollout {part.name} by its name, and this one is another; use --sampler local"
@@ -146,6 +150,7 @@ class Elsewhere:
         else:
             told = setup(c, rollout, env="env" not in self.given, use=self.files(rollout))
             pool = Pool(self.handles(told, c.rollout_workers), c.rollout_timeout)
+            self.open.append(pool)
             first = next(iter(policies.values()))
             sampler = RemoteSampler(pool, first, Versions(self.folder / published.FOLDER), ledger)
         if c.max_staleness:

@@ -49,6 +49,7 @@ class OpportunisticSource(LocalSource):
         self.schedule, self.sampler, self.ledger = schedule, sampler, sampler.ledger
         self._pieces: dict[tuple[int, int], Piece] = {}  # by (step that it was proposed for, index)
         self._asked = 0  # steps whose prompts were proposed
+        self._counts: dict[int, int] = {}  # how many shards a step takes: as many as its prompts made
         self._left: dict[tuple[int, int], list[Prompt]] = {}  # given out before a restart, and not trained on
         self._scoring = Lock()
 
@@ -59,8 +60,7 @@ class OpportunisticSource(LocalSource):
             self._send(Shard(at, 0, index, step, tuple(prompts)))
         self._left = {}
         self._ask(step + self.schedule.lag)
-        count = min(self.schedule.shards, self.prompts)
-        taken = sorted(self._take(step, count))
+        taken = sorted(self._take(step, self._counts.pop(step)))
         found = [self._pieces.pop(key).scored.result() for key in taken]
         groups = [g for some, _ in found for g in some]
         self._last, self._step = groups, step
@@ -69,7 +69,7 @@ class OpportunisticSource(LocalSource):
     def _take(self, step: int, count: int) -> list[tuple[int, int]]:
         oldest = step - self.schedule.lag
         taken = [key for key, p in self._pieces.items() if 0 <= p.version <= oldest]
-        while len(taken) < min(count, len(self._pieces)):
+        while len(taken) < count:
             left = {key: p.scored for key, p in self._pieces.items() if key not in taken}
             wait(left.values(), return_when=FIRST_COMPLETED)
             ready = [key for key, future in left.items() if future.done()]
@@ -86,9 +86,10 @@ class OpportunisticSource(LocalSource):
     def _ask(self, upto: int) -> None:
         """Propose and give out the prompts of the steps up to this one."""
         for step in range(self._asked, min(upto, self.schedule.steps - 1) + 1):
-            for index, prompts in enumerate(cut(self.propose(step), self.schedule.shards)):
+            shards = cut(self.propose(step), self.schedule.shards)
+            for index, prompts in enumerate(shards):
                 self._send(Shard(step, 0, index, -1, prompts))
-            self._asked = step + 1
+            self._asked, self._counts[step] = step + 1, len(shards)
 
     def _send(self, shard: Shard) -> None:
         """Give a shard out, to be scored when it is back; one that was finished before a restart and is not too old is taken."""
@@ -114,11 +115,12 @@ class OpportunisticSource(LocalSource):
 
     def state_dict(self) -> dict[str, Any]:
         left = {f"{step} {index}": as_tensor(p.shard.prompts) for (step, index), p in self._pieces.items()}
-        return super().state_dict() | {"asked": self._asked, "left": left}
+        counts = {str(step): n for step, n in self._counts.items()}
+        return super().state_dict() | {"asked": self._asked, "left": left, "counts": counts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self._asked = int(state["asked"])
+        self._asked, self._counts = int(state["asked"]), {int(step): n for step, n in state["counts"].items()}
         for key, prompts in state["left"].items():
             step, index = map(int, key.split())
             self._left[step, index] = unpack(prompts.numpy().tobytes())

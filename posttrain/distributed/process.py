@@ -103,8 +103,8 @@ def _kill(popen: subprocess.Popen[bytes]) -> None:
 def _ended(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code}"
+    if -code == signal.SIGKILL:
+        return "was killed (SIGKILL: by somebody, or because the memory is full)"
     with suppress(ValueError):
-        return f"died of {signal.Signals(-code).name}" + (
-            ", as processes do when the memory is full" if -code == signal.SIGKILL else ""
-        )
+        return f"died of {signal.Signals(-code).name}"
     return f"died of signal {-code}"

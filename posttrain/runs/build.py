@@ -182,6 +182,10 @@ def merged(which: Trained, config: Config) -> Any:
 
 def build_loop(config: Config, method: Method, policy: Policy, pieces: Pieces) -> Loop:
     """The live parts of a method around a policy."""
+    if pieces.source is LocalSource and (config.sampler != "local" or config.lag or config.shards > 1):
+        raise UserError(
+            "here answers are sampled by this process, step by step; --sampler, --lag and --shards are for posttrain run, so leave them away"
+        )
     method = method.within(followed(config))
     policies = {"policy": policy, **pieces.others}
     env, scorer, curriculum = pieces.env, pieces.scorer, method.prompts.live()

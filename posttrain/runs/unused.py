@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from posttrain.core.config import Config
+from posttrain.core.config import ELSEWHERE, Config
 from posttrain.core.critic import has_critic
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
@@ -29,9 +29,6 @@ READS = {"task": TASK, "reward": ("reward",), "steps": ("steps",), "pairs": ("ch
 }
 LEARNING = ("lr", "warmup", "schedule", "min_lr", "max_norm", "prompts")  # what the learner of any phase reads
 CRITIC = ("critic", "critic_lr", "critic_warmup", "critic_max_norm")
-ELSEWHERE = (
-    "sampler", "rollout_workers", "reward_workers", "shards", "lag", "max_staleness", "rollout_timeout", "ray_address",
-)  # fmt: skip
 OWN = (
     {name for group in READS.values() for name in group}
     | set(LEARNING)

@@ -160,6 +160,17 @@ def _few(groups: Any) -> Any:
     return groups[1:2] if groups[0].prompt.answer == "a" else []
 
 
+def test_a_damaged_checkpoint_leads_back_to_the_one_before(
+    nursery: Nursery, tmp_path: Path, wholes: dict[int, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The ledger keeps what the oldest checkpoint needs, not only the newest."""
+    assert nursery.run(tmp_path / "run", lag=1, shards=2) == 0
+    weights = tmp_path / "run/checkpoints/train-000006/weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8] + b"damaged!")
+    assert nursery.run(tmp_path / "run", lag=1, shards=2) == 0
+    same(ending(tmp_path / "run"), wholes[1])
+
+
 class Counting:
     """A curriculum that says what it knew when it proposed."""
 

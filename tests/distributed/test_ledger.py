@@ -14,7 +14,7 @@ from posttrain.core.errors import UserError
 from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import Branch, End, Group, Origin, Prompt, Rollout
 from posttrain.distributed.ledger import SCORED, Ledger
-from posttrain.distributed.shards import cut
+from posttrain.distributed.shards import Shard, cut, matches, record
 from posttrain.distributed.versions import Versions, load, read_bytes, sampled
 from posttrain.distributed.wire import Damaged, Unsendable, pack, unpack
 from posttrain.models.lora import add_lora
@@ -105,6 +105,17 @@ def test_the_ledger_has_whole_records_and_forgets_what_was_passed(tmp_path: Path
     assert ledger.read(3, 0, 0) is None
     ledger.forget(1)
     assert sorted(p.name for p in ledger.folder.iterdir()) == ["000002", "000003"]
+
+
+def test_a_record_is_used_for_its_own_prompts_and_weights_alone() -> None:
+    prompts = tuple(tiny.prompts("a", "b"))
+    made = record(Shard(3, 0, 0, 2, prompts), [], "hash")
+    assert matches(made, prompts, 2, "hash") and matches(
+        made, prompts, 2, ""
+    )  # weights of before a restart have no hash to compare
+    for other in ((prompts, 2, "other"), (prompts, 3, "hash"), (prompts[:1], 2, "hash"), (prompts[::-1], 2, "hash")):
+        assert not matches(made, *other)
+    assert not matches(None, prompts, 2, "") and not matches([], prompts, 2, "")
 
 
 def test_shards_depend_on_the_prompts_alone() -> None:

@@ -9,12 +9,15 @@ import pytest
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.method import find_method
+from posttrain.core.protocols import Environment
 from posttrain.core.registry import Part, find
 from posttrain.distributed.choose import refuse, settled
 from posttrain.distributed.setup import check, code, setup
 from posttrain.distributed.wire import unpack
 from posttrain.methods.grpo import grpo
 from posttrain.rollouts.sample import sample
+from posttrain.runs.build import Pieces, build_loop
+from tests.models import tiny
 
 
 def told(method: str, given: Any = None, **settings: Any) -> str:
@@ -92,3 +95,16 @@ def test_a_worker_with_other_code_or_data_says_so(tmp_path: Any, monkeypatch: py
         check(mine)
     with pytest.raises(UserError, match=r"one of them is a builtins\.object"):
         setup(Config(), Part(sample.fn, sample.card, {"n": object()}))
+
+
+def test_a_rollout_of_the_script_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that imported the script would run it: and with it the training that starts workers."""
+    monkeypatch.setattr(sample.fn, "__module__", "__main__")
+    assert "put it into a file of its own and import that" in told("grpo", sampler="process")
+
+
+def test_commands_that_train_step_by_step_say_so() -> None:
+    """`posttrain compare` builds its loops without workers."""
+    for settings in ({"lag": 1}, {"sampler": "process"}, {"shards": 2}):
+        with pytest.raises(UserError, match="--sampler, --lag and --shards are for posttrain run"):
+            build_loop(Config(**settings), grpo, tiny.policy(), Pieces(Environment(), None, None))  # type: ignore[arg-type]

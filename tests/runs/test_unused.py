@@ -11,7 +11,7 @@ import pytest
 
 import posttrain
 from posttrain.cli import main
-from posttrain.core.config import Config
+from posttrain.core.config import ELSEWHERE, Config
 from posttrain.core.errors import UserError
 from posttrain.core.method import find_method
 from posttrain.core.plan import Context, Do, Phase, Plan, Stopped
@@ -27,7 +27,6 @@ from posttrain.runs.build import scorer_of
 from posttrain.runs.plans import Asked
 from posttrain.runs.unused import (
     DRAWN,
-    ELSEWHERE,
     READS,
     differing,
     drawn_by,
