@@ -19,6 +19,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # from the ground up: a folder or module imports its own layer and those before it
 LAYERS = (
     ("core",),
+    ("sandbox",),  # runs programs for rewards and tools alike, and knows of neither
     ("environments", "prompts", "select", "advantages", "losses",
      "rewards/rules", "rewards/shaping", "rewards/runtime", "rewards/auditing"),
     ("models",),

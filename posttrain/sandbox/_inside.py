@@ -1,0 +1,134 @@
+"""What runs in a Python sandbox before and around the program. Its text is sent in after that of values.py.
+
+A job comes as the first frame on a descriptor. "run" plays the source as a script, with the descriptor closed. "calls" loads
+it and answers one call after another. "tests" runs test code whose functions are elsewhere: each call of one is asked of
+whoever holds the other end, so that tests and expected values are never in one process with the program they test.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # in the sandbox these stand above
+    from posttrain.sandbox.values import dumps, loads, pack, receive, send, unpack
+
+
+def begin(fd: int) -> dict[str, Any]:
+    """Take the job, write its files, bound the threads, and say that the sandbox stands."""
+    import resource
+
+    job: dict[str, Any] = loads(receive(fd))
+    if job["threads"]:
+        resource.setrlimit(resource.RLIMIT_NPROC, (job["threads"], job["threads"]))  # of this user namespace
+    for name, content in {**job["files"], "main.py": job["source"].encode("utf-8", "replace").hex()}.items():
+        with open(name, "wb") as file:
+            file.write(bytes.fromhex(content))
+    sys.argv[:] = ["main.py"]
+    sys.path[:] = [os.getcwd(), *[p for p in sys.path if p], *job["packages"]]
+    send(fd, b"started")
+    return job
+
+
+def perform(fd: int, job: dict[str, Any]) -> None:
+    """What the job asks for."""
+    if job["mode"] == "run":
+        os.close(fd)
+        module("__main__", job["source"])
+    elif job["mode"] == "calls":
+        answer_calls(fd, job["source"])
+    else:
+        run_tests(fd, job["source"])
+
+
+def module(name: str, source: str) -> dict[str, Any]:
+    """The names of the source, run as a module of that name; an error is printed without the lines of this file."""
+    made = type(sys)(name)
+    made.__file__ = "main.py"
+    sys.modules[name] = made
+    try:
+        exec(compile(source, "main.py", "exec", dont_inherit=True), made.__dict__)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        shown = error.with_traceback(error.__traceback__.tb_next if error.__traceback__ else None)
+        sys.excepthook(type(shown), shown, shown.__traceback__)
+        sys.exit(1)
+    return made.__dict__
+
+
+def answer_calls(fd: int, source: str) -> None:
+    """Replies to {"id", "name" | "ref", "attribute"?, "args"?, "kwargs"?}, one at a time, each with the id of its question."""
+    objects: list[Any] = []
+    names = module("solution", source)
+
+    def keep(thing: Any) -> int:
+        objects.append(thing)
+        return len(objects) - 1
+
+    while True:
+        question = loads(receive(fd))
+        reply: dict[str, Any] = {"id": question["id"]}
+        try:
+            if "name" in question:
+                thing = names[question["name"]] if question["name"] in names else vars(builtins)[question["name"]]
+            else:
+                thing = objects[question["ref"]]
+            if "attribute" in question:
+                thing = getattr(thing, question["attribute"])
+            if "args" in question:
+                args = unpack(question["args"], objects.__getitem__)
+                thing = thing(*args, **unpack(question["kwargs"], objects.__getitem__))
+            reply["value"] = pack(thing, keep)
+            frame = dumps(reply)
+        except Exception as error:
+            kinds = [c.__name__ for c in type(error).__mro__ if vars(builtins).get(c.__name__) is c]
+            frame = dumps({"id": question["id"], "error": [kinds[0] if kinds else "Exception", str(error)[:500]]})
+        send(fd, frame)
+
+
+class Remote:
+    """A thing of the program under test: calling it, or asking for an attribute, asks the program."""
+
+    def __init__(self, fd: int, where: dict[str, Any]) -> None:
+        self.__dict__.update(_fd=fd, _where=where)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._ask({"args": pack(list(args), self._keep), "kwargs": pack(kwargs, self._keep)})
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._ask({"attribute": name})
+
+    def _ask(self, more: dict[str, Any]) -> Any:
+        send(self._fd, dumps({"ask": {**self._where, **more}}))
+        reply = loads(receive(self._fd))
+        if "error" in reply:
+            kind = getattr(builtins, reply["error"][0], None)  # a program that names `eval` here must not be obeyed
+            raise (kind if isinstance(kind, type) and issubclass(kind, Exception) else Exception)(reply["error"][1])
+        return unpack(reply["value"], lambda number: Remote(self._fd, {"ref": number}))
+
+    def _keep(self, thing: Any) -> int:
+        if isinstance(thing, Remote) and "ref" in thing._where:
+            return thing._where["ref"]  # type: ignore[no-any-return]
+        raise TypeError(
+            f"a test cannot send a {type(thing).__name__} to the program, only plain data and its own objects"
+        )
+
+
+def run_tests(fd: int, source: str) -> None:
+    """Run test code; names that it uses and does not define are the program's. The last frame says how it went."""
+    import ast
+
+    tree = ast.parse(source)
+    used = [n for n in ast.walk(tree) if isinstance(n, ast.Name)]
+    names: dict[str, Any] = {n.id: Remote(fd, {"name": n.id}) for n in used if not hasattr(builtins, n.id)}
+    names["__name__"] = "tests"
+    try:
+        exec(compile(tree, "tests.py", "exec"), names)
+        send(fd, dumps({"passed": True}))
+    except BaseException as error:
+        send(fd, dumps({"passed": False, "error": f"{type(error).__name__}: {error}"[:500]}))
