@@ -8,24 +8,28 @@ whoever holds the other end, so that tests and expected values are never in one 
 from __future__ import annotations
 
 import builtins
+import marshal  # frames that come from outside are Python's own format, those that go out are JSON
 import os
 import sys
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:  # in the sandbox these stand above
-    from posttrain.sandbox.values import dumps, loads, pack, receive, send, unpack
+    from typing import Any
+
+    from posttrain.sandbox._confine import confine, limit
+    from posttrain.sandbox.values import dumps, pack, receive, send, unpack
 
 
 def begin(fd: int) -> dict[str, Any]:
-    """Take the job, write its files, bound the threads, and say that the sandbox stands."""
-    import resource
-
-    job: dict[str, Any] = loads(receive(fd))
-    if job["threads"]:
-        resource.setrlimit(resource.RLIMIT_NPROC, (job["threads"], job["threads"]))  # of this user namespace
-    for name, content in {**job["files"], "main.py": job["source"].encode("utf-8", "replace").hex()}.items():
+    """Take the job, take the last steps into the sandbox, write the program's files, and say that the sandbox stands."""
+    job: dict[str, Any] = marshal.loads(receive(fd))
+    if job["folder"]:
+        confine(job["folder"], job["disk"], job["limits"], job["filter"])
+    else:
+        limit(job["limits"])
+    for name, content in {**job["files"], "main.py": job["source"].encode("utf-8", "replace")}.items():
         with open(name, "wb") as file:
-            file.write(bytes.fromhex(content))
+            file.write(content)
     sys.argv[:] = ["main.py"]
     sys.path[:] = [os.getcwd(), *[p for p in sys.path if p], *job["packages"]]
     send(fd, b"started")
@@ -69,7 +73,7 @@ def answer_calls(fd: int, source: str) -> None:
         return len(objects) - 1
 
     while True:
-        question = loads(receive(fd))
+        question = marshal.loads(receive(fd))
         reply: dict[str, Any] = {"id": question["id"]}
         try:
             if "name" in question:
@@ -105,7 +109,7 @@ class Remote:
 
     def _ask(self, more: dict[str, Any]) -> Any:
         send(self._fd, dumps({"ask": {**self._where, **more}}))
-        reply = loads(receive(self._fd))
+        reply = marshal.loads(receive(self._fd))
         if "error" in reply:
             kind = getattr(builtins, reply["error"][0], None)  # a program that names `eval` here must not be obeyed
             raise (kind if isinstance(kind, type) and issubclass(kind, Exception) else Exception)(reply["error"][1])

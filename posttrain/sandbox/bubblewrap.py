@@ -1,20 +1,18 @@
 """A fresh sandbox for each program, by bubblewrap: namespaces, an own root, limits and a seccomp filter.
 
-setpriv leaves the host's root before anything else (a sandbox of the host's root could write kernel settings), prlimit sets
-the limits that are inherited, and bwrap starts with an empty environment, since its own stays readable from inside.
+setpriv leaves the host's root before anything else (a sandbox of the host's root could write kernel settings), and bwrap starts
+with an empty environment, since its own stays readable from inside. A Python sandbox sets the limits of its process itself, before
+it reads the program (_inside.py); for other languages prlimit does, and a cgroup counts.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
+import marshal
 import math
 import os
-import pwd
-import shutil
 import socket
 import subprocess
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,6 +20,7 @@ from typing import Any
 
 from posttrain.core.errors import UserError
 from posttrain.sandbox import cgroups, seccomp
+from posttrain.sandbox.host import box_uid, tool
 from posttrain.sandbox.languages import ENDINGS, FOLDER, Start, python, shell
 from posttrain.sandbox.running import Ending, Handle, Running
 from posttrain.sandbox.types import USUAL, Finished, Limits, Program
@@ -29,7 +28,6 @@ from posttrain.sandbox.types import USUAL, Finished, Limits, Program
 _HERE = Path(__file__).parent
 _SEALS = 0x2 | 0x4 | 0x8  # no shrinking, no growing, no writing
 STARTED = (7).to_bytes(4, "big") + b"started"  # a frame of _inside.py
-_FIRST_UID = 60900  # where root looks for a user that nobody is
 
 
 @dataclass(frozen=True)
@@ -53,15 +51,15 @@ class Bubblewrap:
         return self._python(program, limits, mode)
 
     def _python(self, program: Program, limits: Limits, mode: str) -> Running:
-        inside = python(box_uid())
+        inside = python()
         link, other = socket.socketpair()
         with other:
             fd = other.fileno()
             text = f"{driver()}\nperform({fd}, begin({fd}))"
             start = Start((*inside.command, "-c", text), (*inside.reads, *self.packages), False)
-            handle = launch(start, limits, link, program.stdin, {fd: fd})
+            handle = launch(start, limits, link, program.stdin, (fd,))
         running = Running(handle, limits)
-        running.start(framed(job(program, limits.processes, mode, self.packages)), STARTED)
+        running.start(job(program, limits, mode, self.packages), STARTED)
         return running
 
     def _shell(self, program: Program, limits: Limits) -> Finished:
@@ -75,7 +73,7 @@ class Bubblewrap:
             }
             link, other = socket.socketpair()
             with other:
-                handle = launch(start, limits, link, other.fileno(), {}, files, group)
+                handle = launch(start, limits, link, other.fileno(), (), files, group)
             running = Running(handle, limits)
             running.start(b"", b"started")
             return running.finish()
@@ -83,11 +81,21 @@ class Bubblewrap:
             group.remove()
 
 
-def job(program: Program, threads: int, mode: str, packages: tuple[str, ...] = ()) -> bytes:
-    """What _inside.py is told."""
-    files = {name: content.hex() for name, content in program.files.items()}
-    told = {"source": program.source, "files": files, "mode": mode, "threads": threads, "packages": packages}
-    return json.dumps(told).encode()
+def job(program: Program, limits: Limits, mode: str, packages: tuple[str, ...] = (), boxed: bool = True) -> bytes:
+    """The frame that _inside.py begins with."""
+    told = {
+        "source": program.source, "files": {n: bytes(x) for n, x in program.files.items()}, "mode": mode, "packages": packages,
+        "folder": FOLDER if boxed else "", "disk": limits.disk, "limits": rlimits(limits), "filter": seccomp.program() if boxed else b"",
+    }  # fmt: skip
+    return framed(marshal.dumps(told, 4))
+
+
+def rlimits(limits: Limits) -> dict[str, int]:
+    """The limits of one process; threads are counted by user namespace, so those of other sandboxes are not."""
+    return {
+        "RLIMIT_AS": limits.memory, "RLIMIT_CPU": math.ceil(limits.cpu), "RLIMIT_FSIZE": limits.disk, "RLIMIT_CORE": 0,
+        "RLIMIT_NOFILE": limits.files, "RLIMIT_NPROC": limits.processes,
+    }  # fmt: skip
 
 
 def framed(data: bytes) -> bytes:
@@ -96,67 +104,69 @@ def framed(data: bytes) -> bytes:
 
 @cache
 def driver() -> str:
-    """The text that runs in a Python sandbox before the program: values.py and _inside.py."""
-    whole = "".join((_HERE / name).read_text() for name in ("values.py", "_inside.py"))
+    """The text that runs in a Python sandbox before the program: values.py, _confine.py and _inside.py."""
+    whole = "".join((_HERE / name).read_text() for name in ("values.py", "_confine.py", "_inside.py"))
     return "from __future__ import annotations\n" + whole.replace("from __future__ import annotations\n", "")
 
 
-@cache
-def box_uid() -> int:
-    """The user under whom sandboxes run: oneself, or for root somebody who has no account."""
-    if os.getuid() != 0 or _contained(Path("/proc/self/uid_map").read_text()):
-        return os.getuid()
-    taken = {entry.pw_uid for entry in pwd.getpwall()}
-    return next(uid for uid in range(_FIRST_UID, 65534) if uid not in taken)
-
-
-def _contained(uid_map: str) -> bool:
-    """Whether this root is another user outside of its namespace, and has no user to become: `0 1000 1`."""
-    lines = [tuple(map(int, line.split())) for line in uid_map.splitlines()]
-    return not any(first <= _FIRST_UID < first + n for first, _, n in lines) and all(
-        outer for first, outer, _ in lines if first == 0
-    )
-
-
-@cache
-def tool(name: str) -> str:
-    """The path of a program that the sandbox is made with."""
-    packages = {"bwrap": "bubblewrap", "setpriv": "util-linux", "prlimit": "util-linux"}
-    found = shutil.which(name)
-    if found is None:
-        raise UserError(
-            f"programs of a model run only in a sandbox, which needs {name}, and it is not installed; type: apt-get install "
-            f"{packages[name]} (or dnf, pacman, apk with the same name)"
-        )
-    return found
-
-
-def command(start: Start, limits: Limits, files: dict[str, int], filter_fd: int) -> list[str]:
-    """setpriv, prlimit, bwrap and the program, in this order; `files` go from descriptors into the program's folder."""
+def as_nobody() -> list[str]:
+    """The beginning of a command that leaves the host's root."""
     uid = str(box_uid())
-    memory = [] if start.forks else [f"--as={limits.memory}"]  # a cgroup counts what processes have together
-    flags = [
-        "--unshare-all",
-        "--unshare-user",
-        "--die-with-parent",
-        "--as-pid-1",
-        "--new-session",
-        "--clearenv",
-        "--cap-drop",
-        "ALL",
-    ]
+    words = [tool("setpriv"), "--reuid", uid, "--regid", uid, "--clear-groups", "--inh-caps=-all"]
+    return words if box_uid() != os.getuid() else []
+
+
+def surroundings(reads: tuple[str, ...]) -> list[str]:
+    """Namespaces of its own (no network, processes, host name), no capability, and what it may read; all before the program's folder."""
+    variables = {"PATH": "/usr/bin:/bin", "HOME": FOLDER, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}  # as the last time
     return [
-        *([tool("setpriv"), "--reuid", uid, "--regid", uid, "--clear-groups", "--inh-caps=-all"] if box_uid() != os.getuid() else []),
-        tool("prlimit"), *memory, f"--cpu={math.ceil(limits.cpu)}", f"--fsize={limits.disk}", f"--nofile={limits.files}", "--core=0",
-        "--memlock=0", "--msgqueue=0",
-        tool("bwrap"), *flags, *seen(start.reads),
-        "--size", str(limits.disk), "--tmpfs", FOLDER, "--symlink", FOLDER[1:], "/tmp",
-        *(word for name, fd in files.items() for word in ("--file", str(fd), f"{FOLDER}/{name}")),
+        "--unshare-all", "--unshare-user", "--as-pid-1", "--new-session", "--clearenv", "--cap-drop", "ALL", "--hostname", "sandbox",
+        *(word for name, value in variables.items() for word in ("--setenv", name, value)), *seen(reads),
         "--dev-bind", "/dev/null", "/dev/null", "--dev-bind", "/dev/urandom", "/dev/urandom",
-        "--remount-ro", "/", "--chdir", FOLDER, "--hostname", "sandbox",
-        "--setenv", "PATH", "/usr/bin:/bin", "--setenv", "HOME", FOLDER, "--setenv", "LANG", "C.UTF-8",
-        *(["--seccomp", str(filter_fd)] if filter_fd >= 0 else []), "--", *start.command,
     ]  # fmt: skip
+
+
+def command(start: Start, limits: Limits, files: dict[str, int], filters: list[int]) -> list[str]:
+    """setpriv, prlimit, bwrap and the program, in this order; `files` go from descriptors into the program's folder."""
+    words = [*as_nobody()]
+    if start.forks:  # a Python sandbox takes the same steps itself; what processes have together a cgroup counts
+        words += [
+            tool("prlimit"),
+            f"--cpu={math.ceil(limits.cpu)}",
+            f"--fsize={limits.disk}",
+            f"--nofile={limits.files}",
+            "--core=0",
+        ]
+    words += [tool("bwrap"), "--die-with-parent", *surroundings(start.reads)]
+    if start.forks:
+        words += [
+            "--size",
+            str(limits.disk),
+            "--tmpfs",
+            FOLDER,
+            *(word for fd in filters for word in ("--seccomp", str(fd))),
+        ]
+    else:
+        words += [
+            "--dir",
+            FOLDER,
+            "--cap-add",
+            "CAP_SYS_ADMIN",
+        ]  # of its own namespaces, to mount its folder; then it is dropped
+    brought = [word for name, fd in files.items() for word in ("--file", str(fd), f"{FOLDER}/{name}")]
+    return [
+        *words,
+        *brought,
+        "--symlink",
+        FOLDER[1:],
+        "/tmp",
+        "--remount-ro",
+        "/",
+        "--chdir",
+        FOLDER,
+        "--",
+        *start.command,
+    ]
 
 
 @cache
@@ -178,7 +188,7 @@ def seen(reads: tuple[str, ...]) -> list[str]:
 
 
 def launch(
-    start: Start, limits: Limits, link: socket.socket, stdin: bytes | int, keep: dict[int, int],
+    start: Start, limits: Limits, link: socket.socket, stdin: bytes | int, keep: tuple[int, ...],
     files: dict[str, bytes] | None = None, group: cgroups.Cgroup | None = None,
 ) -> Handle:  # fmt: skip
     """Start the sandbox; the descriptors in `keep` stay open in it, besides stdin, stdout and stderr."""
@@ -186,33 +196,37 @@ def launch(
     try:
         out, out_inside = pipe(opened)
         err, err_inside = pipe(opened)
-        filter_fd = filled(seccomp.program(fork=start.forks), opened)
+        filters = [filled(seccomp.program(fork=True), opened)] if start.forks else []
         read = filled(stdin, opened, seal=True) if isinstance(stdin, bytes) else stdin
         brought = {name: filled(content, opened) for name, content in (files or {}).items()}
-        words = [*(group.joined if group else ()), *command(start, limits, brought, filter_fd)]
+        words = [*(group.joined if group else ()), *command(start, limits, brought, filters)]
         process = subprocess.Popen(
             words, stdin=read, stdout=out_inside, stderr=err_inside, env={}, cwd="/", start_new_session=True,
-            pass_fds=(*keep, filter_fd, *brought.values()),
+            pass_fds=(*keep, *filters, *brought.values()),
         )  # fmt: skip
         opened.remove(out)
         opened.remove(err)
     finally:
         for fd in opened:
             os.close(fd)
-    return Handle(link, out, err, process.kill, ended(process, group))
+    return handle_of(process, link, out, err, group)
 
 
-def ended(process: subprocess.Popen[Any], group: cgroups.Cgroup | None) -> Callable[[], Ending]:
-    """How to wait for the process."""
+def handle_of(
+    process: subprocess.Popen[Any], link: socket.socket, out: int, err: int, group: cgroups.Cgroup | None = None
+) -> Handle:
+    """A process with the outer ends of its pipes."""
+    done = os.pidfd_open(process.pid)
 
     def wait() -> Ending:
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = code = os.waitstatus_to_exitcode(status)
+        os.close(done)
         signal = -code if code < 0 else code - 128 if code > 128 else 0  # bwrap tells a signal as the shell does
-        out = group is not None and group.ran_out()
-        return Ending(None if signal else code, signal, used.ru_utime + used.ru_stime, out)
+        ran_out = group is not None and group.ran_out()
+        return Ending(None if signal else code, signal, used.ru_utime + used.ru_stime, ran_out)
 
-    return wait
+    return Handle(link, out, err, done, process.kill, wait)
 
 
 def pipe(opened: list[int]) -> tuple[int, int]:

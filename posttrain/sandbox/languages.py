@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from posttrain.core.errors import UserError
+from posttrain.sandbox.host import box_uid
 
 FOLDER = "/work"  # the program's own folder in the sandbox
 _SHARED = ("/usr/lib", "/usr/lib32", "/usr/lib64", "/lib", "/lib32", "/lib64")
@@ -48,13 +49,13 @@ def shell(language: str) -> Start:
 
 
 @cache
-def python(uid: int) -> Start:
+def python() -> Start:
     """The interpreter for Python programs: this one's, if that user may read it, else the machine's."""
     own = Path(sys.base_prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
     others = [Path(p) for p in (shutil.which("python3", path="/usr/bin:/usr/local/bin"),) if p]
     tried = [*([Path(p)] if (p := os.environ.get("POSTTRAIN_SANDBOX_PYTHON")) else [own, *others])]
     for path in tried:
-        if readable(path, uid):
+        if readable(path, box_uid()):
             return interpreter(path.resolve())
     raise UserError(
         f"the sandbox runs programs as a user of few rights, who cannot read {' or '.join(map(str, tried))}; install Python "
@@ -67,7 +68,7 @@ def interpreter(path: Path) -> Start:
     prefix = path.parent.parent
 
     own = [] if str(prefix) == "/usr" else [str(prefix / "lib")]
-    return Start((str(path), "-I", "-S", "-B", "-X", "utf8"), (str(path), *own, *_SHARED), False)
+    return Start((str(path), "-s", "-S", "-B", "-X", "utf8"), (str(path), *own, *_SHARED), False)
 
 
 def readable(path: Path, uid: int) -> bool:

@@ -33,6 +33,7 @@ class Handle:
     link: socket.socket
     out: int
     err: int
+    done: int  # readable once it has ended
     kill: Callable[[], None]
     wait: Callable[[], Ending]
 
@@ -47,7 +48,7 @@ class Running:
         self.why, self.texts, self.inbox, self.talking = "", {handle.out: b"", handle.err: b""}, b"", True
         self.finished: Finished | None = None
         self.selector = selectors.DefaultSelector()
-        for fd in (handle.out, handle.err):
+        for fd in (handle.out, handle.err, handle.done):
             os.set_blocking(fd, False)
             self.selector.register(fd, selectors.EVENT_READ)
         handle.link.setblocking(False)
@@ -84,6 +85,9 @@ class Running:
         return not self.why
 
     def read(self, fd: int) -> None:
+        if fd == self.handle.done:
+            self.selector.unregister(fd)
+            return
         try:
             data = os.read(fd, 1 << 16)
         except BlockingIOError:
@@ -143,10 +147,10 @@ class Running:
         """Wait for its end, within its time, and say what came of it."""
         if self.finished is not None:
             return self.finished
-        while self.texts_open() and self.step():
+        while self.going() and self.step():
             pass
         seconds = time.monotonic() - self.began
-        if self.texts_open():
+        if self.going():
             self.handle.kill()
         ending = self.handle.wait()
         self.selector.close()
@@ -157,8 +161,9 @@ class Running:
         self.finished = Finished(out, err, ending.exit, seconds, self.reason(ending))
         return self.finished
 
-    def texts_open(self) -> bool:
-        return any(fd in self.selector.get_map() for fd in self.texts)
+    def going(self) -> bool:
+        """It has not ended, or what it wrote has not all been read."""
+        return any(fd in self.selector.get_map() for fd in (*self.texts, self.handle.done))
 
     def reason(self, ending: Ending) -> str:
         """Why it ended, in words."""

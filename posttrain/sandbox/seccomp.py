@@ -1,8 +1,7 @@
 """The seccomp filter of a program: an allow list as a small BPF program, assembled by hand.
 
 What is not on the list answers ENOSYS, as a kernel without it would, so that libraries fall back to what is there. Threads
-are allowed. New processes are only where a cgroup bounds them (`fork`), and another program only where one has to be
-started by bubblewrap (`exec`).
+are allowed. New processes and other programs are only where a cgroup bounds them (`fork`).
 
 The Python packages for this wrap libseccomp.so, which pip does not install; the instructions needed here are five.
 """
@@ -45,13 +44,13 @@ def supported(machine: str = "") -> str:
     return machine
 
 
-def program(fork: bool = False, exec: bool = True, machine: str = "") -> bytes:
+def program(fork: bool = False, machine: str = "") -> bytes:
     """The filter as bytes: an array of struct sock_filter, as bwrap --seccomp and the kernel read it."""
     machine = supported(machine)
-    return b"".join(struct.pack("HBBI", *step) for step in instructions(machine, fork, exec))
+    return b"".join(struct.pack("HBBI", *step) for step in instructions(machine, fork))
 
 
-def instructions(machine: str, fork: bool, exec: bool) -> Iterator[Instruction]:
+def instructions(machine: str, fork: bool) -> Iterator[Instruction]:
     """Another architecture kills, then one pair of steps per call."""
     numbers = NUMBERS[machine]
     yield _LOAD, 0, 0, _ARCHITECTURE
@@ -61,13 +60,13 @@ def instructions(machine: str, fork: bool, exec: bool) -> Iterator[Instruction]:
     yield _AT_LEAST, 0, 1, _X32
     yield _RETURN, 0, 0, error(errno.ENOSYS)
     for name, number in numbers.items():
-        rule = rules(name, fork, exec) if name in RULED else [(_RETURN, 0, 0, ALLOW)]
+        rule = rules(name, fork) if name in RULED else [(_RETURN, 0, 0, ALLOW)]
         yield _EQUAL, 0, len(rule), number
         yield from rule
     yield _RETURN, 0, 0, error(errno.ENOSYS)
 
 
-def rules(name: str, fork: bool, exec: bool) -> list[Instruction]:
+def rules(name: str, fork: bool) -> list[Instruction]:
     """What becomes of a call that depends on its arguments, or on what the program may do."""
     if name == "clone" and fork:
         return [(_LOAD, 0, 0, _FIRST), (_ANY_BIT, 0, 1, _NAMESPACES), *_returns(errno.EPERM), (_RETURN, 0, 0, ALLOW)]
@@ -79,7 +78,7 @@ def rules(name: str, fork: bool, exec: bool) -> list[Instruction]:
     if name in ("fork", "vfork"):
         return [(_RETURN, 0, 0, ALLOW if fork else error(errno.EAGAIN))]
     if name == "execve":
-        return [(_RETURN, 0, 0, ALLOW if exec else error(errno.EPERM))]
+        return [(_RETURN, 0, 0, ALLOW if fork else error(errno.EPERM))]
     if name == "socketpair":  # asyncio wakes itself with one
         return _one_of((_AF_UNIX,), _FIRST, errno.EAFNOSUPPORT)
     if name == "ioctl":

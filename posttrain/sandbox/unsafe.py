@@ -6,16 +6,16 @@ and cannot make a sandbox, such as a container without user namespaces that hold
 
 from __future__ import annotations
 
-import math
 import os
+import resource
 import socket
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from posttrain.core.errors import UserError
-from posttrain.sandbox.bubblewrap import STARTED, driver, ended, filled, framed, job, pipe, tool
+from posttrain.sandbox.bubblewrap import STARTED, driver, filled, handle_of, job, pipe
 from posttrain.sandbox.running import Ending, Handle, Running
 from posttrain.sandbox.types import USUAL, Finished, Limits, Program
 
@@ -39,21 +39,26 @@ class Unsafe:
             raise UserError(f"without a sandbox only Python programs are run; this one is in {program.language}")
         link, other = socket.socketpair()
         with other:
-            handle = _launch(program, limits, link, other.fileno())
+            handle = _launch(program, link, other.fileno())
         running = Running(handle, limits)
-        running.start(framed(job(program, 0, mode)), STARTED)  # a limit on threads would count all of this user's
+        running.start(job(program, replace(limits, processes=_many()), mode, boxed=False), STARTED)
         return running
 
 
-def _launch(program: Program, limits: Limits, link: socket.socket, fd: int) -> Handle:
+def _many() -> int:
+    """The limit on threads as it is: a lower one would count all of this user's processes."""
+    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    return hard if hard > 0 else 1 << 30
+
+
+def _launch(program: Program, link: socket.socket, fd: int) -> Handle:
     opened: list[int] = []
     folder = tempfile.TemporaryDirectory(prefix="posttrain-unsafe-")
     try:
         out, out_inside = pipe(opened)
         err, err_inside = pipe(opened)
         process = subprocess.Popen(
-            [tool("prlimit"), f"--as={limits.memory}", f"--cpu={math.ceil(limits.cpu)}", f"--fsize={limits.disk}", "--core=0",
-             sys.executable, "-I", "-S", "-B", "-c", f"{driver()}\nperform({fd}, begin({fd}))"],
+            [sys.executable, "-I", "-S", "-B", "-c", f"{driver()}\nperform({fd}, begin({fd}))"],
             stdin=filled(program.stdin, opened, seal=True), stdout=out_inside, stderr=err_inside, env={}, cwd=folder.name,
             start_new_session=True, pass_fds=(fd,),
         )  # fmt: skip
@@ -62,11 +67,11 @@ def _launch(program: Program, limits: Limits, link: socket.socket, fd: int) -> H
     finally:
         for one in opened:
             os.close(one)
-    wait = ended(process, None)
+    handle = handle_of(process, link, out, err)
 
-    def wait_and_clean() -> Ending:
-        ending = wait()
+    def wait() -> Ending:
+        ending = handle.wait()
         folder.cleanup()
         return ending
 
-    return Handle(link, out, err, process.kill, wait_and_clean)
+    return replace(handle, wait=wait)

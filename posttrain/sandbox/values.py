@@ -1,16 +1,19 @@
 """Values that may leave a sandbox: plain data as JSON with tags, and nothing else. No pickle, no repr, nothing is run.
 
-This file is also sent into the sandbox, so it imports the standard library alone. What is not plain data is named by
+This file is also sent into the sandbox, so it imports next to nothing: `json` alone would double the start of an interpreter. What is not plain data is named by
 a number (`Ref`) and stays where it is. A subclass (Counter, a named tuple, an int that equals everything) leaves as the
 plain data that it holds: its own methods are never called.
 """
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable
-from typing import Any
+from _json import encode_basestring_ascii as quoted
+
+TYPE_CHECKING = False  # `typing` takes longer to import than most programs to run
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 DEEPEST = 60  # containers in containers
 LARGEST = 1 << 20  # bytes of a frame
@@ -77,15 +80,30 @@ def unpack(value: Any, found: Callable[[int], Any] = Ref, depth: int = 0) -> Any
 
 
 def dumps(message: Any) -> bytes:
-    """A message as bytes; ValueError where it is larger than a frame may be."""
-    data = json.dumps(message).encode()
+    """A message as JSON; ValueError where it is larger than a frame may be."""
+    data = "".join(_pieces(message)).encode()
     if len(data) > LARGEST:
         raise ValueError(f"{len(data)} bytes, more than the {LARGEST} that may be sent")
     return data
 
 
+def _pieces(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [quoted(value)]
+    if isinstance(value, float):
+        return ["NaN" if value != value else repr(value).replace("inf", "Infinity")]
+    if isinstance(value, dict):
+        inside = [piece for key, x in value.items() for piece in (",", quoted(key), ":", *_pieces(x))]
+        return ["{", *inside[1:], "}"]
+    if isinstance(value, list):
+        return ["[", *[piece for x in value for piece in (",", *_pieces(x))][1:], "]"]
+    return ["null" if value is None else "true" if value is True else "false" if value is False else str(value)]
+
+
 def loads(data: bytes) -> Any:
-    """The message; ValueError for bytes that are none, whatever is wrong with them."""
+    """The message; ValueError for bytes that are none, whatever is wrong with them. Called outside only."""
+    import json
+
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
