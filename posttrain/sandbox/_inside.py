@@ -74,41 +74,57 @@ def answer_calls(fd: int, source: str) -> None:
 
     while True:
         question = marshal.loads(receive(fd))
-        reply: dict[str, Any] = {"id": question["id"]}
         try:
-            if "name" in question:
-                thing = names[question["name"]] if question["name"] in names else vars(builtins)[question["name"]]
-            else:
-                thing = objects[question["ref"]]
-            if "attribute" in question:
-                thing = getattr(thing, question["attribute"])
-            if "args" in question:
-                args = unpack(question["args"], objects.__getitem__)
-                thing = thing(*args, **unpack(question["kwargs"], objects.__getitem__))
-            reply["value"] = pack(thing, keep)
-            frame = dumps(reply)
+            frame = dumps({"id": question["id"], "value": pack(done(question, names, objects), keep)})
         except Exception as error:
             kinds = [c.__name__ for c in type(error).__mro__ if vars(builtins).get(c.__name__) is c]
             frame = dumps({"id": question["id"], "error": [kinds[0] if kinds else "Exception", str(error)[:500]]})
         send(fd, frame)
 
 
+def done(question: dict[str, Any], names: dict[str, Any], objects: list[Any]) -> Any:
+    """What a question asks for: a thing by its name or number, one of its attributes, or what calling it gives."""
+    if "name" in question:
+        name = question["name"]
+        thing = names[name] if name in names else getattr(builtins, name)
+    else:
+        thing = objects[question["ref"]]
+    args = unpack(question.get("args", []), objects.__getitem__)
+    if "set" in question:
+        return setattr(thing, question["set"], *args)
+    if "attribute" in question:
+        thing = getattr(thing, question["attribute"])
+    return thing(*args, **unpack(question["kwargs"], objects.__getitem__)) if "args" in question else thing
+
+
 class Remote:
-    """A thing of the program under test: calling it, or asking for an attribute, asks the program."""
+    """A thing of the program under test: calling it, reading it or setting an attribute asks the program. It equals only itself."""
 
     def __init__(self, fd: int, where: dict[str, Any]) -> None:
         self.__dict__.update(_fd=fd, _where=where)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._ask({"args": pack(list(args), self._keep), "kwargs": pack(kwargs, self._keep)})
+        return self._ask(self._where, args=pack(list(args), self._keep), kwargs=pack(kwargs, self._keep))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return self._ask({"attribute": name})
+        return self._ask(self._where, attribute=name)
 
-    def _ask(self, more: dict[str, Any]) -> Any:
-        send(self._fd, dumps({"ask": {**self._where, **more}}))
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._ask(self._where, set=name, args=pack([value], self._keep))
+
+    def __iter__(self) -> Any:
+        return iter(self._ask({"name": "list"}, args=[pack(self, self._keep)], kwargs={"d": []}))
+
+    def __len__(self) -> int:
+        return self._ask({"name": "len"}, args=[pack(self, self._keep)], kwargs={"d": []})  # type: ignore[no-any-return]
+
+    def __bool__(self) -> bool:
+        return True
+
+    def _ask(self, where: dict[str, Any], **more: Any) -> Any:
+        send(self._fd, dumps({"ask": {**where, **more}}))
         reply = marshal.loads(receive(self._fd))
         if "error" in reply:
             kind = getattr(builtins, reply["error"][0], None)  # a program that names `eval` here must not be obeyed
@@ -124,15 +140,22 @@ class Remote:
 
 
 def run_tests(fd: int, source: str) -> None:
-    """Run test code; names that it uses and does not define are the program's. The last frame says how it went."""
+    """Run tests, given as the text of a list whose first entry is run before the others; the last frame says which passed.
+
+    A name that they use and do not define is a module of the standard library, or else a thing of the program.
+    """
     import ast
 
-    tree = ast.parse(source)
-    used = [n for n in ast.walk(tree) if isinstance(n, ast.Name)]
-    names: dict[str, Any] = {n.id: Remote(fd, {"name": n.id}) for n in used if not hasattr(builtins, n.id)}
-    names["__name__"] = "tests"
-    try:
-        exec(compile(tree, "tests.py", "exec"), names)
-        send(fd, dumps({"passed": True}))
-    except BaseException as error:
-        send(fd, dumps({"passed": False, "error": f"{type(error).__name__}: {error}"[:500]}))
+    scripts: list[str] = ast.literal_eval(source)
+    used = {n.id for script in scripts for n in ast.walk(ast.parse(script)) if isinstance(n, ast.Name)}
+    names: dict[str, Any] = {"__name__": "tests"}
+    for name in used - set(vars(builtins)):
+        names[name] = __import__(name) if name in sys.stdlib_module_names else Remote(fd, {"name": name})
+    told: list[str] = []
+    for script in scripts:
+        try:
+            exec(compile(script, "tests.py", "exec", dont_inherit=True), names)
+            told.append("")
+        except BaseException as error:
+            told.append(f"{type(error).__name__}: {error}"[:300])
+    send(fd, dumps({"told": told}))

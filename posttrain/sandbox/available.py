@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass, field
 from functools import cache
 
 from posttrain.core.errors import UserError
 from posttrain.sandbox import seccomp
 from posttrain.sandbox.bubblewrap import Bubblewrap
-from posttrain.sandbox.types import Limits, Program, Sandbox, SandboxBroken
+from posttrain.sandbox.types import USUAL, Conversation, Finished, Limits, Program, Sandbox, SandboxBroken
 from posttrain.sandbox.unsafe import WARNING, Unsafe
+from posttrain.sandbox.warm import Warm
 
 _OTHERWISE = (
     "on a machine that is thrown away afterwards, allow_unsafe_code=True runs programs unisolated, with your rights"
@@ -35,6 +37,34 @@ def sandbox(allow_unsafe_code: bool = False) -> Sandbox:
         return Unsafe()
     if told := why_not():
         raise UserError(told)
+    return Isolated()
+
+
+@dataclass(frozen=True)
+class Isolated:
+    """Python programs in forks of a warm interpreter, those of other languages each in a fresh sandbox."""
+
+    python: Warm | Bubblewrap = field(default_factory=lambda: _python())
+    others: Bubblewrap = field(default_factory=Bubblewrap)
+
+    def run(self, program: Program, limits: Limits = USUAL) -> Finished:
+        """What comes of a program."""
+        return (self.python if program.language == "python" else self.others).run(program, limits)
+
+    def talk(self, program: Program, limits: Limits = USUAL, mode: str = "calls") -> Conversation:
+        """A Python program that answers calls."""
+        return (self.python if program.language == "python" else self.others).talk(program, limits, mode)
+
+
+def _python() -> Warm | Bubblewrap:
+    """Where a namespace cannot be made in another (some containers), each program starts an interpreter: as isolated, slower."""
+    warm = Warm()
+    try:
+        if warm.run(Program("python", "print(6 * 7)")).stdout == "42\n":
+            return warm
+    except SandboxBroken:
+        pass
+    warm.close()
     return Bubblewrap()
 
 

@@ -69,9 +69,9 @@ def unpack(value: Any, found: Callable[[int], Any] = Ref, depth: int = 0) -> Any
         return found(inside)
     if not isinstance(inside, list):
         raise ValueError("no value")
-    if tag == "c":
-        return complex(*(float(x) for x in inside))
     try:
+        if tag == "c":
+            return complex(*map(float, inside))
         if tag == "d":
             return {unpack(k, found, depth + 1): unpack(v, found, depth + 1) for k, v in inside}
         return {"t": tuple, "s": set, "f": frozenset}[tag](unpack(x, found, depth + 1) for x in inside)
