@@ -12,6 +12,7 @@ import errno
 import platform
 import struct
 from collections.abc import Iterator
+from functools import cache
 
 from posttrain.core.errors import UserError
 from posttrain.sandbox.syscalls import NUMBERS, RULED
@@ -44,6 +45,7 @@ def supported(machine: str = "") -> str:
     return machine
 
 
+@cache
 def program(fork: bool = False, machine: str = "") -> bytes:
     """The filter as bytes: an array of struct sock_filter, as bwrap --seccomp and the kernel read it."""
     machine = supported(machine)
