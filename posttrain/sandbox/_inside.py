@@ -50,6 +50,7 @@ def perform(fd: int, job: dict[str, Any]) -> None:
 def module(name: str, source: str) -> dict[str, Any]:
     """The names of the source, run as a module of that name; an error is printed without the lines of this file."""
     made = type(sys)(name)
+    vars(builtins).update(exit=sys.exit, quit=sys.exit)  # which `site` would have added
     made.__file__ = "main.py"
     sys.modules[name] = made
     try:

@@ -43,12 +43,18 @@ class Warm:
         """A program that answers calls (or, in the mode "tests", asks them; in the mode "run", is left alone)."""
         if program.language != "python":
             raise UserError(f"a warm sandbox runs Python programs; for {program.language} use Bubblewrap()")
-        running = Running(self.order(program, limits), limits)
-        running.start(job(program, limits, mode, self.packages), STARTED)
-        return running
+        for attempt in (1, 2):
+            try:
+                running = Running(self.order(program, limits), limits)
+                running.start(job(program, limits, mode, self.packages), STARTED)
+                return running
+            except SandboxBroken:  # before the program began: where the interpreter has died, a new one takes the order
+                if attempt == 2 or not self.died():
+                    raise
+        raise AssertionError("unreachable")
 
     def order(self, program: Program, limits: Limits) -> Handle:
-        """A new fork, with the inner ends of pipes that nobody else has; one try more where the interpreter has died."""
+        """A new fork, with the inner ends of pipes that nobody else has."""
         opened: list[int] = []
         link, inner_link = socket.socketpair()
         status, inner_status = socket.socketpair()
@@ -58,14 +64,10 @@ class Warm:
             err, err_inside = pipe(opened)
             stdin = filled(program.stdin, opened, seal=True)
             given = [stdin, out_inside, err_inside, inner_link.fileno(), inner_status.fileno()]
-            for attempt in (1, 2):
-                try:
-                    socket.send_fds(self.started(), [told], given)
-                    break
-                except OSError:
-                    self.close()
-                    if attempt == 2:
-                        raise SandboxBroken("the warm interpreter of the sandbox died twice") from None
+            try:
+                socket.send_fds(self.started(), [told], given)
+            except OSError as error:
+                raise SandboxBroken(f"the warm interpreter of the sandbox takes no orders: {error}") from None
             opened.remove(out)
             opened.remove(err)
         finally:
@@ -78,10 +80,25 @@ class Warm:
     def started(self) -> socket.socket:
         """The socket on which the interpreter takes orders; a fork of this process starts its own."""
         with self.lock:
+            if (
+                self.control is not None
+                and self.process is not None
+                and self.owner == os.getpid()
+                and self.process.poll() is not None
+            ):
+                self.control.close()
+                self.control = None
             if self.control is None or self.owner != os.getpid():
                 self.control, self.process = start(self.packages)
                 self.owner = os.getpid()
             return self.control
+
+    def died(self) -> bool:
+        """Whether the interpreter has ended, or does so now."""
+        try:
+            return self.process is None or self.process.wait(1.0) is not None
+        except subprocess.TimeoutExpired:
+            return False
 
     def close(self) -> None:
         """End the interpreter, and with it every program."""
