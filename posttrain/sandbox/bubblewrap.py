@@ -11,8 +11,10 @@ import fcntl
 import marshal
 import math
 import os
+import signal
 import socket
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -56,7 +58,7 @@ class Bubblewrap:
         with other:
             fd = other.fileno()
             text = f"import marshal\nexec(marshal.loads(bytes.fromhex('{compiled(inside.command)}')))\nperform({fd}, begin({fd}))"
-            start = Start((*inside.command, "-c", text), (*inside.reads, *self.packages), False)
+            start = Start((*inside.command, "-c", text), inside.reads, False, self.packages)
             handle = launch(start, limits, link, program.stdin, (fd,))
         running = Running(handle, limits)
         running.start(job(program, limits, mode, self.packages), STARTED)
@@ -84,7 +86,7 @@ class Bubblewrap:
 def job(program: Program, limits: Limits, mode: str, packages: tuple[str, ...] = (), boxed: bool = True) -> bytes:
     """The frame that _inside.py begins with."""
     told = {
-        "source": program.source, "files": {n: bytes(x) for n, x in program.files.items()}, "mode": mode, "packages": packages,
+        "source": program.source, "files": {n: bytes(x) for n, x in program.files.items()}, "mode": mode, "packages": inside_names(packages),
         "folder": FOLDER if boxed else "", "disk": limits.disk, "limits": rlimits(limits), "filter": seccomp.program() if boxed else b"",
     }  # fmt: skip
     return framed(marshal.dumps(told, 4))
@@ -116,14 +118,21 @@ def as_nobody() -> list[str]:
     return words if box_uid() != os.getuid() else []
 
 
-def surroundings(reads: tuple[str, ...]) -> list[str]:
+def surroundings(reads: tuple[str, ...], packages: tuple[str, ...] = ()) -> list[str]:
     """Namespaces of its own (no network, processes, host name), no capability, and what it may read; all before the program's folder."""
     variables = {"PATH": "/usr/bin:/bin", "HOME": FOLDER, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}  # as the last time
     return [
         "--unshare-all", "--unshare-user", "--as-pid-1", "--new-session", "--clearenv", "--cap-drop", "ALL", "--hostname", "sandbox",
         *(word for name, value in variables.items() for word in ("--setenv", name, value)), *seen(reads),
         "--dev-bind", "/dev/null", "/dev/null", "--dev-bind", "/dev/urandom", "/dev/urandom",
+        *(word for here, there in zip(packages, inside_names(packages), strict=True) for word in ("--ro-bind", here, there)),
+        *([] if any(r.startswith("/tmp/") for r in reads) else ["--symlink", FOLDER[1:], "/tmp"]),
     ]  # fmt: skip
+
+
+def inside_names(packages: tuple[str, ...]) -> list[str]:
+    """Where folders of packages are in the sandbox."""
+    return [f"/packages/{i}" for i in range(len(packages))]
 
 
 def command(start: Start, limits: Limits, files: dict[str, int], filters: list[int]) -> list[str]:
@@ -137,7 +146,7 @@ def command(start: Start, limits: Limits, files: dict[str, int], filters: list[i
             f"--nofile={limits.files}",
             "--core=0",
         ]
-    words += [tool("bwrap"), "--die-with-parent", *surroundings(start.reads)]
+    words += [tool("bwrap"), "--die-with-parent", *surroundings(start.reads, start.packages)]
     if start.forks:
         words += [
             "--size",
@@ -154,19 +163,7 @@ def command(start: Start, limits: Limits, files: dict[str, int], filters: list[i
             "CAP_SYS_ADMIN",
         ]  # of its own namespaces, to mount its folder; then it is dropped
     brought = [word for name, fd in files.items() for word in ("--file", str(fd), f"{FOLDER}/{name}")]
-    return [
-        *words,
-        *brought,
-        "--symlink",
-        FOLDER[1:],
-        "/tmp",
-        "--remount-ro",
-        "/",
-        "--chdir",
-        FOLDER,
-        "--",
-        *start.command,
-    ]
+    return [*words, *brought, "--remount-ro", "/", "--chdir", FOLDER, "--", *start.command]
 
 
 @cache
@@ -228,15 +225,19 @@ def handle_of(
     """A process with the outer ends of its pipes."""
     done = os.pidfd_open(process.pid)
 
+    def kill() -> None:  # Popen.kill would take the exit status of a process that has just ended
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(done, signal.SIGKILL)
+
     def wait() -> Ending:
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = code = os.waitstatus_to_exitcode(status)
         os.close(done)
-        signal = -code if code < 0 else code - 128 if code > 128 else 0  # bwrap tells a signal as the shell does
+        by = -code if code < 0 else code - 128 if code > 128 else 0  # bwrap tells a signal as the shell does
         ran_out = group is not None and group.ran_out()
-        return Ending(None if signal else code, signal, used.ru_utime + used.ru_stime, ran_out)
+        return Ending(None if by else code, by, used.ru_utime + used.ru_stime, ran_out)
 
-    return Handle(link, out, err, done, process.kill, wait)
+    return Handle(link, out, err, done, kill, wait)
 
 
 def pipe(opened: list[int]) -> tuple[int, int]:

@@ -34,6 +34,7 @@ class Start:
     command: tuple[str, ...]
     reads: tuple[str, ...]
     forks: bool  # it is a shell, or starts one: it needs a cgroup that counts
+    packages: tuple[str, ...] = ()
 
 
 def shell(language: str) -> Start:

@@ -118,8 +118,8 @@ def start(packages: tuple[str, ...]) -> tuple[socket.socket, subprocess.Popen[by
     text = "from __future__ import annotations\n" + text.replace("from __future__ import annotations\n", "")
     with other:
         process = subprocess.Popen(
-            [*as_nobody(), tool("bwrap"), *surroundings((*inside.reads, *packages)),
-             "--proc", "/proc", "--dir", FOLDER, "--symlink", FOLDER[1:], "/tmp", "--remount-ro", "/", "--chdir", "/", "--",
+            [*as_nobody(), tool("bwrap"), *surroundings(inside.reads, packages),
+             "--proc", "/proc", "--dir", FOLDER, "--remount-ro", "/", "--chdir", "/", "--",
              *inside.command, "-c", text],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={}, cwd="/", start_new_session=True,
             pass_fds=(other.fileno(),),

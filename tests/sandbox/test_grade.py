@@ -47,7 +47,7 @@ HACKS = {
     "object-that-equals": "class E:\n    __eq__ = lambda s, o: True\ndef square(x): return E()",
     "patched-builtins": "import builtins\nbuiltins.AssertionError = ValueError\nbuiltins.all = builtins.isinstance = builtins.bool = lambda *a: True\ndef square(x): return 5",
     "patched-driver": "import sys\nm = sys.modules['__main__'].__dict__\nfor n in ('pack', 'dumps', 'done'):\n    if n in m: m[n] = lambda *a: b'{\"value\": true}'\ndef square(x): return 5",
-    "search-frames": "import sys\ndef square(x):\n    f, seen = sys._getframe(), []\n    while f:\n        seen += [repr(v) for v in f.f_locals.values()]\n        f = f.f_back\n    text = ' '.join(seen)\n    return 9 if '1' + '44' in text else 5",
+    "search-frames": "import sys\ndef square(x):\n    f, seen = sys._getframe(), []\n    while f:\n        seen += [repr(v) for v in f.f_locals.values()]\n        f = f.f_back\n    text = ' '.join(seen)\n    return 9 if '== 1' + '44' in text else 5",
     "search-heap": "import gc\ndef square(x):\n    for o in gc.get_objects():\n        if isinstance(o, list) and 144 in [v for v in o if isinstance(v, int)]: return {3: 9, 12: 144}[x]\n    return 5",
     "search-files": "import os\ndef square(x):\n    text = ''.join(open(f).read() for f in os.listdir('.'))\n    return {3: 9, 12: 144}[x] if '= 1' + '44' in text else 5",
     "atexit": "import atexit, os\natexit.register(lambda: os._exit(0))\ndef square(x): return 5",

@@ -47,7 +47,7 @@ def test_a_compiler_error_is_the_program_s() -> None:
 
 @counted
 def test_a_fork_bomb_is_counted() -> None:
-    done = play("bash", "for i in $(seq 60); do sleep 1 & done; jobs -p | wc -l", Limits(processes=12, seconds=5))
+    done = play("bash", "for i in $(seq 30); do sleep 1 & done; jobs -p | wc -l", Limits(processes=12, seconds=5))
     assert "fork" in done.stderr and "Resource temporarily unavailable" in done.stderr, done
 
 

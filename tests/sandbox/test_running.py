@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -139,12 +141,19 @@ def test_a_fork_of_this_process_has_an_interpreter_of_its_own() -> None:
 
 
 def test_a_sandbox_that_does_not_start_is_no_verdict_about_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("posttrain.sandbox.bubblewrap.surroundings", lambda reads: ["--no-such-option"])
+    monkeypatch.setattr("posttrain.sandbox.bubblewrap.surroundings", lambda *_: ["--no-such-option"])
     with pytest.raises(SandboxBroken, match="did not start: bwrap: Unknown option --no-such-option"):
         Bubblewrap().run(Program("python", "print(1)"))
     done_by_program = "import sys\nprint('bwrap: Unknown option', file=sys.stderr)\nsys.exit(1)"
     monkeypatch.undo()
     assert Bubblewrap().run(Program("python", done_by_program)).why == "ended"  # saying so is not enough
+
+
+def test_a_program_that_ends_as_it_is_ended_is_told_of() -> None:
+    talk = Bubblewrap().talk(Program("python", ""))
+    talk.handle.link.shutdown(socket.SHUT_RDWR)  # it ends by itself ...
+    assert select.select([talk.handle.done], [], [], 20)[0]
+    assert talk.close().exit == 1  # ... before it is ended, and how it did is not lost
 
 
 def test_exit_codes() -> None:
