@@ -27,6 +27,7 @@ COMMANDS = {
     "generate": "write a model's answers to a file, for training or for reading",
     "chat": "chat with a base model or a trained run",
     "serve": "serve a model or a trained run through an OpenAI-compatible API on localhost",
+    "tools": "list the tools that a Python file gives a model, and call one",
     "list": "list every method and part, with the evidence for it",
     "find": "find a method by name, paper, link or any word",
     "show": "show a whole algorithm on one page: the loop, its parts, the paper",

@@ -32,6 +32,7 @@ from posttrain.runs.short import Short
 from posttrain.runs.silence import Silence
 from posttrain.runs.threads import Busy
 from posttrain.runs.trained import Trained, find_trained, load_trained
+from posttrain.sandbox.row_tests import has_tests
 from posttrain.weights.learner import Learner
 from posttrain.weights.parallel import ExactSums, Local
 
@@ -102,6 +103,10 @@ def scorer_of(config: Config, method: Method, env: Environment) -> Scorer:
             f'to learn from questions with gold answers, sample: --rollout "sample(n={method.rollout.defaults().get("n") or 8})"'
         )
     if not config.reward and not env.graded:
+        if has_tests(env.prompt(0).info):
+            raise UserError(
+                f"{env.name} has no gold answers, but its rows come with tests; run them with --reward code"
+            )
         raise UserError(
             f"{env.name} has no gold answers, so it cannot grade itself; say what is good with --reward NAME "
             "(posttrain list --stage reward), or with a function of yours: --reward mine.py:function"

@@ -19,8 +19,10 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # from the ground up: a folder or module imports its own layer and those before it
 LAYERS = (
     ("core",),
+    ("sandbox",),  # runs programs for rewards and tools alike, and knows of neither
     ("environments", "prompts", "select", "advantages", "losses",
-     "rewards/rules", "rewards/shaping", "rewards/runtime", "rewards/auditing"),
+     "rewards/rules", "rewards/shaping", "rewards/runtime", "rewards/auditing",
+     "tools"),  # what an environment may let a model call; reads files as environments do
     ("models",),
     ("inference",),
     ("policies",),
