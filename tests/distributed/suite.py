@@ -193,7 +193,7 @@ def main() -> None:
                 if here.lead:
                     here.meet("the first step")
                 else:
-                    time.sleep(60)
+                    time.sleep(6)
 
 
 if __name__ == "__main__":
