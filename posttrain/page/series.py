@@ -1,0 +1,112 @@
+"""Curves for a page: each metric in bins with mean, least and most, so that a picture of any width keeps every extreme.
+
+A bin holds 1, 2, 4, 8 ... steps, counted from the first of its phase, so what was drawn does not move while a run goes on. Steps are
+counted from 1, phase after phase; x may also be the answers, tokens or seconds spent by then.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from posttrain.core.errors import UserError, unknown
+from posttrain.runs.reader import Reader, is_time
+
+AXES = ("step", "answers", "tokens", "seconds")
+POINTS = 500  # bins of a curve at most
+_FEWEST, _MOST = 10, 4000
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A phase with its place on the axis of steps: its first step is `start` + 1."""
+
+    name: str
+    start: int
+    steps: int
+    finished: bool
+    role: str
+    answers: bool
+
+
+def phases(reader: Reader) -> list[Phase]:
+    """In the order they began."""
+    out: list[Phase] = []
+    roles, start = reader.roles(), 0
+    for name in reader.phases():
+        last = reader.db.execute("SELECT MAX(step) FROM metrics WHERE phase = ?", (name,)).fetchone()[0]
+        steps = 0 if last is None else int(last) + 1
+        role, answers = roles.get(name, ("policy", True))
+        out.append(Phase(name, start, steps, reader.finished(name), role, answers))
+        start += steps
+    return out
+
+
+def names(reader: Reader) -> list[str]:
+    """Metrics and times; the index is skipped through."""
+    found = set(reader.names())
+    query = "SELECT MIN(name) FROM times WHERE phase = ? AND name > ?"
+    for phase in reader.phases():
+        name = ""
+        while (name := reader.db.execute(query, (phase, name)).fetchone()[0]) is not None:
+            found.add(name)
+    return sorted(found)
+
+
+def width_for(steps: int, points: int) -> int:
+    """The least power of two that leaves at most so many bins."""
+    width = 1
+    while steps > width * points:
+        width *= 2
+    return width
+
+
+def curves(reader: Reader, wanted: list[str], points: int = POINTS, x: str = "step", after: int = 0) -> dict[str, Any]:
+    """name -> x, mean, low and high by bin; `after`: only bins that reach beyond this step. A gap is None."""
+    if x not in AXES:
+        raise unknown("x axis", x, AXES)
+    if not _FEWEST <= points <= _MOST:
+        raise UserError(f"points is {points}; it must be {_FEWEST} to {_MOST}")
+    there = phases(reader)
+    width = width_for(sum(p.steps for p in there), points)
+    spent = None if x == "step" else spending(reader, x, there)
+    found = {name: _curve(reader, name, there, width, after) for name in wanted}
+    if spent is not None:
+        for curve in found.values():
+            curve["x"] = [spent[min(step, len(spent) - 1)] for step in curve["x"]]
+    return {"axis": x, "width": width, "steps": sum(p.steps for p in there), "curves": found}
+
+
+def _curve(reader: Reader, name: str, there: list[Phase], width: int, after: int) -> dict[str, list[Any]]:
+    out: dict[str, list[Any]] = {"x": [], "mean": [], "low": [], "high": []}
+    query = (
+        "SELECT MAX(step), COUNT(value), AVG(value), MIN(value), MAX(value) "
+        f"FROM {'times' if is_time(name) else 'metrics'} WHERE phase = ? AND name = ? AND step >= ? GROUP BY step / ?"
+    )
+    for phase in there:
+        first = max(0, after - phase.start) // width * width
+        for last, count, *numbers in reader.db.execute(query, (phase.name, name, first, width)):
+            out["x"].append(phase.start + last + 1)
+            for key, value in zip(("mean", "low", "high"), numbers, strict=True):
+                out[key].append(finite(value) if count else None)
+    return out
+
+
+def spending(reader: Reader, what: str, there: list[Phase]) -> list[float]:
+    """What was spent by the end of each step, of all phases; place 0 is before the first."""
+    each: list[float] = [0.0]
+    for phase in there:
+        if what == "answers":
+            made = reader.made(phase.name)
+            each += [float(made.get(step, 0)) for step in range(phase.steps)]
+        else:
+            found = {step: value for step, value in reader.series(what, phase.name) if math.isfinite(value)}
+            each += [found.get(step, 0.0) for step in range(phase.steps)]
+    return [round(total, 3) for total in accumulate(each)]
+
+
+def finite(value: Any) -> float | None:
+    """JSON has no NaN and no infinity."""
+    return float(f"{value:.6g}") if isinstance(value, int | float) and math.isfinite(value) else None
