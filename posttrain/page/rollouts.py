@@ -24,6 +24,8 @@ _COLUMNS = (
     "r.id, r.phase, r.step, r.group_index, r.sample_index, r.prompt_id, r.role, r.total, r.adv, r.length, r.mean_logp, "
     "r.repetition, r.failed, r.stopped, r.version"
 )
+# what could not be scored is NaN in them, which JSON does not know, and older versions of SQLite refuse
+_REWARDS = "replace(replace(replace(b.rewards, ': NaN', ': null'), ': Infinity', ': null'), ': -Infinity', ': null')"
 _BODY = (
     "SELECT b.id, substr(b.text, 1, {n}) AS text, length(b.text) AS characters, b.rewards, b.stop, "
     "substr(COALESCE(b.prompt, g.prompt), 1, {n}) AS prompt FROM bodies b JOIN rollouts r ON r.id = b.id "
@@ -129,8 +131,8 @@ def _residual(walk: Walk, wanted: Filter) -> bool:
         (wanted.longest is not None, "r.length <= ?", [wanted.longest]),
         (bool(wanted.role), "r.role = ?", [wanted.role]),
         (bool(wanted.stop), "b.stop = ?", [wanted.stop]),
-        (wanted.component_low is not None, "json_extract(b.rewards, ?) >= ?", [path, wanted.component_low]),
-        (wanted.component_high is not None, "json_extract(b.rewards, ?) <= ?", [path, wanted.component_high]),
+        (wanted.component_low is not None, f"json_extract({_REWARDS}, ?) >= ?", [path, wanted.component_low]),
+        (wanted.component_high is not None, f"json_extract({_REWARDS}, ?) <= ?", [path, wanted.component_high]),
         (bool(wanted.text), "(b.text LIKE ? ESCAPE '\\' OR COALESCE(b.prompt, g.prompt) LIKE ? ESCAPE '\\')", [like, like]),
     ]  # fmt: skip
     for asked, condition, values in table:

@@ -64,31 +64,39 @@ def width_for(steps: int, points: int) -> int:
 
 
 def curves(reader: Reader, wanted: list[str], points: int = POINTS, x: str = "step", after: int = 0) -> dict[str, Any]:
-    """name -> x, mean, low and high by bin; `after`: only bins that reach beyond this step. A gap is None."""
+    """name -> step (the last of a bin), mean, low and high, and x on another axis. A gap is None.
+
+    after: only bins that reach beyond this step; all that is known beyond `from` is replaced by them."""
     if x not in AXES:
         raise unknown("x axis", x, AXES)
     if not _FEWEST <= points <= _MOST:
         raise UserError(f"points is {points}; it must be {_FEWEST} to {_MOST}")
     there = phases(reader)
     width = width_for(sum(p.steps for p in there), points)
-    spent = None if x == "step" else spending(reader, x, there)
     found = {name: _curve(reader, name, there, width, after) for name in wanted}
-    if spent is not None:
+    if x != "step":
+        spent = spending(reader, x, there)
         for curve in found.values():
-            curve["x"] = [spent[min(step, len(spent) - 1)] for step in curve["x"]]
-    return {"axis": x, "width": width, "steps": sum(p.steps for p in there), "curves": found}
+            curve["x"] = [spent[min(step, len(spent) - 1)] for step in curve["step"]]
+    begins = [p.start + first for p in there if (first := _first(p, width, after)) < p.steps]
+    total = sum(p.steps for p in there)
+    return {"axis": x, "width": width, "steps": total, "from": min(begins, default=total), "curves": found}
+
+
+def _first(phase: Phase, width: int, after: int) -> int:
+    """The step of a phase that the bin with `after` begins at."""
+    return max(0, after - phase.start) // width * width
 
 
 def _curve(reader: Reader, name: str, there: list[Phase], width: int, after: int) -> dict[str, list[Any]]:
-    out: dict[str, list[Any]] = {"x": [], "mean": [], "low": [], "high": []}
+    out: dict[str, list[Any]] = {"step": [], "mean": [], "low": [], "high": []}
     query = (
         "SELECT MAX(step), COUNT(value), AVG(value), MIN(value), MAX(value) "
         f"FROM {'times' if is_time(name) else 'metrics'} WHERE phase = ? AND name = ? AND step >= ? GROUP BY step / ?"
     )
     for phase in there:
-        first = max(0, after - phase.start) // width * width
-        for last, count, *numbers in reader.db.execute(query, (phase.name, name, first, width)):
-            out["x"].append(phase.start + last + 1)
+        for last, count, *numbers in reader.db.execute(query, (phase.name, name, _first(phase, width, after), width)):
+            out["step"].append(phase.start + last + 1)
             for key, value in zip(("mean", "low", "high"), numbers, strict=True):
                 out[key].append(finite(value) if count else None)
     return out

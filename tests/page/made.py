@@ -51,6 +51,7 @@ def groups(step: int, count: int = 3, size: int = 4) -> list[Group]:
         out.append(Group(prompt, made))
     if step % 5 == 4:
         out[-1].rollouts[-1].reward = math.nan
+        out[-1].rollouts[-1].rewards["numeric"] = math.nan
     return out
 
 

@@ -60,6 +60,7 @@ def test_reading_needs_no_torch(root: Path) -> None:
         "f = Folder(Path(sys.argv[1]))\n"
         "answer(f, 'runs', {}); answer(f, 'run', {'run': 'one'}); answer(f, 'metrics', {'run': 'one'})\n"
         "answer(f, 'rollouts', {'run': 'one', 'phase': 'train'}); answer(f, 'systems', {})\n"
+        "import posttrain.page.app, posttrain.page.report, posttrain.commands.view, posttrain.commands.report\n"
         "assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code, str(root)], check=True)
@@ -78,7 +79,7 @@ def test_runs_and_a_run(root: Path) -> None:
 def test_phases_follow_one_another_on_the_axis(root: Path) -> None:
     found = ask(root, "run", run="plan")
     assert [(p["name"], p["start"], p["steps"]) for p in found["phases"]] == [("sft", 0, 5), ("rl", 5, 5)]
-    assert ask(root, "metrics", run="plan", names="reward")["curves"]["reward"]["x"] == list(range(1, 11))
+    assert ask(root, "metrics", run="plan", names="reward")["curves"]["reward"]["step"] == list(range(1, 11))
     tokens = ask(root, "metrics", run="plan", names="reward", x="tokens")["curves"]["reward"]["x"]
     assert tokens == [100.0 * n for n in range(1, 11)]
     assert ask(root, "metrics", run="plan", names="reward", x="answers")["curves"]["reward"]["x"][-1] == 120
@@ -106,8 +107,11 @@ def test_fewer_points_keep_extremes_and_gaps(root: Path) -> None:
 
 def test_what_was_drawn_does_not_move(root: Path) -> None:
     whole = ask(root, "metrics", run="one", names="reward", points=10)["curves"]["reward"]
-    rest = ask(root, "metrics", run="one", names="reward", points=10, after=9)["curves"]["reward"]
-    assert rest["x"] == whole["x"][-len(rest["x"]) :] == [10, 12] and rest["mean"] == whole["mean"][-2:]
+    part = ask(root, "metrics", run="one", names="reward", points=10, after=9)
+    rest = part["curves"]["reward"]
+    assert rest["step"] == whole["step"][-2:] == [10, 12] and rest["mean"] == whole["mean"][-2:] and part["from"] == 8
+    later = ask(root, "metrics", run="plan", names="reward", after=7)
+    assert later["from"] == 7 and later["curves"]["reward"]["step"] == [8, 9, 10]
     assert [series.width_for(n, 500) for n in (1, 500, 501, 20_000)] == [1, 1, 2, 64]
 
 
