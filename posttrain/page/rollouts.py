@@ -26,9 +26,9 @@ _COLUMNS = (
 )
 # what could not be scored is NaN in them, which JSON does not know, and older versions of SQLite refuse
 _REWARDS = "replace(replace(replace(b.rewards, ': NaN', ': null'), ': Infinity', ': null'), ': -Infinity', ': null')"
+_TEXTS = {"text": "b.text", "prompt": "COALESCE(b.prompt, g.prompt)"}
 _BODY = (
-    "SELECT b.id, substr(b.text, 1, {n}) AS text, length(b.text) AS characters, b.rewards, b.stop, "
-    "substr(COALESCE(b.prompt, g.prompt), 1, {n}) AS prompt FROM bodies b JOIN rollouts r ON r.id = b.id "
+    "SELECT b.id, {text} AS text, b.rewards, b.stop, {prompt} AS prompt FROM bodies b JOIN rollouts r ON r.id = b.id "
     "LEFT JOIN groups g ON g.phase = r.phase AND g.step = r.step AND g.group_index = r.group_index WHERE b.id IN ({marks})"
 )
 
@@ -175,8 +175,14 @@ def page(reader: Reader, wanted: Filter, limit: int = 50, at: list[Any] | None =
 def with_texts(reader: Reader, rows: list[dict[str, Any]], characters: int = _TEXT) -> list[dict[str, Any]]:
     """Rows of figures with the beginnings of their texts, where those are stored."""
     marks = ",".join("?" * len(rows))
-    query = _BODY.format(n=int(characters), marks=marks)
-    bodies = {b["id"]: b for b in reader.db.execute(query, [row["id"] for row in rows])} if rows else {}
+    begins = {
+        k: f"substr(CAST({v} AS BLOB), 1, {4 * characters + 4})" for k, v in _TEXTS.items()
+    }  # as text it would end at a NUL
+    query = _BODY.format(marks=marks, **begins)
+    bodies = {b["id"]: dict(b) for b in reader.db.execute(query, [row["id"] for row in rows])} if rows else {}
+    for body in bodies.values():
+        long = {k: (body[k] or b"").decode("utf-8", "ignore") for k in _TEXTS}
+        body |= {k: v[:characters] for k, v in long.items()} | {"cut": len(long["text"]) > characters}
     return [shown(row, bodies.get(row["id"])) for row in rows]
 
 
@@ -192,7 +198,7 @@ def shown(row: dict[str, Any], body: Any) -> dict[str, Any]:
     }
     rewards = read(body["rewards"]) if body is not None else None
     out["rewards"] = {k: finite(v) for k, v in (rewards or {}).items()}
-    return out | {k: body[k] if body is not None else None for k in ("prompt", "text", "stop", "characters")}
+    return out | {k: body[k] if body is not None else None for k in ("prompt", "text", "stop", "cut")}
 
 
 def scatter(reader: Reader, phase: str, points: int = 2000) -> dict[str, Any]:

@@ -222,6 +222,15 @@ def test_a_group_and_the_same_prompt_over_time(root: Path) -> None:
     assert found["answers"][2]["adv"] == pytest.approx(-0.25) and made.ATTACKS[2] in found["prompt"]
 
 
+def test_texts_go_on_after_a_nul(root: Path) -> None:
+    found = ask(root, "rollouts", run="one", phase="train", first=4, last=4, limit=1)["rows"][0]
+    assert found["text"].endswith("\x07 \x00") and not found["cut"]
+    with Folder(root).open("one") as reader:
+        row = dict(reader.db.execute("SELECT * FROM rollouts WHERE step = 3 LIMIT 1").fetchone())
+        (short,) = rollouts.with_texts(reader, [row], 5)
+    assert short["text"] == "answe" and short["cut"]
+
+
 def test_tokens_have_their_pieces_and_streams(root: Path) -> None:
     found = ask(root, "tokens", run="one", phase="train", step=1, group=1, sample=0)
     (turn,) = found["turns"]

@@ -65,19 +65,22 @@ async function show() {
   frame(at);
   const stage = h("div", { class: `view view-${at.view}` });
   main.setAttribute("aria-busy", "true");
+  const early = setTimeout(() => { if (mine === drawing && !stage.children.length) fill(main, h("p", { class: "quiet pad" }, "Loading …")); }, 150);
+  let watch = null;
   try {
     const view = VIEWS[at.view];
     if (!view) throw new Error(`There is no view named ${at.view}; the list of runs is at the top.`);
     const drawn = view(stage, at.params, keep);
-    const early = setTimeout(() => { if (mine === drawing && !stage.children.length) fill(main, h("p", { class: "quiet pad" }, "Loading …")); }, 150);
     const shown = () => { if (mine === drawing && !stage.isConnected && stage.children.length) { fill(main, stage); scrollTo(0, 0); } };
-    const watch = new MutationObserver(shown);
+    watch = new MutationObserver(shown);
     watch.observe(stage, { childList: true });
     await drawn;
-    clearTimeout(early); watch.disconnect(); shown();
+    shown();
   } catch (error) {
     if (mine === drawing) fill(main, h("div", { class: "view" }, trouble(error)));
   } finally {
+    clearTimeout(early);
+    watch?.disconnect();
     if (mine === drawing) main.removeAttribute("aria-busy");
   }
 }

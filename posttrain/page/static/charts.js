@@ -54,7 +54,8 @@ function describe(read, spec, index, data) {
     const now = index === null || !data ? undefined : spec.stacked ? line.mean[index] : data[line.at][index];
     const text = !known.length ? "no values" : index === null ? (spec.stacked ? num(known.at(-1)) : `${num(known[0])} → ${num(known.at(-1))}`) : now === undefined || now === null ? "–" : num(now);
     return h("div", {}, h("dt", { class: `s${(k % 6) + 1}` }, line.label), h("dd", {}, text));
-  }), (spec.points || []).map((set, k) => h("div", {}, h("dt", { class: `s${(k % 6) + 1}` }, set.label), h("dd", {}, set.all.length ? `${num(set.all[0].value)} → ${num(set.all.at(-1).value)}` : "no values"))));
+  }), (spec.points || []).map((set, k) => h("div", {}, h("dt", { class: `s${(k % 6) + 1}` }, set.label), h("dd", {}, set.all.length ? `${num(set.all[0].value)} → ${num(set.all.at(-1).value)}` : "no values"))),
+  (index === null || !data ? [] : (spec.marks || []).filter((m) => m.x === data[0][index])).map((m) => h("div", {}, h("dt", { class: "event" }, m.kind), h("dd", { class: "sr" }, m.message || ""))));
 }
 
 function draw(place, read, spec) {

@@ -24,7 +24,7 @@ export async function compareView(main, params) {
   for (const [title, rule, more] of GROUPS) for (const metric of pick(rule, every).slice(0, title === "reward components" ? 4 : 1)) charts.push(overlay(title === "reward components" ? metric : title, metric, more));
   fill(main, h("div", { class: "head" }, h("h1", {}, "Compare"), h("p", { class: "quiet" }, `${names.length} runs`)),
     h("ul", { class: "chips" }, abouts.map((a, i) => h("li", { class: `s${i + 1}` }, h("a", { href: link("run", { run: a.run.name }) }, a.run.name), state(a.run), h("span", {}, score(a.run, a.run.before), " → ", score(a.run, a.run.after)), h("span", { class: "quiet" }, duration(a.run.seconds))))),
-    controls(params, "compare"), h("div", { class: "charts wide" }, charts), table(abouts));
+    controls(params, "compare"), h("h2", { class: "sr" }, "Curves"), h("div", { class: "charts wide" }, charts), table(abouts));
 }
 
 function table(abouts) {

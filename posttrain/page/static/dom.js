@@ -109,7 +109,7 @@ export function empty(title, told, command) {
 }
 
 export function trouble(error) {
-  return h("div", { class: "empty trouble", role: "alert" }, h("p", { class: "empty-title" }, "This could not be shown"), h("p", {}, error.message || String(error)));
+  return h("div", { class: "empty trouble", role: "alert" }, h("h1", { class: "empty-title" }, "This could not be shown"), h("p", {}, error.message || String(error)));
 }
 
 export function select(label, options, value, onchange, props = {}) {

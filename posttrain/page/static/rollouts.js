@@ -61,7 +61,7 @@ export async function rolloutsView(main, params, keep) {
   await load(null);
   const cloud = await get("scatter", { run: wanted.run, phase }).catch(() => ({ points: [] }));
   const side = document.getElementById("scatter");
-  if (side) fill(side, scatter(cloud.points, (area) => set(area)), cloud.every > 1 ? h("p", { class: "quiet" }, `one answer in ${cloud.every}; later steps are darker`) : h("p", { class: "quiet" }, "later steps are darker"));
+  if (side) fill(side, h("h2", { class: "sr" }, "Picture"), scatter(cloud.points, (area) => set(area)), cloud.every > 1 ? h("p", { class: "quiet" }, `one answer in ${cloud.every}; later steps are darker`) : h("p", { class: "quiet" }, "later steps are darker"));
   keep.step = move;
   if (isReport) status.append(h("span", { class: "quiet" }, " · a report keeps some of the answers; posttrain view shows them all"));
 }

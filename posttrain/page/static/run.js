@@ -40,7 +40,8 @@ export async function runView(main, params, keep) {
   heading(head, about);
   told(warnings, about, params);
   const axis = toAxis(found);
-  const shared = () => ({ smoothing, sync: "run", edges: about.phases.slice(1).map((p) => axis(p.start)), marks: about.events.map((e) => ({ ...e, x: axis(e.x) })),
+  const edges = () => about.phases.slice(1).map((p) => axis(p.start));
+  const shared = () => ({ smoothing, sync: "run", edges: edges(), marks: about.events.map((e) => ({ ...e, x: axis(e.x) })),
     stretches: params.warning ? about.warnings.filter((w) => w.name === params.warning).map((w) => w.x.map(axis)) : [], onpick: x === "step" ? (at) => openStep(about, at) : null });
   if (about.held_out) {
     const spec = () => ({ title: `held-out ${about.held_out.name === "accuracy" ? "accuracy" : "reward"}`, lines: [], points: [{ label: `${about.held_out.problems} problems, 95%`, all: about.held_out.points.map((p) => ({ ...p, x: axis(p.step) })) }], ...shared() });
@@ -49,7 +50,7 @@ export async function runView(main, params, keep) {
   for (const [title, rule, more] of GROUPS) {
     const names = pick(rule, about.metrics);
     if (!names.length) continue;
-    const spec = () => ({ title, lines: names.map((n) => ({ label: n.replace(/^reward\/(?=.)/, ""), ...found.curves[n], x: onAxis(found.curves[n]) })), ...more, ...shared() });
+    const spec = () => ({ title, lines: names.map((n) => broken({ ...found.curves[n], label: n.replace(/^reward\/(?=.)/, "") }, edges())), ...more, ...shared() });
     made.push([lines(spec()), spec]);
   }
   const stages = STAGES.filter((n) => about.metrics.includes(n));
@@ -60,11 +61,12 @@ export async function runView(main, params, keep) {
   fill(charts, made.map(([figure]) => figure));
   const used = new Set([...GROUPS.flatMap(([, rule]) => pick(rule, about.metrics)), ...STAGES, "seconds", "accuracy", "held_out_reward"]);
   const others = about.metrics.filter((n) => !used.has(n));
-  fill(main, head, warnings, h("section", { "aria-label": "Curves" }, controls(params, "run"), charts), await samples(about), otherMetrics(others, found, shared), eventList(about), settings(about));
+  fill(main, head, warnings, h("section", { "aria-label": "Curves" }, h("h2", { class: "sr" }, "Curves"), controls(params, "run"), charts), await samples(about), otherMetrics(others, found, shared), eventList(about), settings(about));
   if (isReport) return;
-  let busy = false, late = 0;
-  keep.close(follow(run.name, async (now) => {
-    if (busy) return;
+  let busy = false, late = 0, newest = null;
+  const news = async (now) => {
+    newest = now;
+    if (busy) return; // what comes meanwhile is shown afterwards
     busy = true;
     try {
       const since = now.steps < found.steps ? 0 : Math.max(0, found.steps - 1);
@@ -80,8 +82,22 @@ export async function runView(main, params, keep) {
       } else about.run.step = now.steps;
       heading(head, about);
       await new Promise((r) => setTimeout(r, 900));
-    } finally { busy = false; }
-  }, (how) => { document.body.dataset.stream = how; }));
+    } catch { /* the stream tells that the server is gone */ } finally { busy = false; }
+    if (newest !== now && head.isConnected) news(newest);
+  };
+  keep.close(follow(run.name, news, (how) => { document.body.dataset.stream = how; }));
+}
+
+// a phase is another beginning: no line leads into it
+function broken(curve, edges) {
+  const out = { label: curve.label, x: [...onAxis(curve)], mean: [...curve.mean], low: [...curve.low], high: [...curve.high] };
+  for (const edge of edges) {
+    const i = out.x.findIndex((v) => v > edge);
+    if (i < 1) continue;
+    out.x.splice(i, 0, (out.x[i - 1] + out.x[i]) / 2);
+    for (const key of ["mean", "low", "high"]) out[key].splice(i, 0, null);
+  }
+  return out;
 }
 
 export function toAxis(found) {
@@ -112,10 +128,11 @@ function aligned(stages, found) {
 function heading(head, about) {
   const { run } = about, left = run.state === "running" && run.step && run.steps ? ((run.steps - run.step) * run.seconds) / run.step : 0;
   const share = run.steps ? Math.min(1, run.step / run.steps) : run.state === "finished" ? 1 : 0;
+  const done = run.steps ? run.step : about.phases.reduce((n, p) => n + p.steps, 0);
   fill(head, h("div", {}, h("h1", {}, run.name), h("p", { class: "facts" }, state(run), h("span", {}, h("b", {}, run.method), " on ", h("b", {}, run.task), " with ", h("b", {}, run.model)),
     h("span", {}, `seed ${run.seed}`), h("span", {}, ago(run.started)), h("span", {}, duration(run.seconds)), left > 1 ? h("span", {}, `about ${duration(left)} left`) : null, run.why && run.state !== "finished" ? h("span", { class: "bad" }, run.why) : null)),
     h("div", { class: "tiles" },
-      tile("steps", run.steps ? `${run.step} / ${run.steps}` : `${run.step}`, h("span", { class: "meter", css: { "--share": share } }, h("i", {}))),
+      tile("steps", run.steps ? `${done} / ${run.steps}` : `${done}`, h("span", { class: "meter", css: { "--share": share } }, h("i", {}))),
       run.before !== null ? tile(`held-out ${run.score.replaceAll("_", " ")}`, [score(run, run.before), " → ", run.after === null ? "…" : score(run, run.after)]) : null,
       about.stored.length ? h("a", { class: "tile", href: link("rollouts", { run: run.name, phase: about.stored.at(-1).phase, order: "newest" }) }, h("span", {}, "answers"), h("b", {}, "browse →")) : null));
 }
@@ -125,7 +142,7 @@ function tile(label, value, more) {
 }
 
 function told(place, about, params) {
-  if (!about.warnings.length) return fill(place, about.run.step ? h("p", { class: "ok" }, h("i", { "aria-hidden": "true" }), "No monitor has found anything: reward against held-out, length, entropy, repetition, components, gap, silent groups, echoes.") : null);
+  if (!about.warnings.length) return fill(place, about.run.step < 10 ? (about.run.step ? h("p", { class: "quiet" }, "Monitors compare the first steps with the last: they need ten.") : null) : h("p", { class: "ok" }, h("i", { "aria-hidden": "true" }), "No monitor has found anything: reward against held-out, length, entropy, repetition, components, gap, silent groups, echoes."));
   fill(place, h("h2", { class: "sr" }, "Warnings"), h("ul", { class: "warnings" }, about.warnings.map((w) => h("li", {},
     h("i", { "aria-hidden": "true" }, "!"), h("div", {}, h("strong", {}, w.says), h("span", { class: "quiet" }, ` ${about.phases.length > 1 ? `${w.phase}, ` : ""}steps ${w.first} to ${w.last}`)),
     h("span", { class: "links" }, h("a", { href: link("run", { ...params, warning: params.warning === w.name ? "" : w.name }) }, params.warning === w.name ? "hide in curves" : "in curves"),
@@ -141,7 +158,7 @@ function openStep(about, at) {
 async function samples(about) {
   const kept = about.stored.at(-1);
   if (!kept) return h("section", {}, h("h2", {}, "Answers"), h("p", { class: "quiet" }, about.settings.log_rollouts === 0 ? "None are stored: this run has --log-rollouts 0." : "None yet."));
-  const ask = (first) => get("rollouts", { run: about.run.name, phase: kept.phase, first, last: first, limit: 100 }).then(({ rows }) => rows.filter((r, i) => i === 0 || r.group_index !== rows[i - 1].group_index).slice(0, 3)).catch(() => []);
+  const ask = (first) => get("rollouts", { run: about.run.name, phase: kept.phase, first, last: first, limit: 100 }).then(({ rows }) => rows.filter((r, i) => i === 0 || r.group_index !== rows[i - 1].group_index).sort((a, b) => b.stored - a.stored).slice(0, 3)).catch(() => []);
   const [before, after] = await Promise.all([ask(kept.first), ask(kept.last)]);
   const column = (title, rows, step) => h("div", {}, h("h3", {}, h("a", { href: link("rollouts", { run: about.run.name, phase: kept.phase, first: step, last: step }) }, title)), rows.map((r) => answerCard(about.run.name, r)));
   return h("section", { "aria-label": "Answers" }, h("h2", {}, "What it wrote"), h("div", { class: "two" }, column(`at step ${kept.first}`, before, kept.first), kept.last > kept.first ? column(`at step ${kept.last}`, after, kept.last) : null));
@@ -153,7 +170,7 @@ export function answerCard(run, row, weights) {
     h("header", {}, h("span", { class: `reward ${row.failed ? "bad" : ""}` }, row.failed ? "not scored" : num(row.total)), row.adv !== null ? h("span", { class: "quiet" }, `advantage ${signed(row.adv)}`) : null,
       h("span", { class: "quiet" }, `${row.length} tokens`), row.stop && row.stop !== "stop" ? h("span", { class: "tag" }, row.stop === "length" ? "cut off" : row.stop) : null,
       h("span", { class: "quiet place" }, `step ${row.step} · prompt ${row.group_index + 1} · answer ${row.sample_index + 1}`)),
-    row.stored ? [h("p", { class: "prompt" }, row.prompt || ""), h("p", { class: "text" }, row.text || h("span", { class: "quiet" }, "(nothing)"), row.characters > 400 ? h("span", { class: "quiet" }, " …") : null)] : h("p", { class: "quiet" }, "its text is not kept"),
+    row.stored ? [h("p", { class: "prompt" }, row.prompt || ""), h("p", { class: "text" }, row.text || h("span", { class: "quiet" }, "(nothing)"), row.cut ? h("span", { class: "quiet" }, " …") : null)] : h("p", { class: "quiet" }, "its text is not kept"),
     rewardParts(row, weights),
     row.stored ? h("footer", {}, h("a", { href: link("tokens", key) }, "tokens"), h("a", { href: link("group", key) }, "its group"), h("a", { href: link("rollouts", { run, phase: row.phase, prompt: row.prompt_id }) }, "this prompt over time")) : null);
 }

@@ -4,7 +4,7 @@ import { get } from "./source.js";
 
 const BINS = {
   logp: { name: "probability", edges: [0.9, 0.5, 0.1, 0.01], of: (t) => Math.exp(t.logp), told: ["≥ 0.9", "≥ 0.5", "≥ 0.1", "≥ 0.01", "less"] },
-  entropy: { name: "entropy", edges: [0.1, 0.5, 1, 2], of: (t) => -t.entropy, told: ["< 0.1", "< 0.5", "< 1", "< 2", "more"], flip: true },
+  entropy: { name: "entropy", edges: [0.1, 0.5, 1, 2], of: (t) => t.entropy, told: ["< 0.1", "< 0.5", "< 1", "< 2", "more"], rising: true },
   adv: { name: "advantage", diverging: true, edges: [-1.5, -0.5, -0.1, 0.1, 0.5, 1.5], of: (t) => t.adv, told: ["−1.5", "−0.5", "−0.1", "0", "+0.1", "+0.5", "+1.5"] },
   ratio: { name: "ratio", diverging: true, edges: [0.8, 0.95, 0.99, 1.01, 1.05, 1.2], of: (t) => t.ratio, told: ["< 0.8", "< 0.95", "< 0.99", "1", "> 1.01", "> 1.05", "> 1.2"] },
 };
@@ -14,8 +14,7 @@ export function bin(kind, token) {
   const rule = BINS[kind], value = token[kind] === null || token[kind] === undefined ? null : rule.of(token);
   if (value === null) return "none";
   if (rule.diverging) return `d${rule.edges.filter((e) => value > e).length}`;
-  const edges = rule.flip ? rule.edges.map((e) => -e) : rule.edges;
-  return `q${edges.filter((e) => value < e).length}`;
+  return `q${rule.edges.filter((e) => (rule.rising ? value >= e : value < e)).length}`;
 }
 
 export async function tokensView(main, params, keep) {
@@ -78,7 +77,7 @@ export async function tokensView(main, params, keep) {
     h("a", { class: "button", href: link("group", key) }, "its group")),
     h("section", { class: "question", "aria-label": "Prompt" }, h("p", { class: "text" }, found.prompt || ""), gold ? h("p", { class: "gold" }, h("b", {}, "right answer "), gold) : null),
     h("div", { class: "filters" }, kinds.length ? select("colour", kinds.map((k) => [k, BINS[k].name]), kind, (v) => { kind = v; go("tokens", { ...key, colour: v }, true); paint(); }, { id: "colour" }) : h("p", { class: "quiet" }, "nothing is known of its tokens"), key_),
-    h("div", { class: "with-side" }, h("section", { "aria-label": "Tokens" }, body), h("aside", { "aria-label": "One token" }, facts, strip(all), rare.length ? h("div", {}, h("h3", {}, "Least likely"), h("ol", { class: "rare" }, rare.map((t) => h("li", {}, h("button", { type: "button", onclick: () => show(t.n, true) }, h("code", {}, plain(t.piece).replaceAll("\n", "↵").replaceAll(" ", "␣") || "∅"), h("span", {}, num(Math.exp(t.logp)))))))) : null)));
+    h("div", { class: "with-side" }, h("section", { "aria-label": "Tokens" }, body), h("aside", { "aria-label": "One token" }, h("h2", { class: "sr" }, "One token"), facts, strip(all), rare.length ? h("div", {}, h("h3", {}, "Least likely"), h("ol", { class: "rare" }, rare.map((t) => h("li", {}, h("button", { type: "button", onclick: () => show(t.n, true) }, h("code", {}, plain(t.piece).replaceAll("\n", "↵").replaceAll(" ", "␣") || "∅"), h("span", {}, num(Math.exp(t.logp)))))))) : null)));
   draw();
   show(0);
   keep.colour = (k) => { if (kinds.includes(k)) { kind = k; const s = document.getElementById("colour"); if (s) s.value = k; paint(); } };
