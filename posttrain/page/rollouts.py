@@ -16,9 +16,9 @@ from posttrain.page.series import finite
 from posttrain.runs.reader import Reader
 
 ORDERS = ("step", "newest", "best", "worst")
-BUDGET = 0.08  # seconds of looking for one page
+BUDGET = 0.05  # seconds of looking for one page
 LIMIT = 200  # answers of a page at most
-_CHUNK = 1000  # rows looked at between two looks at the clock
+_CHUNK, _DEEP = 1000, 200  # rows looked at between two looks at the clock; fewer where texts are read
 _TEXT = 400  # characters of an answer in a list
 _COLUMNS = (
     "r.id, r.phase, r.step, r.group_index, r.sample_index, r.prompt_id, r.role, r.total, r.adv, r.length, r.mean_logp, "
@@ -80,7 +80,7 @@ class Walk:
             "AND g.group_index = r.group_index" if deep else ""
         )  # fmt: skip
         sql = f"SELECT {_COLUMNS}, ({taken}) AS taken FROM rollouts r{joins} WHERE {' AND '.join(where)} ORDER BY {order} LIMIT ?"
-        return sql, [*self.residual_values, *values, _CHUNK]
+        return sql, [*self.residual_values, *values, _DEEP if deep else _CHUNK]
 
     def place(self, row: Any) -> list[Any]:
         return [row[key.lstrip("+").removeprefix("r.")] for key in self.keys]
@@ -158,7 +158,7 @@ def page(reader: Reader, wanted: Filter, limit: int = 50, at: list[Any] | None =
     while len(found) < limit and not ended:
         query, values = walk.query(at, deep)
         chunk = reader.db.execute(query, values).fetchall()
-        ended = len(chunk) < _CHUNK
+        ended = len(chunk) < (_DEEP if deep else _CHUNK)
         for row in chunk:
             at, looked = walk.place(row), looked + 1
             if row["taken"]:

@@ -64,7 +64,7 @@ def width_for(steps: int, points: int) -> int:
 
 
 def curves(reader: Reader, wanted: list[str], points: int = POINTS, x: str = "step", after: int = 0) -> dict[str, Any]:
-    """name -> step (the last of a bin), mean, low and high, and x on another axis. A gap is None.
+    """name -> step (the last of a bin) and mean, low and high where a bin has several steps, and x on another axis. A gap is None.
 
     after: only bins that reach beyond this step; all that is known beyond `from` is replaced by them."""
     if x not in AXES:
@@ -89,7 +89,8 @@ def _first(phase: Phase, width: int, after: int) -> int:
 
 
 def _curve(reader: Reader, name: str, there: list[Phase], width: int, after: int) -> dict[str, list[Any]]:
-    out: dict[str, list[Any]] = {"step": [], "mean": [], "low": [], "high": []}
+    keys = ("mean", "low", "high") if width > 1 else ("mean",)
+    out: dict[str, list[Any]] = {"step": [], **{key: [] for key in keys}}
     query = (
         "SELECT MAX(step), COUNT(value), AVG(value), MIN(value), MAX(value) "
         f"FROM {'times' if is_time(name) else 'metrics'} WHERE phase = ? AND name = ? AND step >= ? GROUP BY step / ?"
@@ -97,7 +98,7 @@ def _curve(reader: Reader, name: str, there: list[Phase], width: int, after: int
     for phase in there:
         for last, count, *numbers in reader.db.execute(query, (phase.name, name, _first(phase, width, after), width)):
             out["step"].append(phase.start + last + 1)
-            for key, value in zip(("mean", "low", "high"), numbers, strict=True):
+            for key, value in zip(keys, numbers, strict=False):
                 out[key].append(finite(value) if count else None)
     return out
 

@@ -166,7 +166,7 @@ def test_filters(root: Path, params: dict[str, object], wanted: Any) -> None:
 
 
 def test_a_page_that_ran_out_of_time_goes_on(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollouts, "_CHUNK", 10)
+    monkeypatch.setattr(rollouts, "_DEEP", 10)
     monkeypatch.setattr(rollouts, "BUDGET", 0.0)
     first = ask(root, "rollouts", run="one", phase="train", text="answer 11.2.3")
     assert first["rows"] == [] and first["looked"] == 10 and not first["complete"] and first["next"]

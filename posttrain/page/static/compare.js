@@ -12,7 +12,7 @@ export async function compareView(main, params) {
   const every = [...new Set(abouts.flatMap((a) => a.metrics))].sort();
   const charts = [];
   const overlay = (title, metric, more) => {
-    const none = { step: [], mean: [], low: [], high: [] };
+    const none = { step: [], mean: [] };
     const drawn = names.map((name, i) => ({ name, curve: found[i].curves[metric] || none }));
     return lines({ title, lines: drawn.map((d) => ({ label: d.name, ...d.curve, x: onAxis(d.curve) })), smoothing: Number(params.smooth || 0), sync: "compare", height: 220, ...more });
   };

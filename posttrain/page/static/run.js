@@ -90,12 +90,13 @@ export async function runView(main, params, keep) {
 
 // a phase is another beginning: no line leads into it
 function broken(curve, edges) {
-  const out = { label: curve.label, x: [...onAxis(curve)], mean: [...curve.mean], low: [...curve.low], high: [...curve.high] };
+  const kept = ["mean", "low", "high"].filter((key) => curve[key]);
+  const out = { label: curve.label, x: [...onAxis(curve)], ...Object.fromEntries(kept.map((key) => [key, [...curve[key]]])) };
   for (const edge of edges) {
     const i = out.x.findIndex((v) => v > edge);
     if (i < 1) continue;
     out.x.splice(i, 0, (out.x[i - 1] + out.x[i]) / 2);
-    for (const key of ["mean", "low", "high"]) out[key].splice(i, 0, null);
+    for (const key of kept) out[key].splice(i, 0, null);
   }
   return out;
 }
