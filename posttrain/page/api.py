@@ -31,6 +31,12 @@ def run(folder: Folder, params: Params) -> Any:
         return facts.about(reader, found)
 
 
+def warnings(folder: Folder, params: Params) -> Any:
+    """What the monitors have found in a run, for a list of runs."""
+    with folder.open(params["run"]) as reader:
+        return {"warnings": facts.warned(reader)}
+
+
 def metrics(folder: Folder, params: Params) -> Any:
     """Curves of the named metrics (all without `names`)."""
     with folder.open(params["run"]) as reader:
@@ -75,6 +81,7 @@ _ONE = {"run", "phase", "step", "group"}
 ROUTES: dict[str, tuple[Callable[[Folder, Params], Any], set[str], set[str]]] = {
     "runs": (runs, set(), set()),
     "run": (run, {"run"}, set()),
+    "warnings": (warnings, {"run"}, set()),
     "metrics": (metrics, {"run"}, {"names", "points", "x", "after"}),
     "rollouts": (answer_page, {"run", "phase"}, {*_FILTER, "limit", "at"}),
     "scatter": (scatter, {"run", "phase"}, set()),

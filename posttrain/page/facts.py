@@ -29,7 +29,7 @@ def about(reader: Reader, run: Summary) -> dict[str, Any]:
         "metrics": names(reader),
         "events": events(reader, there),
         "held_out": held_out(reader, folder, problems if isinstance(problems, int) else 0, there),
-        "warnings": [told(f, p) for p in there for f in findings(reader, p.name)],
+        "warnings": warned(reader, there),
         "summary": {k: v for k, v in read_json(folder / "summary.json").items() if isinstance(v, int | float | str)},
         "notes": {k: v for k, v in read_json(folder / "notes.json").items() if isinstance(v, int | float | str)},
         "checkpoints": sorted(p.name for p in folder.glob("checkpoints/*-*") if not p.name.startswith(".")),
@@ -73,6 +73,11 @@ def events(reader: Reader, there: list[Phase]) -> list[dict[str, Any]]:
         {"phase": r["phase"], "step": r["step"] + 1, "x": start.get(r["phase"], 0) + r["step"] + 1, "kind": r["kind"], "message": r["message"]}
         for r in reversed(rows)
     ]  # fmt: skip
+
+
+def warned(reader: Reader, there: list[Phase] | None = None) -> list[dict[str, Any]]:
+    """What the monitors have found, phase by phase."""
+    return [told(f, p) for p in there or phases(reader) for f in findings(reader, p.name)]
 
 
 def told(found: Finding, phase: Phase) -> dict[str, Any]:

@@ -76,6 +76,12 @@ def test_runs_and_a_run(root: Path) -> None:
     assert found["stored"] == [{"phase": "train", "first": 1, "last": 12, "made": 12}]
 
 
+def test_warnings_alone_are_those_of_the_run(root: Path) -> None:
+    found = ask(root, "warnings", run="one")["warnings"]
+    assert found == ask(root, "run", run="one")["warnings"] and [w["name"] for w in found] == ["length drift"]
+    assert (found[0]["first"], found[0]["last"], found[0]["x"]) == (8, 12, [8, 12])
+
+
 def test_phases_follow_one_another_on_the_axis(root: Path) -> None:
     found = ask(root, "run", run="plan")
     assert [(p["name"], p["start"], p["steps"]) for p in found["phases"]] == [("sft", 0, 5), ("rl", 5, 5)]

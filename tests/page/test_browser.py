@@ -272,6 +272,17 @@ def test_by_keyboard_from_the_runs_to_a_token_and_back(tab: Tab) -> None:
     tab.clean()
 
 
+def test_a_warning_leads_to_its_evidence(tab: Tab) -> None:
+    page = tab.open(VIEWS["runs"])
+    page.get_by_role("link", name="2 warnings").click()
+    warning = page.locator(".warnings li").first
+    expect(warning).to_contain_text("answers grow longer: 10 to 17 tokens")
+    warning.get_by_role("link", name="answers").click()
+    page.wait_for_url(re.compile("first=8&last=12.*shortest=10"))
+    expect(page.locator("article.answer").first).to_contain_text("step 8")
+    tab.clean()
+
+
 def test_choose_and_compare(tab: Tab) -> None:
     page = tab.open(VIEWS["runs"])
     page.get_by_label("choose tiny").check()

@@ -1,8 +1,8 @@
 // All runs: search, filters, live progress, and those to lay over one another.
-import { h, fill, num, ago, duration, score, link, go, empty, select, spark, state, once } from "./dom.js";
+import { h, fill, num, plain, ago, duration, score, link, go, empty, select, spark, state, once } from "./dom.js";
 import { get, isReport } from "./source.js";
 
-const sparks = new Map();
+const sparks = new Map(), badges = new Map();
 
 export async function runsView(main, params, keep) {
   const { runs } = await get("runs");
@@ -37,15 +37,16 @@ export async function runsView(main, params, keep) {
   function row(run) {
     const box = h("input", { type: "checkbox", "aria-label": `choose ${run.name}`, onchange: () => { if (box.checked) chosen.add(run.name); else chosen.delete(run.name); buttons(); } });
     box.checked = chosen.has(run.name);
-    const curve = h("td", { class: "curve" });
+    const curve = h("td", { class: "curve" }), badge = h("span");
     drawSpark(run, curve);
+    drawBadge(run, badge);
     const share = run.steps ? Math.min(1, run.step / run.steps) : run.state === "finished" ? 1 : 0;
     return h("tr", { "data-run": run.name },
       h("td", { class: "pick" }, isReport ? null : box),
       h("th", { scope: "row" }, h("a", { class: "row-link", href: link("run", { run: run.name }) }, run.name), h("span", { class: "under" }, ago(run.started))),
       h("td", {}, run.method, h("span", { class: "under" }, run.model)),
       h("td", {}, run.task),
-      h("td", {}, state(run), run.why && run.state !== "finished" ? h("span", { class: "under", title: run.why }, run.why.slice(0, 60)) : null),
+      h("td", {}, state(run), badge, run.why && run.state !== "finished" ? h("span", { class: "under", title: run.why }, run.why.slice(0, 60)) : null),
       h("td", { class: "n" }, run.steps ? `${run.step}/${run.steps}` : `${run.step}`, h("span", { class: "meter", css: { "--share": share } }, h("i", {}))),
       curve,
       h("td", { class: "n score" }, run.before === null && run.after === null ? h("span", { class: "quiet" }, "not measured") : [score(run, run.before), " → ", h("b", {}, run.after === null ? "…" : score(run, run.after))], h("span", { class: "under" }, run.score.replaceAll("_", " "))),
@@ -61,6 +62,13 @@ export async function runsView(main, params, keep) {
   show();
   keep.refresh = async () => { const next = await get("runs"); runs.splice(0, runs.length, ...next.runs); show(); };
   if (!isReport) keep.every(4000, () => document.activeElement?.type === "checkbox" || keep.refresh());
+}
+
+async function drawBadge(run, place) {
+  const key = `${run.name} ${Math.floor(run.step / 10)} ${run.state}`;
+  if (!badges.has(key)) badges.set(key, get("warnings", { run: run.name }).catch(() => ({ warnings: [] })));
+  const { warnings } = await badges.get(key);
+  if (warnings.length) fill(place, h("a", { class: "badge", href: link("run", { run: run.name }), title: warnings.map((w) => plain(w.says)).join("\n") }, `${warnings.length} warning${warnings.length > 1 ? "s" : ""}`));
 }
 
 async function drawSpark(run, place) {
