@@ -59,7 +59,8 @@ def write(folder: Path, steps: int, answers: int, tokens: int) -> None:
 
 
 def figures(step: int) -> dict[str, float]:
-    found = {name: (step * (k + 3) % 97) / 97 for k, name in enumerate(NAMES)} | {"tokens": 5000.0, "accuracy": 0.5}
+    found = {name: (step * (k + 3) % 97) / 97 for k, name in enumerate(NAMES)} | {"tokens": 5000.0}
+    found |= {"accuracy": 0.5} if step % 50 == 49 else {}
     return found | {"sampling/seconds": 0.5, "training/seconds": 0.4, "tokens_per_second": 5e3}
 
 

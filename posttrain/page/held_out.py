@@ -11,6 +11,7 @@ from posttrain.runs.reader import Reader
 from posttrain.runs.reading import read_json
 
 NAMES = ("accuracy", "held_out_reward")
+_MOST = 400  # points of a run
 _Z = 1.959964  # 95%
 
 
@@ -36,6 +37,8 @@ def held_out(reader: Reader, folder: Path, problems: int, there: list[Phase]) ->
     for name in NAMES:
         share = name == "accuracy"
         found = [(p.start + s + 1, v) for p in there for s, v in reader.series(name, p.name) if math.isfinite(v)]
+        every = -(-len(found) // _MOST) if found else 1  # of very many measurements some, the last among them
+        found = found[::-1][::every][::-1]
         points = [_point(step, value, _interval(value, n) if share else None) for step, value in found]
         if ends["before"] and (kept.get("name") == "accuracy") == share:
             total = sum(p.steps for p in there)

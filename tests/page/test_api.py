@@ -102,6 +102,11 @@ def test_held_out_points_have_intervals(root: Path) -> None:
     )
 
 
+def test_very_many_held_out_points_are_thinned(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("posttrain.page.held_out._MOST", 2)
+    assert [p["step"] for p in ask(root, "run", run="one")["held_out"]["points"]] == [0, 6, 12]
+
+
 def test_fewer_points_keep_extremes_and_gaps(root: Path) -> None:
     """12 steps in at most 10 bins: bins of 2. The spike at step 8 is the most of the bin of steps 7 and 8; a NaN beside a number
     leaves the number."""

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from posttrain.page import monitors as m
-from posttrain.page.warnings import findings
+from posttrain.page.warnings import findings, history
 from posttrain.runs.reader import Reader
+from posttrain.runs.schema import roll_up_all
 from posttrain.runs.store import Store
 from tests.page import made
 
@@ -133,6 +134,19 @@ def test_on_a_run(tmp_path: Path) -> None:
         assert {f.name for f in findings(reader, "train")} == {"over-optimised", "take-over", "echo"}
     with Reader(write(tmp_path / "good", "fine", style=False)) as reader:
         assert findings(reader, "train") == []
+
+
+def test_a_long_run_is_read_by_hundreds(tmp_path: Path) -> None:
+    """5,100 steps: lengths from 10 to 61 by hundreds, the last five hundreds against the first five."""
+    with Store(tmp_path / "run.sqlite") as store:
+        rows = [("train", step, "length", 10 + step / 100) for step in range(5100)]
+        store.db.execute("INSERT INTO phases (phase) VALUES ('train')")
+        store.db.executemany("INSERT INTO metrics VALUES (?,?,?,?)", rows)
+        store.db.commit()
+        roll_up_all(store.db)
+        assert len(history(store, "length", "train")) == 51
+        (found,) = findings(store, "train")
+    assert found.says == "answers grow longer: 12 to 58 tokens" and (found.first, found.last) == (4699, 5099)
 
 
 @pytest.mark.parametrize("steps", [0, 1, 4])
