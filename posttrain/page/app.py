@@ -70,7 +70,7 @@ class App:
 
     def refusal(self, request: Request) -> tuple[int, str] | None:
         """Checks of the headers alone: the method, the Host, a web page's origin, the key."""
-        if request.method not in ("GET", "HEAD"):
+        if request.method != "GET":
             return 405, "the page only reads: GET"
         host = request.headers.get("host", "")
         name, _, port = host.rpartition(":") if not host.endswith("]") else (host, "", "80")

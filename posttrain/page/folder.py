@@ -13,7 +13,7 @@ from posttrain.core.errors import UserError, unknown
 from posttrain.runs.reader import Reader
 from posttrain.runs.reading import Summary, all_runs, read_run
 
-SECONDS = 2.0  # longest that one query may take
+SECONDS = 10.0  # longest that the queries of a request may take
 _FRESH = 1.0  # seconds that a listing is good for
 _CHECK_EVERY = 2000  # steps of SQLite's machine between two looks at the clock
 

@@ -19,6 +19,7 @@ ORDERS = ("step", "newest", "best", "worst")
 BUDGET = 0.05  # seconds of looking for one page
 LIMIT = 200  # answers of a page at most
 _CHUNK, _DEEP = 1000, 200  # rows looked at between two looks at the clock; fewer where texts are read
+_FEW = 50  # steps that are sorted, where more are searched along the index of rewards
 _TEXT = 400  # characters of an answer in a list
 _COLUMNS = (
     "r.id, r.phase, r.step, r.group_index, r.sample_index, r.prompt_id, r.role, r.total, r.adv, r.length, r.mean_logp, "
@@ -96,7 +97,8 @@ def walk_for(wanted: Filter) -> tuple[Walk, bool]:
     rewards: list[tuple[str, Any]] = [] if wanted.low is None else [("r.total >= ?", wanted.low)]
     rewards += [] if wanted.high is None else [("r.total <= ?", wanted.high)]
     down = wanted.order in ("best", "newest")
-    ranked, one_step = wanted.order in ("best", "worst"), wanted.first is not None and wanted.first == wanted.last
+    ranked = wanted.order in ("best", "worst")
+    few = wanted.first is not None and wanted.last is not None and wanted.last - wanted.first < _FEW
     base: list[tuple[str, Any]] = [("r.phase = ?", wanted.phase)]
     if wanted.prompt:
         keys = ("+r.total", "+r.id") if ranked else ("r.step", "r.id")
@@ -104,7 +106,7 @@ def walk_for(wanted: Filter) -> tuple[Walk, bool]:
     elif wanted.failed:  # without a reward there is neither a best nor a worst
         walk, rest = _walk([*base, *steps], ("r.step", "r.id"), down), rewards
         walk.where.append("r.failed")
-    elif ranked and not one_step:
+    elif ranked and not few:
         walk, rest = _walk([*base, *rewards], ("r.total", "r.id"), down), steps
         walk.where.append("r.total IS NOT NULL")
     else:

@@ -39,8 +39,9 @@ class Page:
                 raise
             self.socket = listen(host, 0)
         self.port = int(self.socket.getsockname()[1])
+        self.app = App(folder, self.port, key)
         config = uvicorn.Config(
-            App(folder, self.port, key).asgi, http="h11", ws="none", lifespan="off", loop="asyncio", interface="asgi3", log_config=None,
+            self.app.asgi, http="h11", ws="none", lifespan="off", loop="asyncio", interface="asgi3", log_config=None,
             log_level="critical", access_log=False, server_header=False, proxy_headers=False, timeout_graceful_shutdown=GRACE_SECONDS,
             limit_concurrency=CONNECTIONS, h11_max_incomplete_event_size=64 << 10,
         )  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from posttrain.core.config import Config, to_dict
-from posttrain.core.types import Branch, Group, Prompt, Rollout
+from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.runs.store import Store
 
 ATTACKS = (
@@ -88,10 +88,3 @@ def write(
     )
     (where / "summary.json").write_text(json.dumps({"accuracy_before": 0.5, "accuracy_after": 0.9, "seconds": 12.0}))
     return where
-
-
-def tree(prompt: Prompt) -> Rollout:
-    """An answer that branched off the first after two tokens."""
-    r = answer(prompt, "branched", 0.5, 3)
-    r.branch = Branch(0, 2)
-    return r

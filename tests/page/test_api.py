@@ -142,6 +142,7 @@ def test_pages_in_every_order_have_every_answer_once(root: Path) -> None:
 FILTERS: list[tuple[dict[str, object], Any]] = [
     ({"first": 3, "last": 5}, lambda r: 3 <= r["step"] <= 5),
     ({"first": 4, "last": 4, "order": "best"}, lambda r: r["step"] == 4),
+    ({"first": 3, "last": 5, "order": "worst"}, lambda r: 3 <= r["step"] <= 5),
     ({"prompt": "p0"}, lambda r: r["prompt_id"] == "p0"),
     ({"prompt": "p0", "order": "worst"}, lambda r: r["prompt_id"] == "p0"),
     ({"low": 0.25, "high": 0.5}, lambda r: r["total"] is not None and 0.25 <= r["total"] <= 0.5),

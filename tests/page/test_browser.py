@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -377,6 +377,26 @@ def test_live_while_a_run_trains(browser: Any, tmp_path: Path) -> None:
         thread.join(60)
         tab.context.close()
         page_.stop()
+
+
+def test_a_tab_that_nobody_sees_holds_no_connection(tab: Tab, served: Page) -> None:
+    page = tab.open(VIEWS["run"])
+    expect(page.locator("body[data-stream=live]")).to_have_count(1)
+    before = served.app.streams
+    hide = "hidden => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: true}); document.dispatchEvent(new Event('visibilitychange')) }"
+    page.evaluate(hide, True)
+    until(page, lambda: served.app.streams == before - 1)
+    page.evaluate(hide, False)
+    until(page, lambda: served.app.streams == before)
+    tab.clean()
+
+
+def until(page: Any, done: Callable[[], bool]) -> None:
+    for _ in range(200):
+        if done():
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError("it did not happen in 10 s")
 
 
 def test_a_report_opens_from_the_disk(browser: Any, root: Path, tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_no_other_site(page: Page) -> None:
     )
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+@pytest.mark.parametrize("method", ["POST", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS"])
 def test_it_only_reads(page: Page, method: str) -> None:
     assert ask(page, "/api/runs", method)[0] == 405
 

@@ -23,11 +23,18 @@ export async function get(address, params = {}) {
 
 export function follow(run, onchange, onstate) {
   if (file) return () => {};
-  const stream = new EventSource(`/events?run=${encodeURIComponent(run)}`);
-  stream.onmessage = (event) => { onstate("live"); onchange(JSON.parse(event.data)); };
-  stream.onopen = () => onstate("live");
-  stream.onerror = () => onstate("lost");
-  return () => stream.close();
+  let stream = null;
+  const listen = () => { // browsers keep six connections to a server: a tab that nobody sees needs none
+    stream?.close();
+    stream = document.hidden ? null : new EventSource(`/events?run=${encodeURIComponent(run)}`);
+    if (!stream) return;
+    stream.onmessage = (event) => { onstate("live"); onchange(JSON.parse(event.data)); };
+    stream.onopen = () => onstate("live");
+    stream.onerror = () => onstate("lost");
+  };
+  listen();
+  document.addEventListener("visibilitychange", listen);
+  return () => { document.removeEventListener("visibilitychange", listen); stream?.close(); };
 }
 
 // ---- a report holds what was asked for when it was written; answers are filtered here as the server filters them
