@@ -1,18 +1,20 @@
 """Curves for a page: each metric in bins with mean, least and most, so that a picture of any width keeps every extreme.
 
-A bin holds 1, 2, 4, 8 ... steps, counted from the first of its phase, so what was drawn does not move while a run goes on. Steps are
+A bin holds 1, 2, 4 ... 32, 100, 200 ... steps, counted from the first of its phase, so what was drawn does not move while a run goes on. Steps are
 counted from 1, phase after phase; x may also be the answers, tokens or seconds spent by then.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Any
 
 from posttrain.core.errors import UserError, unknown
 from posttrain.runs.reader import Reader, is_time
+from posttrain.runs.schema import BUCKET
 
 AXES = ("step", "answers", "tokens", "seconds")
 POINTS = 500  # bins of a curve at most
@@ -56,10 +58,10 @@ def names(reader: Reader) -> list[str]:
 
 
 def width_for(steps: int, points: int) -> int:
-    """The least power of two that leaves at most so many bins."""
+    """Steps of a bin, so that there are at most so many: 1, 2, 4 ... 32, then whole hundreds, which the store has rolled up."""
     width = 1
     while steps > width * points:
-        width *= 2
+        width = BUCKET if width == 32 else 2 * width
     return width
 
 
@@ -91,16 +93,37 @@ def _first(phase: Phase, width: int, after: int) -> int:
 def _curve(reader: Reader, name: str, there: list[Phase], width: int, after: int) -> dict[str, list[Any]]:
     keys = ("mean", "low", "high") if width > 1 else ("mean",)
     out: dict[str, list[Any]] = {"step": [], **{key: [] for key in keys}}
-    query = (
-        "SELECT MAX(step), COUNT(value), AVG(value), MIN(value), MAX(value) "
-        f"FROM {'times' if is_time(name) else 'metrics'} WHERE phase = ? AND name = ? AND step >= ? GROUP BY step / ?"
-    )
+    read = _hundreds if width % BUCKET == 0 and not is_time(name) else _bins
     for phase in there:
-        for last, count, *numbers in reader.db.execute(query, (phase.name, name, _first(phase, width, after), width)):
+        for last, count, *numbers in read(reader, name, phase, width, _first(phase, width, after)):
             out["step"].append(phase.start + last + 1)
             for key, value in zip(keys, numbers, strict=False):
                 out[key].append(finite(value) if count else None)
     return out
+
+
+Bin = tuple[int, int, Any, Any, Any]  # its last step, how many values, their mean, least and most
+
+
+def _bins(reader: Reader, name: str, phase: Phase, width: int, first: int) -> Iterable[Bin]:
+    query = (
+        "SELECT MAX(step), COUNT(value), AVG(value), MIN(value), MAX(value) "
+        f"FROM {'times' if is_time(name) else 'metrics'} WHERE phase = ? AND name = ? AND step >= ? GROUP BY step / ?"
+    )
+    return map(tuple, reader.db.execute(query, (phase.name, name, first, width)))
+
+
+def _hundreds(reader: Reader, name: str, phase: Phase, width: int, first: int) -> Iterable[Bin]:
+    """The same from the roll-ups by hundred steps."""
+    kept = [b for b in reader.buckets(name, phase.name) if b["bucket"] * BUCKET >= first]
+    for place, some in groupby(kept, key=lambda b: b["bucket"] * BUCKET // width):
+        known = [b for b in some if b["n"]]
+        n, last = sum(b["n"] for b in known), min((place + 1) * width, phase.steps) - 1
+        if not n:
+            yield last, 0, None, None, None
+            continue
+        mean = sum(b["mean"] * b["n"] for b in known) / n
+        yield last, n, mean, min(b["least"] for b in known), max(b["most"] for b in known)
 
 
 def spending(reader: Reader, what: str, there: list[Phase]) -> list[float]:

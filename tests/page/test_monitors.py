@@ -38,7 +38,9 @@ def test_reward_rises_while_held_out_falls() -> None:
     assert found is not None and (found.first, found.last) == (20, 39)
     assert found.says == "reward rises while held-out falls: reward 0.237 to 0.863, held-out 0.5 to 0.45"
     assert m.over_optimised(line(0.2, 0.9), scores(0.5, 0.52, 0.5, 0.48, 0.55)) is None, "held-out rises at last"
-    assert m.over_optimised(line(0.2, 0.9), scores(0.5, 0.5, 0.55, 0.5, 0.45)) is None, "one of the last three is above the first"
+    assert m.over_optimised(line(0.2, 0.9), scores(0.5, 0.5, 0.55, 0.5, 0.45)) is None, (
+        "one of the last three is above the first"
+    )
     assert m.over_optimised(line(0.2, 0.9), scores(0.5, 0.48, 0.45)) is None, "three measurements are too few"
     assert m.over_optimised(line(0.9, 0.9), scores(0.5, 0.5, 0.48, 0.45)) is None, "the reward does not rise"
     noisy = [(s, 0.5 + (0.3 if s % 2 else -0.3) + 0.002 * s) for s in range(40)]

@@ -32,6 +32,7 @@ export function smooth(values, reach) {
   });
 }
 
+const MANY = 60; // intervals that are drawn one by one; more are a band
 const DASHES = [[], [], [], [7, 4], [2, 3], [9, 3, 2, 3]];
 const faded = (c, alpha) => `color-mix(in srgb, ${c} ${alpha}%, transparent)`;
 const short = (u, splits) => splits.map((v) => (Math.abs(v) >= 1e6 ? `${num(v / 1e6)}M` : Math.abs(v) >= 1e4 ? `${num(v / 1e3)}k` : num(v)));
@@ -85,7 +86,7 @@ function draw(place, read, spec) {
   (spec.points || []).forEach((set, k) => {
     const c = colour(`s${(k % 6) + 1}`);
     tables.push([set.all.map((p) => p.x), set.all.map((p) => p.value)]);
-    series.push({ label: set.label, stroke: c, width: 1.8, dash: DASHES[k % 6], spanGaps: true, points: { show: true, size: 7, fill: c } });
+    series.push({ label: set.label, stroke: c, width: 1.8, dash: DASHES[k % 6], spanGaps: true, points: { show: set.all.length <= MANY, size: 7, fill: c } });
   });
   if (!tables.length || !tables.some((t) => t[0].length)) { fill(place, h("p", { class: "quiet pad" }, "no values yet")); place.plot = { destroy() { place.replaceChildren(); }, setSize() {} }; return; }
   const data = tables.length > 1 ? uPlot.join(tables) : tables[0];
@@ -152,6 +153,15 @@ function foreground(u, spec) {
     ctx.fill();
   }
   for (const [k, set] of (spec.points || []).entries()) {
+    const known = set.all.filter((p) => p.low !== null && p.high !== null);
+    if (known.length > MANY) {
+      const at = (p, key) => [u.valToPos(p.x, "x", true), u.valToPos(p[key], "y", true)];
+      ctx.fillStyle = faded(colour(`s${(k % 6) + 1}`), 18);
+      ctx.beginPath();
+      for (const [x, y] of [...known.map((p) => at(p, "high")), ...[...known].reverse().map((p) => at(p, "low"))]) ctx.lineTo(x, y);
+      ctx.fill();
+      continue;
+    }
     ctx.strokeStyle = colour(`s${(k % 6) + 1}`); ctx.lineWidth = 1.5 * devicePixelRatio;
     for (const p of set.all) {
       if (p.low === null || p.high === null) continue;

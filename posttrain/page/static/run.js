@@ -61,7 +61,9 @@ export async function runView(main, params, keep) {
   fill(charts, made.map(([figure]) => figure));
   const used = new Set([...GROUPS.flatMap(([, rule]) => pick(rule, about.metrics)), ...STAGES, "seconds", "accuracy", "held_out_reward"]);
   const others = about.metrics.filter((n) => !used.has(n));
-  fill(main, head, warnings, h("section", { "aria-label": "Curves" }, h("h2", { class: "sr" }, "Curves"), controls(params, "run"), charts), await samples(about), otherMetrics(others, found, shared), eventList(about), settings(about));
+  const wrote = h("div");
+  samples(about).then((found_) => fill(wrote, found_)); // the curves do not wait for it
+  fill(main, head, warnings, h("section", { "aria-label": "Curves" }, h("h2", { class: "sr" }, "Curves"), controls(params, "run"), charts), wrote, otherMetrics(others, found, shared), eventList(about), settings(about));
   if (isReport) return;
   let busy = false, late = 0, newest = null;
   const news = async (now) => {
