@@ -10,7 +10,7 @@ JOBS ?= 2
 SEED ?= 0
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: quickstart test check lint types format index pages methods docs examples fuzz mutants clean
+.PHONY: quickstart test test-page chromium check lint types format index pages methods docs examples fuzz mutants clean
 
 # what a run needs, and nothing else
 $(RUNTIME): pyproject.toml constraints.txt
@@ -43,6 +43,16 @@ $(KERNELS): $(STAMP)
 
 test: $(STAMP) $(KERNELS)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
+# the page in a real browser; screenshots in build/page
+test-page: $(STAMP) chromium
+	PAGE_TESTS=must $(BIN)/python -m pytest tests/page
+
+chromium:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { \
+	  echo "installing chromium ..."; as=$$(test "$$(id -u)" = 0 || command -v sudo || true); \
+	  { $$as apt-get update -qq && $$as apt-get install -qq -y --no-install-recommends chromium >/dev/null; } || \
+	  echo "note: chromium could not be installed; the page is not tested in a browser"; }
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -21,6 +21,8 @@ COMMANDS = {
     "run": "train a model on a task with a method or plan",
     "runs": "list runs: method, task, model, state, score",
     "samples": "read the answers of a run, the worst or the best first",
+    "view": "open a page of all runs: curves, warnings, answers down to the token, live",
+    "report": "write the page of a run as one HTML file, or print what its monitors have found",
     "sweep": "train over a grid of settings and seeds, and print a table",
     "data": "show what a run would understand of a data set: columns, rows, lengths, duplicates",
     "eval": "measure a base model, a trained run, a reward model or a model behind an API on a task",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -26,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from posttrain.core.errors import nearest
 from posttrain.core.terminal import printable
+from posttrain.serving.address import loopback as loopback
 from posttrain.serving.limits import MAX_NAME, ApiError, shown
 from posttrain.serving.openai import parse_json, parse_request
 from posttrain.serving.reply import Reply
@@ -37,14 +37,6 @@ POSTS = {"/v1/chat/completions": "chat", "/v1/completions": "text"}
 GETS = ("/health", "/v1/models")
 STOPPED = "the server was stopped"
 WORKERS = 4  # threads that parse and tokenise
-
-
-def loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 class App:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from posttrain.core.errors import UserError
-from posttrain.serving.app import App, loopback
+from posttrain.serving.address import listen, loopback
+from posttrain.serving.app import App
 from posttrain.serving.service import Service
 
 REQUEST_SECONDS = 30.0  # to send a whole request
@@ -151,19 +150,3 @@ class Server:
         self.uvicorn.should_exit = True
         if self._thread is not None:
             self._thread.join()
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens."""
-    made: Any = None
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        made = socket.socket(family, socket.SOCK_STREAM)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((host.strip("[]"), port))
-        made.listen(256)
-    except (OSError, OverflowError) as error:
-        with contextlib.suppress(AttributeError):
-            made.close()
-        raise UserError(f"cannot listen on {host}:{port} ({error}); use another --port or --host") from None
-    return made  # type: ignore[no-any-return]

@@ -31,7 +31,8 @@ LAYERS = (
     ("planning",),  # reads the table of cards in runs, and is asked by commands alone
     ("methods", "systems"),
     ("api",),
-    ("commands", "serving", "view", "cli", "__main__", "posttrain"),
+    # page: what `posttrain view` serves, read from run folders without torch; commands start it, and nothing below needs it
+    ("commands", "serving", "view", "page", "cli", "__main__", "posttrain"),
     ("claims",),  # outside the package: there only in a checkout
 )  # fmt: skip
 RANK = {place: i for i, layer in enumerate(LAYERS) for place in layer}

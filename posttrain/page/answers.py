@@ -1,0 +1,87 @@
+"""One group of answers side by side, the same prompt over time, and one answer down to the token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from posttrain.core.codec import STREAMS, read
+from posttrain.core.errors import UserError
+from posttrain.page.rollouts import with_texts
+from posttrain.page.series import finite
+from posttrain.runs.reader import Reader
+
+_CHARACTERS = 20_000  # of an answer in a group
+_STEPS = 400  # steps of a prompt's history, at most
+
+
+def group(reader: Reader, phase: str, step: int, index: int) -> dict[str, Any]:
+    """The prompt, its gold answer and all its answers at a step; `history`: how this prompt did at other steps."""
+    _not_old(reader)
+    query = "SELECT * FROM groups WHERE phase = ? AND step = ? AND group_index = ?"
+    prompt = reader.db.execute(query, (phase, step - 1, index)).fetchone()
+    query = "SELECT * FROM rollouts WHERE phase = ? AND step = ? AND group_index = ? ORDER BY sample_index"
+    found = [dict(r) for r in reader.db.execute(query, (phase, step - 1, index))]
+    if not found:
+        raise UserError(f"step {step} of {phase} has no prompt {index + 1}; it may not be stored (--log-rollouts)")
+    out: dict[str, Any] = {"phase": phase, "step": step, "group_index": index, "prompt_id": found[0]["prompt_id"]}
+    out |= {"prompt": prompt["prompt"] if prompt else None, "messages": read(prompt["messages"]) if prompt else None}
+    out["gold"] = read(prompt["gold"]) if prompt else None
+    out["answers"] = with_texts(reader, found, _CHARACTERS)
+    out["weights"] = {k: finite(v) for k, v in reader.weights(phase).items()}
+    return out | {"history": history(reader, phase, found[0]["prompt_id"])}
+
+
+def history(reader: Reader, phase: str, prompt: str) -> list[dict[str, Any]]:
+    """step -> how many answers this prompt had, their mean reward and length."""
+    query = (
+        "SELECT step, group_index, COUNT(*) AS answers, AVG(total) AS reward, AVG(length) AS length FROM rollouts "
+        "WHERE prompt_id = ? AND phase = ? GROUP BY step ORDER BY step LIMIT ?"
+    )
+    rows = reader.db.execute(query, (prompt, phase, _STEPS)).fetchall()
+    return [
+        dict(r) | {"step": r["step"] + 1, "reward": finite(r["reward"]), "length": finite(r["length"])} for r in rows
+    ]
+
+
+def tokens(reader: Reader, phase: str, step: int, index: int, sample: int) -> dict[str, Any]:
+    """One answer by turns: the pieces of what was seen and said, and the streams of what was said. The prompt's own tokens are `seen`."""
+    _not_old(reader)
+    turns = reader.turns(phase, step - 1, index, sample)
+    if not turns:
+        raise UserError(
+            f"answer {sample + 1} to prompt {index + 1} of step {step} is not stored; --log-rollouts and --store-gb say how much is"
+        )
+    flat = [t for t in turns if not (t["tokens"] and isinstance(t["tokens"][0], list))]
+    ids = {i for t in flat for i in (*(t["tokens"] or []), *(t["seen"] or [])) if isinstance(i, int)}
+    pieces = pieces_of(reader, sorted(ids))
+    head = group(reader, phase, step, index)
+    answer = next(a for a in head["answers"] if a["sample_index"] == sample)
+    named = {k: head[k] for k in ("phase", "step", "group_index", "prompt_id", "prompt", "gold", "weights")}
+    return named | {"answer": answer, "pieces": pieces, "turns": [_turn(t) for t in turns]}
+
+
+def pieces_of(reader: Reader, ids: list[int]) -> dict[int, str]:
+    """id -> its text; bytes that are no whole character as \\xe2."""
+    out: dict[int, str] = {}
+    for at in range(0, len(ids), 500):
+        some = ids[at : at + 500]
+        query = f"SELECT id, bytes FROM pieces WHERE id IN ({','.join('?' * len(some))})"
+        out |= {i: bytes(b).decode("utf-8", "backslashreplace") for i, b in reader.db.execute(query, some)}
+    return out
+
+
+def _turn(t: dict[str, Any]) -> dict[str, Any]:
+    streams = {name: [finite(v) if not isinstance(v, list) else v for v in t[name]] if t.get(name) is not None else None
+               for name in STREAMS if name != "tokens"}  # fmt: skip
+    kept = {
+        "turn": t["turn"],
+        "text": t["text"],
+        "reward": finite(t.get("reward")),
+        "continues": bool(t.get("continues")),
+    }
+    return kept | {"seen": t.get("seen") or [], "tokens": t["tokens"] or [], **streams}
+
+
+def _not_old(reader: Reader) -> None:
+    if reader.version == 1:
+        raise UserError("this run was written by an earlier version; posttrain samples reads its answers")

@@ -1,0 +1,64 @@
+"""Runs under one folder, by the names of a listing and never by a path; each request opens a run read-only, for as long as it reads."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from posttrain.core.errors import UserError, unknown
+from posttrain.runs.reader import Reader
+from posttrain.runs.reading import Summary, all_runs, read_run
+
+SECONDS = 10.0  # longest that the queries of a request may take
+_FRESH = 1.0  # seconds that a listing is good for
+_CHECK_EVERY = 2000  # steps of SQLite's machine between two looks at the clock
+
+
+class Folder:
+    """A folder of runs, or one run; `name` is what the page calls a run."""
+
+    def __init__(self, root: Path) -> None:
+        if not root.is_dir():
+            raise UserError(f"there is no folder {root}; give a folder of runs, or a run: posttrain view runs")
+        self.root = root
+        self._listed: tuple[float, list[Summary]] = (0.0, [])
+
+    def runs(self) -> list[Summary]:
+        """Every run, the newest first."""
+        when, found = self._listed
+        if time.monotonic() - when > _FRESH or not found:
+            found = list(reversed(all_runs(self.root)))
+            self._listed = (time.monotonic(), found)
+        return found
+
+    def summary(self, name: str) -> Summary:
+        """One run as it is now."""
+        for run in self.runs():
+            if run.name == name:
+                return replace(read_run(Path(run.folder), Path(run.folder).parent), name=name)
+        raise unknown("run", name, [run.name for run in self.runs()])
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[Reader]:
+        """Its database, read-only, with a limit on the time of a query."""
+        with Reader(Path(self.summary(name).folder) / "run.sqlite") as reader, limited(reader.db):
+            yield reader
+
+
+@contextmanager
+def limited(db: sqlite3.Connection, seconds: float = SECONDS) -> Iterator[None]:
+    """A query that takes longer ends with a sentence."""
+    deadline = time.monotonic() + seconds
+    db.set_progress_handler(lambda: time.monotonic() > deadline, _CHECK_EVERY)
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if "interrupted" not in str(error):
+            raise
+        raise UserError(f"that took longer than {seconds:g} s; ask for fewer steps, or a filter less") from None
+    finally:
+        db.set_progress_handler(None, 0)

@@ -1,0 +1,129 @@
+// The frame: which view, keys, theme.
+import { h, fill, link, here, go, trouble } from "./dom.js";
+import { isReport, reportInfo } from "./source.js";
+import { forgetCharts, recolour } from "./charts.js";
+import { runsView } from "./runs.js";
+import { runView } from "./run.js";
+import { compareView } from "./compare.js";
+import { rolloutsView, groupView } from "./rollouts.js";
+import { tokensView } from "./tokens.js";
+import { fieldView, systemView } from "./field.js";
+
+const VIEWS = { runs: runsView, run: runView, compare: compareView, rollouts: rolloutsView, group: groupView, tokens: tokensView, field: fieldView, system: systemView };
+const KEYS = [["j k", "next and previous row"], ["Enter", "open it"], ["g", "its group"], ["h l", "earlier and later step"], ["[ ]", "previous and next answer"], ["a p e r", "colour tokens by advantage, probability, entropy, ratio"], ["x", "choose a run to compare"], ["c", "compare the chosen"], ["/", "search"], ["Esc", "up"], ["d", "dark or light"], ["?", "this list"]];
+const main = document.getElementById("main"), top_ = document.getElementById("top");
+let current = null, drawing = 0;
+
+function theme() {
+  const saved = storage("theme");
+  if (saved) document.documentElement.dataset.theme = saved; else delete document.documentElement.dataset.theme;
+}
+
+function storage(key, value) {
+  try { if (value === undefined) return localStorage.getItem(key); localStorage.setItem(key, value); } catch { /* a report opened from a file may have none */ }
+  return null;
+}
+
+function turn() {
+  const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  storage("theme", dark ? "light" : "dark");
+  document.documentElement.dataset.theme = dark ? "light" : "dark";
+  recolour();
+}
+
+function frame({ view, params }) {
+  const crumbs = [];
+  if (params.run) {
+    crumbs.push(["run", link("run", { run: params.run }), params.run]);
+    if (view !== "run") crumbs.push(["rollouts", link("rollouts", { run: params.run, phase: params.phase }), "answers"]);
+    if (view === "tokens") crumbs.push(["group", link("group", params), `prompt ${Number(params.group) + 1}`]);
+  }
+  const at = (name, to, text) => h("a", { href: to, "aria-current": view === name ? "page" : null }, text);
+  fill(top_, h("a", { class: "brand", href: isReport ? link("run", { run: reportInfo.run }) : "#runs" }, h("span", { class: "mark", "aria-hidden": "true" }), "posttrain"),
+    h("nav", { "aria-label": "Views" }, isReport ? null : at("runs", "#runs", "Runs"), isReport ? null : at("field", "#field", "Field"), crumbs.map(([name, to, text]) => [h("span", { class: "sep", "aria-hidden": "true" }, "/"), at(name, to, text)])),
+    h("div", { class: "tools" }, h("span", { class: "stream", title: "live" }, h("i", { "aria-hidden": "true" }), h("span", { class: "sr" }, "live")), isReport ? h("span", { class: "quiet" }, `report of ${reportInfo.date}`) : null,
+      h("button", { type: "button", onclick: turn, "aria-label": "dark or light" }, "◐"), h("button", { type: "button", onclick: help, "aria-label": "keys" }, "?")));
+  document.title = [params.run || params.name, view === "run" ? "" : view, "posttrain"].filter(Boolean).join(" · ");
+}
+
+function help() {
+  const dialog = h("dialog", { "aria-label": "Keys" }, h("h2", {}, "Keys"), h("dl", { class: "keys" }, KEYS.map(([k, what]) => [h("dt", {}, k.split(" ").map((one) => h("kbd", {}, one))), h("dd", {}, what)])), h("button", { type: "button", class: "button", onclick: () => dialog.close() }, "close"));
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
+async function show() {
+  const at = here(), mine = ++drawing;
+  if (isReport && (at.view === "runs" || !VIEWS[at.view])) return go("run", { run: reportInfo.run }, true), show();
+  current?.stop();
+  const stops = [];
+  const keep = { close: (f) => (mine === drawing ? stops.push(f) : f()), every: (ms, f) => { const t = setInterval(() => { if (!document.hidden) f(); }, ms); stops.push(() => clearInterval(t)); }, stop: () => { for (const f of stops) f(); } };
+  current = keep;
+  delete document.body.dataset.stream;
+  forgetCharts();
+  frame(at);
+  const stage = h("div", { class: `view view-${at.view}` });
+  main.setAttribute("aria-busy", "true");
+  const early = setTimeout(() => { if (mine === drawing && !stage.children.length) fill(main, h("p", { class: "quiet pad" }, "Loading …")); }, 150);
+  let watch = null;
+  try {
+    const view = VIEWS[at.view];
+    if (!view) throw new Error(`There is no view named ${at.view}; the list of runs is at the top.`);
+    const drawn = view(stage, at.params, keep);
+    const shown = () => { if (mine === drawing && !stage.isConnected && stage.children.length) { fill(main, stage); scrollTo(0, 0); } };
+    watch = new MutationObserver(shown);
+    watch.observe(stage, { childList: true });
+    await drawn;
+    shown();
+  } catch (error) {
+    if (mine === drawing) fill(main, h("div", { class: "view" }, trouble(error)));
+  } finally {
+    clearTimeout(early);
+    watch?.disconnect();
+    if (mine === drawing) main.removeAttribute("aria-busy");
+  }
+}
+
+function rows() { return [...main.querySelectorAll("tr[data-run], article.answer, ul.systems li")]; }
+
+function walk(by) {
+  const all = rows(), now = all.findIndex((r) => r.contains(document.activeElement));
+  const next = all[Math.max(0, Math.min(all.length - 1, now + by))];
+  if (!next) return;
+  const to = next.matches("article") ? next : next.querySelector("a");
+  to.focus();
+  to.scrollIntoView({ block: "nearest" });
+}
+
+function up({ view, params }) {
+  const { run, phase, step, group } = params;
+  if (view === "tokens") go("group", { run, phase, step, group });
+  else if (view === "group") go("rollouts", { run, phase, first: step, last: step });
+  else if (view === "rollouts") go("run", { run });
+  else if (view === "system") go("field", {});
+  else if (!isReport) go("runs", {});
+}
+
+document.addEventListener("keydown", (e) => {
+  if (e.ctrlKey || e.metaKey || e.altKey || document.querySelector("dialog[open]")) return;
+  const typing = e.target.closest("input:not([type=checkbox]), select, textarea");
+  if (e.key === "Escape" && typing) return typing.blur();
+  if (typing) return;
+  const row = e.target.closest?.("article.answer, tr[data-run]"), at = here();
+  const acts = {
+    j: () => walk(1), k: () => walk(-1), "/": () => document.getElementById("search")?.focus(), "?": help, d: turn, Escape: () => up(at),
+    Enter: () => (row?.dataset.open && e.target === row ? (location.hash = row.dataset.open) : null),
+    g: () => (row?.dataset.group ? (location.hash = row.dataset.group) : at.view === "tokens" ? up(at) : null),
+    h: () => current.step?.(-1), l: () => current.step?.(1), "[": () => current.sample?.(-1), "]": () => current.sample?.(1),
+    a: () => current.colour?.("adv"), p: () => current.colour?.("logp"), e: () => current.colour?.("entropy"), r: () => current.colour?.("ratio"),
+    x: () => row?.querySelector("input[type=checkbox]")?.click(), c: () => main.querySelector("a.primary")?.click(),
+  };
+  if (!acts[e.key]) return;
+  if (e.key !== "Enter") e.preventDefault();
+  acts[e.key]();
+});
+addEventListener("hashchange", () => { if (location.hash !== "#main") show(); });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
+theme();
+show();

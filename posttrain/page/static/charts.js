@@ -1,0 +1,229 @@
+// Charts: lines with bands of least and most, intervals, stacked seconds, a scatter with a brush. uPlot draws; colours come from the page.
+import { h, num, fill } from "./dom.js";
+
+const open = new Set();
+const sized = new ResizeObserver((entries) => {
+  for (const { target, contentRect } of entries) {
+    if (contentRect.width < 40) continue;
+    if (!target.plot) { target.again(); open.add(target); } else if (target.plot.over) target.plot.setSize({ width: Math.floor(contentRect.width), height: target.plot.height });
+  }
+});
+
+export function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+export function forgetCharts() {
+  for (const place of open) { sized.unobserve(place); place.plot.destroy(); }
+  open.clear();
+}
+
+export function recolour() {
+  for (const place of open) { const { plot, again } = place; plot.destroy(); again(); }
+}
+
+export function smooth(values, reach) {
+  if (!reach) return values;
+  return values.map((v, i) => {
+    if (v === null) return null;
+    let sum = 0, n = 0;
+    for (let k = Math.max(0, i - reach); k <= Math.min(values.length - 1, i + reach); k++) if (values[k] !== null) { sum += values[k]; n++; }
+    return sum / n;
+  });
+}
+
+const MANY = 60; // intervals that are drawn one by one; more are a band
+const DASHES = [[], [], [], [7, 4], [2, 3], [9, 3, 2, 3]];
+const faded = (c, alpha) => `color-mix(in srgb, ${c} ${alpha}%, transparent)`;
+const short = (u, splits) => splits.map((v) => (Math.abs(v) >= 1e6 ? `${num(v / 1e6)}M` : Math.abs(v) >= 1e4 ? `${num(v / 1e3)}k` : num(v)));
+
+// lines: [{label, x, mean, low, high, colour?}]; points: [{x, value, low, high}]; marks: [{x, told, kind}]; edges: [x]
+export function lines(spec) {
+  const place = h("div", { class: "plot" });
+  const read = h("dl", { class: "read" });
+  const figure = h("figure", { class: "chart" }, h("figcaption", {}, h("h3", {}, spec.title), read), place);
+  place.again = () => draw(place, read, spec);
+  sized.observe(place);
+  figure.update = (next) => { Object.assign(spec, next); describe(read, spec, null); if (place.plot) { place.plot.destroy(); place.again(); } };
+  describe(read, spec, null);
+  return figure;
+}
+
+function describe(read, spec, index, data) {
+  fill(read, spec.lines.map((line, k) => {
+    const known = line.mean.filter((v) => v !== null);
+    const now = index === null || !data ? undefined : spec.stacked ? line.mean[index] : data[line.at][index];
+    const text = !known.length ? "no values" : index === null ? (spec.stacked ? num(known.at(-1)) : `${num(known[0])} → ${num(known.at(-1))}`) : now === undefined || now === null ? "–" : num(now);
+    return h("div", {}, h("dt", { class: `s${(k % 6) + 1}` }, line.label), h("dd", {}, text));
+  }), (spec.points || []).map((set, k) => h("div", {}, h("dt", { class: `s${(k % 6) + 1}` }, set.label), h("dd", {}, set.all.length ? `${num(set.all[0].value)} → ${num(set.all.at(-1).value)}` : "no values"))),
+  (index === null || !data ? [] : (spec.marks || []).filter((m) => m.x === data[0][index])).map((m) => h("div", {}, h("dt", { class: "event" }, m.kind), h("dd", { class: "sr" }, m.message || ""))));
+}
+
+function draw(place, read, spec) {
+  const tables = [], series = [{}], bands = [];
+  spec.lines.forEach((line, k) => {
+    const c = colour(`s${(k % 6) + 1}`), kept = spec.smoothing || 0;
+    const wide = line.high && line.high.some((v, i) => v !== line.low[i]);
+    if (spec.stacked) {
+      tables.push([line.x, line.total]);
+      line.at = series.length;
+      series.push({ label: line.label, stroke: c, fill: c, width: 0, points: { show: false } });
+      return;
+    }
+    const columns = [line.x, smooth(line.mean, kept)];
+    if (wide || kept) columns.push(wide ? line.high : line.mean, wide ? line.low : line.mean);
+    tables.push(columns);
+    line.at = series.length;
+    const few = line.mean.filter((v) => v !== null).length < 40;
+    series.push({ label: line.label, stroke: c, width: 1.8, dash: DASHES[k % 6], spanGaps: false, points: { show: few, size: 4, fill: c } });
+    if (wide) {
+      series.push({ stroke: "transparent", points: { show: false } }, { stroke: "transparent", points: { show: false } });
+      bands.push({ series: [line.at + 1, line.at + 2], fill: faded(c, 16) });
+    } else if (kept) {
+      series.push({ stroke: faded(c, 30), width: 1, points: { show: false } }, { stroke: "transparent", width: 0, points: { show: false } });
+    }
+  });
+  (spec.points || []).forEach((set, k) => {
+    const c = colour(`s${(k % 6) + 1}`);
+    tables.push([set.all.map((p) => p.x), set.all.map((p) => p.value)]);
+    series.push({ label: set.label, stroke: c, width: 1.8, dash: DASHES[k % 6], spanGaps: true, points: { show: set.all.length <= MANY, size: 7, fill: c } });
+  });
+  if (!tables.length || !tables.some((t) => t[0].length)) { fill(place, h("p", { class: "quiet pad" }, "no values yet")); place.plot = { destroy() { place.replaceChildren(); }, setSize() {} }; return; }
+  const data = tables.length > 1 ? uPlot.join(tables) : tables[0];
+  const text = colour("quiet"), grid = { stroke: colour("line"), width: 1 };
+  const font = "12px system-ui, sans-serif";
+  const options = {
+    width: Math.max(200, Math.floor(place.clientWidth || 400)), height: spec.height || 190, series, bands,
+    padding: [10, 12, 0, 0], legend: { show: false },
+    cursor: { sync: { key: spec.sync || "run" }, drag: { x: true, y: false }, points: { size: 7 } },
+    scales: { x: { time: false }, y: { range: (u, low, high) => range(low, high, spec) } },
+    axes: [
+      { stroke: text, grid: { show: false }, ticks: grid, font, values: short, size: 34, space: 56 },
+      { stroke: text, grid, ticks: { show: false }, font, values: short, size: 54, space: 34 },
+    ],
+    hooks: {
+      setCursor: [(u) => describe(read, spec, u.cursor.idx ?? null, u.data)],
+      drawClear: [(u) => background(u, spec)],
+      draw: [(u) => foreground(u, spec)],
+      ready: [(u) => spec.onpick && picks(u, spec)],
+    },
+  };
+  place.plot = new uPlot(options, data, place);
+  place.plot.over.setAttribute("aria-hidden", "true");
+}
+
+function picks(u, spec) {
+  let down = 0;
+  u.over.addEventListener("mousedown", (e) => { down = e.clientX; });
+  u.over.addEventListener("click", (e) => {
+    const i = u.cursor.idx;
+    if (i !== null && i !== undefined && Math.abs(e.clientX - down) < 4) spec.onpick(u.data[0][i]);
+  });
+}
+
+function range(low, high, spec) {
+  for (const p of (spec.points || []).flatMap((set) => set.all)) { if (p.low !== null) low = Math.min(low ?? p.low, p.low); if (p.high !== null) high = Math.max(high ?? p.high, p.high); }
+  if (low === null || low === undefined || low === Infinity) return [0, 1];
+  if (spec.stacked || spec.zero) low = Math.min(0, low);
+  const room = (high - low || Math.abs(high) || 1) * 0.06;
+  return [spec.stacked || (spec.zero && low === 0) ? 0 : low - room, high + room];
+}
+
+function background(u, spec) {
+  const { ctx, bbox } = u;
+  ctx.save();
+  for (const x of spec.edges || []) stroke(u, x, colour("line-strong"), []);
+  for (const w of spec.stretches || []) {
+    const a = u.valToPos(w[0], "x", true), b = u.valToPos(w[1], "x", true);
+    ctx.fillStyle = faded(colour("warn"), 14);
+    ctx.fillRect(Math.max(a, bbox.left), bbox.top, Math.max(2, Math.min(b, bbox.left + bbox.width) - Math.max(a, bbox.left)), bbox.height);
+  }
+  ctx.restore();
+}
+
+function foreground(u, spec) {
+  const { ctx, bbox } = u;
+  ctx.save();
+  for (const mark of spec.marks || []) {
+    const x = u.valToPos(mark.x, "x", true);
+    if (x < bbox.left || x > bbox.left + bbox.width) continue;
+    ctx.fillStyle = colour(mark.kind === "checkpoint" ? "quiet" : "warn");
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top + bbox.height); ctx.lineTo(x - 4 * devicePixelRatio, bbox.top + bbox.height + 6 * devicePixelRatio); ctx.lineTo(x + 4 * devicePixelRatio, bbox.top + bbox.height + 6 * devicePixelRatio);
+    ctx.fill();
+  }
+  for (const [k, set] of (spec.points || []).entries()) {
+    const known = set.all.filter((p) => p.low !== null && p.high !== null);
+    if (known.length > MANY) {
+      const at = (p, key) => [u.valToPos(p.x, "x", true), u.valToPos(p[key], "y", true)];
+      ctx.fillStyle = faded(colour(`s${(k % 6) + 1}`), 18);
+      ctx.beginPath();
+      for (const [x, y] of [...known.map((p) => at(p, "high")), ...[...known].reverse().map((p) => at(p, "low"))]) ctx.lineTo(x, y);
+      ctx.fill();
+      continue;
+    }
+    ctx.strokeStyle = colour(`s${(k % 6) + 1}`); ctx.lineWidth = 1.5 * devicePixelRatio;
+    for (const p of set.all) {
+      if (p.low === null || p.high === null) continue;
+      const x = u.valToPos(p.x, "x", true), low = u.valToPos(p.low, "y", true), high = u.valToPos(p.high, "y", true), cap = 4 * devicePixelRatio;
+      ctx.beginPath();
+      ctx.moveTo(x, low); ctx.lineTo(x, high); ctx.moveTo(x - cap, low); ctx.lineTo(x + cap, low); ctx.moveTo(x - cap, high); ctx.lineTo(x + cap, high);
+      ctx.stroke();
+    }
+  }
+  ctx.restore();
+}
+
+function stroke(u, x, c, dash) {
+  const at = u.valToPos(x, "x", true), { ctx, bbox } = u;
+  if (at < bbox.left || at > bbox.left + bbox.width) return;
+  ctx.strokeStyle = c; ctx.lineWidth = devicePixelRatio; ctx.setLineDash(dash);
+  ctx.beginPath(); ctx.moveTo(at, bbox.top); ctx.lineTo(at, bbox.top + bbox.height); ctx.stroke();
+}
+
+// what each stage adds to those under it, the sum first, so that later ones are drawn over it
+export function stacked(parts) {
+  const sums = parts[0].mean.map(() => 0);
+  const out = parts.map((part) => ({ ...part, total: part.mean.map((v, i) => (sums[i] += v || 0)) }));
+  return out.reverse();
+}
+
+// points: [[step, group, sample, reward, length]]; onbrush({low, high, shortest, longest})
+export function scatter(points, onbrush) {
+  const place = h("div", { class: "plot" });
+  const figure = h("figure", { class: "chart" }, h("figcaption", {}, h("h3", {}, "reward against length"),
+    h("p", { class: "quiet" }, points.length ? "drag over a part of it to see those answers" : "no answers")), place);
+  place.again = () => {
+    const sorted = [...points].sort((a, b) => a[4] - b[4]);
+    const steps = points.map((p) => p[0]), low = Math.min(...steps), span = Math.max(...steps) - low || 1;
+    const data = [sorted.map((p) => p[4]), sorted.map((p) => p[3])];
+    const paint = (u) => {
+      const { ctx } = u, c = colour("s1"), size = 2.6 * devicePixelRatio;
+      ctx.save();
+      ctx.beginPath(); ctx.rect(u.bbox.left, u.bbox.top, u.bbox.width, u.bbox.height); ctx.clip();
+      for (const [i, p] of sorted.entries()) {
+        const shift = (((i * 2654435761) >>> 0) / 2 ** 32 - 0.5) * 6 * devicePixelRatio;
+        ctx.fillStyle = faded(c, 18 + Math.round((60 * (p[0] - low)) / span));
+        ctx.beginPath(); ctx.arc(u.valToPos(p[4], "x", true) + shift, u.valToPos(p[3], "y", true) + shift / 2, size, 0, 7); ctx.fill();
+      }
+      ctx.restore();
+    };
+    const text = colour("quiet"), grid = { stroke: colour("line"), width: 1 }, font = "12px system-ui, sans-serif";
+    place.plot = new uPlot({
+      width: Math.max(200, Math.floor(place.clientWidth || 400)), height: 220, padding: [10, 12, 0, 0], legend: { show: false },
+      cursor: { drag: { x: true, y: true, setScale: false }, points: { show: false } },
+      scales: { x: { time: false, range: (u, a, b) => [a - (b - a || 2) * 0.04, b + (b - a || 2) * 0.04] }, y: { range: (u, a, b) => range(a, b, {}) } },
+      series: [{}, { paths: () => null, points: { show: false }, stroke: colour("s1") }],
+      axes: [{ stroke: text, grid: { show: false }, ticks: grid, font, size: 44, label: "tokens", labelSize: 14, labelFont: font, values: short }, { stroke: text, grid, ticks: { show: false }, font, size: 54, values: short }],
+      hooks: { draw: [paint], setSelect: [(u) => {
+        const { left, top, width, height } = u.select;
+        if (width < 3 && height < 3) return;
+        onbrush({ shortest: Math.ceil(u.posToVal(left, "x")), longest: Math.floor(u.posToVal(left + width, "x")),
+          low: Number(u.posToVal(top + height, "y").toPrecision(4)), high: Number(u.posToVal(top, "y").toPrecision(4)) });
+      }] },
+    }, data, place);
+    place.plot.over.setAttribute("aria-hidden", "true");
+  };
+  if (points.length) sized.observe(place);
+  return figure;
+}

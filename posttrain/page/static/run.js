@@ -1,0 +1,199 @@
+// One run: what is wrong, how it goes, what it wrote.
+import { h, fill, num, signed, duration, ago, score, link, go, select, state, rewardParts } from "./dom.js";
+import { get, follow, isReport } from "./source.js";
+import { lines, stacked } from "./charts.js";
+
+export const GROUPS = [
+  ["reward", ["reward"], {}],
+  ["reward components", (n) => /^reward\/[^/]+$/.test(n) && n !== "reward/masked" && n !== "reward/seconds", {}],
+  ["tokens per answer", ["length", "length_max"], { zero: true }],
+  ["answers cut off, failed", ["truncated", "failed"], { zero: true }],
+  ["entropy, nats per token", ["entropy"], { zero: true }],
+  ["KL to the reference", ["kl", "approx_kl"], { zero: true }],
+  ["share of tokens clipped", ["clip_fraction"], { zero: true }],
+  ["gradient norm", ["grad_norm"], { zero: true }],
+  ["loss", ["loss"], {}],
+  ["gap of sampler and trainer", ["logp_gap"], { zero: true }],
+  ["groups that teach nothing", ["frac_reward_zero_std"], { zero: true }],
+  ["spread of reward in a group", ["reward_std"], { zero: true }],
+  ["learning rate", ["lr"], { zero: true }],
+  ["tokens per second", ["tokens_per_second"], { zero: true }],
+];
+const STAGES = ["sampling/seconds", "grading/seconds", "training/seconds", "evaluation/seconds", "storing/seconds"];
+const AXES = [["step", "steps"], ["answers", "answers"], ["tokens", "tokens"], ["seconds", "seconds"]];
+
+export const pick = (rule, names) => (Array.isArray(rule) ? rule.filter((n) => names.includes(n)) : names.filter(rule));
+export const onAxis = (curve) => curve.x || curve.step;
+
+export function controls(params, view) {
+  const set = (key, value) => go(view, { ...params, [key]: value });
+  return h("div", { class: "filters", role: "group", "aria-label": "How curves are drawn" },
+    select("x axis", AXES, params.x || "step", (v) => set("x", v === "step" ? "" : v)),
+    select("smoothing", [["", "none"], ["2", "a little"], ["6", "some"], ["15", "much"]], params.smooth || "", (v) => set("smooth", v)));
+}
+
+export async function runView(main, params, keep) {
+  const x = params.x || "step";
+  const [about, found] = await Promise.all([get("run", { run: params.run }), get("metrics", { run: params.run, x: x === "step" ? undefined : x })]);
+  const { run } = about, head = h("div", { class: "head" }), warnings = h("section", { "aria-label": "Warnings" }), charts = h("div", { class: "charts" });
+  const smoothing = Number(params.smooth || 0), made = [];
+  heading(head, about);
+  told(warnings, about, params);
+  const axis = toAxis(found);
+  const edges = () => about.phases.slice(1).map((p) => axis(p.start));
+  const shared = () => ({ smoothing, sync: "run", edges: edges(), marks: about.events.map((e) => ({ ...e, x: axis(e.x) })),
+    stretches: params.warning ? about.warnings.filter((w) => w.name === params.warning).map((w) => w.x.map(axis)) : [], onpick: x === "step" ? (at) => openStep(about, at) : null });
+  if (about.held_out) {
+    const spec = () => ({ title: `held-out ${about.held_out.name === "accuracy" ? "accuracy" : "reward"}`, lines: [], points: [{ label: `${about.held_out.problems} problems, 95%`, all: about.held_out.points.map((p) => ({ ...p, x: axis(p.step) })) }], ...shared() });
+    made.push([lines(spec()), spec]);
+  }
+  for (const [title, rule, more] of GROUPS) {
+    const names = pick(rule, about.metrics);
+    if (!names.length) continue;
+    const spec = () => ({ title, lines: names.map((n) => broken({ ...found.curves[n], label: n.replace(/^reward\/(?=.)/, "") }, edges())), ...more, ...shared() });
+    made.push([lines(spec()), spec]);
+  }
+  const stages = STAGES.filter((n) => about.metrics.includes(n));
+  if (stages.length) {
+    const spec = () => ({ title: "seconds by stage", stacked: true, lines: stacked(aligned(stages, found)), ...shared() });
+    made.splice(about.held_out ? 2 : 1, 0, [lines(spec()), spec]);
+  }
+  fill(charts, made.map(([figure]) => figure));
+  const used = new Set([...GROUPS.flatMap(([, rule]) => pick(rule, about.metrics)), ...STAGES, "seconds", "accuracy", "held_out_reward"]);
+  const others = about.metrics.filter((n) => !used.has(n));
+  const wrote = h("div");
+  samples(about).then((found_) => fill(wrote, found_)); // the curves do not wait for it
+  fill(main, head, warnings, h("section", { "aria-label": "Curves" }, h("h2", { class: "sr" }, "Curves"), controls(params, "run"), charts), wrote, otherMetrics(others, found, shared), eventList(about), settings(about));
+  if (isReport) return;
+  let busy = false, late = 0, newest = null;
+  const news = async (now) => {
+    newest = now;
+    if (busy) return; // what comes meanwhile is shown afterwards
+    busy = true;
+    try {
+      const since = now.steps < found.steps ? 0 : Math.max(0, found.steps - 1);
+      if (now.steps !== found.steps) {
+        merge(found, await get("metrics", { run: run.name, x: x === "step" ? undefined : x, after: since || undefined }));
+        for (const [figure, spec] of made) figure.update(spec());
+      }
+      if (Date.now() - late > 8000 || now.running !== (about.run.state === "running")) {
+        late = Date.now();
+        Object.assign(about, await get("run", { run: run.name }));
+        told(warnings, about, params);
+        if (about.held_out && made[0]) made[0][0].update(made[0][1]());
+      } else about.run.step = now.steps;
+      heading(head, about);
+      await new Promise((r) => setTimeout(r, 900));
+    } catch { /* the stream tells that the server is gone */ } finally { busy = false; }
+    if (newest !== now && head.isConnected) news(newest);
+  };
+  keep.close(follow(run.name, news, (how) => { document.body.dataset.stream = how; }));
+}
+
+// a phase is another beginning: no line leads into it
+function broken(curve, edges) {
+  const kept = ["mean", "low", "high"].filter((key) => curve[key]);
+  const out = { label: curve.label, x: [...onAxis(curve)], ...Object.fromEntries(kept.map((key) => [key, [...curve[key]]])) };
+  for (const edge of edges) {
+    const i = out.x.findIndex((v) => v > edge);
+    if (i < 1) continue;
+    out.x.splice(i, 0, (out.x[i - 1] + out.x[i]) / 2);
+    for (const key of kept) out[key].splice(i, 0, null);
+  }
+  return out;
+}
+
+export function toAxis(found) {
+  if (found.axis === "step") return (step) => step;
+  const curve = Object.values(found.curves).find((c) => c.step.length === Math.max(...Object.values(found.curves).map((o) => o.step.length)));
+  return (step) => { if (!step || !curve) return 0; const i = curve.step.findIndex((s) => s >= step); return i < 0 ? curve.x.at(-1) : curve.x[i]; };
+}
+
+function merge(found, next) {
+  if (next.width !== found.width || next.from === 0 || next.steps < found.steps) return Object.assign(found, next);
+  for (const [name, more] of Object.entries(next.curves)) {
+    const old = found.curves[name];
+    if (!old) { found.curves[name] = more; continue; }
+    const keep = old.step.filter((s) => s <= next.from).length;
+    for (const key of Object.keys(more)) old[key] = [...old[key].slice(0, keep), ...more[key]];
+  }
+  found.steps = next.steps;
+}
+
+function aligned(stages, found) {
+  const steps = found.curves[stages[0]].step, xs = onAxis(found.curves[stages[0]]);
+  return stages.map((n) => {
+    const at = new Map(found.curves[n].step.map((s, i) => [s, found.curves[n].mean[i]]));
+    return { label: n.replace("/seconds", ""), step: steps, x: xs, mean: steps.map((s) => at.get(s) ?? 0) };
+  });
+}
+
+function heading(head, about) {
+  const { run } = about, left = run.state === "running" && run.step && run.steps ? ((run.steps - run.step) * run.seconds) / run.step : 0;
+  const share = run.steps ? Math.min(1, run.step / run.steps) : run.state === "finished" ? 1 : 0;
+  const done = run.steps ? run.step : about.phases.reduce((n, p) => n + p.steps, 0);
+  fill(head, h("div", {}, h("h1", {}, run.name), h("p", { class: "facts" }, state(run), h("span", {}, h("b", {}, run.method), " on ", h("b", {}, run.task), " with ", h("b", {}, run.model)),
+    h("span", {}, `seed ${run.seed}`), h("span", {}, ago(run.started)), h("span", {}, duration(run.seconds)), left > 1 ? h("span", {}, `about ${duration(left)} left`) : null, run.why && run.state !== "finished" ? h("span", { class: "bad" }, run.why) : null)),
+    h("div", { class: "tiles" },
+      tile("steps", run.steps ? `${done} / ${run.steps}` : `${done}`, h("span", { class: "meter", css: { "--share": share } }, h("i", {}))),
+      run.before !== null ? tile(`held-out ${run.score.replaceAll("_", " ")}`, [score(run, run.before), " → ", run.after === null ? "…" : score(run, run.after)]) : null,
+      about.stored.length ? h("a", { class: "tile", href: link("rollouts", { run: run.name, phase: about.stored.at(-1).phase, order: "newest" }) }, h("span", {}, "answers"), h("b", {}, "browse →")) : null));
+}
+
+function tile(label, value, more) {
+  return h("div", { class: "tile" }, h("span", {}, label), h("b", {}, value), more);
+}
+
+function told(place, about, params) {
+  if (!about.warnings.length) return fill(place, about.run.step < 10 ? (about.run.step ? h("p", { class: "quiet" }, "Monitors compare the first steps with the last: they need ten.") : null) : h("p", { class: "ok" }, h("i", { "aria-hidden": "true" }), "No monitor has found anything: reward against held-out, length, entropy, repetition, components, gap, silent groups, echoes."));
+  fill(place, h("h2", { class: "sr" }, "Warnings"), h("ul", { class: "warnings" }, about.warnings.map((w) => h("li", {},
+    h("i", { "aria-hidden": "true" }, "!"), h("div", {}, h("strong", {}, w.says), h("span", { class: "quiet" }, ` ${about.phases.length > 1 ? `${w.phase}, ` : ""}steps ${w.first} to ${w.last}`)),
+    h("span", { class: "links" }, h("a", { href: link("run", { ...params, warning: params.warning === w.name ? "" : w.name }) }, params.warning === w.name ? "hide in curves" : "in curves"),
+      about.stored.length ? h("a", { href: link("rollouts", { run: about.run.name, phase: w.phase, first: w.first, last: w.last, ...w.filter }) }, "answers") : null)))));
+}
+
+function openStep(about, at) {
+  const phase = [...about.phases].reverse().find((p) => at > p.start);
+  const kept = phase && about.stored.find((s) => s.phase === phase.name);
+  if (kept) go("rollouts", { run: about.run.name, phase: phase.name, first: at - phase.start, last: at - phase.start });
+}
+
+async function samples(about) {
+  const kept = about.stored.at(-1);
+  if (!kept) return h("section", {}, h("h2", {}, "Answers"), h("p", { class: "quiet" }, about.settings.log_rollouts === 0 ? "None are stored: this run has --log-rollouts 0." : "None yet."));
+  const ask = (first) => get("rollouts", { run: about.run.name, phase: kept.phase, first, last: first, limit: 100 }).then(({ rows }) => rows.filter((r, i) => i === 0 || r.group_index !== rows[i - 1].group_index).sort((a, b) => b.stored - a.stored).slice(0, 3)).catch(() => []);
+  const [before, after] = await Promise.all([ask(kept.first), ask(kept.last)]);
+  const column = (title, rows, step) => h("div", {}, h("h3", {}, h("a", { href: link("rollouts", { run: about.run.name, phase: kept.phase, first: step, last: step }) }, title)), rows.map((r) => answerCard(about.run.name, r)));
+  return h("section", { "aria-label": "Answers" }, h("h2", {}, "What it wrote"), h("div", { class: "two" }, column(`at step ${kept.first}`, before, kept.first), kept.last > kept.first ? column(`at step ${kept.last}`, after, kept.last) : null));
+}
+
+export function answerCard(run, row, weights) {
+  const key = { run, phase: row.phase, step: row.step, group: row.group_index, sample: row.sample_index };
+  return h("article", { class: "answer", tabindex: "-1", "data-open": link("tokens", key), "data-group": link("group", key) },
+    h("header", {}, h("span", { class: `reward ${row.failed ? "bad" : ""}` }, row.failed ? "not scored" : num(row.total)), row.adv !== null ? h("span", { class: "quiet" }, `advantage ${signed(row.adv)}`) : null,
+      h("span", { class: "quiet" }, `${row.length} tokens`), row.stop && row.stop !== "stop" ? h("span", { class: "tag" }, row.stop === "length" ? "cut off" : row.stop) : null,
+      h("span", { class: "quiet place" }, `step ${row.step} · prompt ${row.group_index + 1} · answer ${row.sample_index + 1}`)),
+    row.stored ? [h("p", { class: "prompt" }, row.prompt || ""), h("p", { class: "text" }, row.text || h("span", { class: "quiet" }, "(nothing)"), row.cut ? h("span", { class: "quiet" }, " …") : null)] : h("p", { class: "quiet" }, "its text is not kept"),
+    rewardParts(row, weights),
+    row.stored ? h("footer", {}, h("a", { href: link("tokens", key) }, "tokens"), h("a", { href: link("group", key) }, "its group"), h("a", { href: link("rollouts", { run, phase: row.phase, prompt: row.prompt_id }) }, "this prompt over time")) : null);
+}
+
+function otherMetrics(names, found, shared) {
+  if (!names.length) return null;
+  const place = h("div", { class: "charts" });
+  return h("details", { class: "fold", ontoggle: (e) => { if (e.target.open && !place.children.length) fill(place, names.map((n) => lines({ title: n, lines: [{ label: n, ...found.curves[n], x: onAxis(found.curves[n]) }], ...shared() }))); } },
+    h("summary", {}, `Other metrics (${names.length})`), place);
+}
+
+function eventList(about) {
+  if (!about.events.length) return null;
+  return h("details", { class: "fold" }, h("summary", {}, `Events (${about.events.length})`), h("table", { class: "list" }, h("thead", {}, h("tr", {}, ["step", "what", "told"].map((t) => h("th", { scope: "col" }, t)))),
+    h("tbody", {}, about.events.map((e) => h("tr", {}, h("td", { class: "n" }, about.phases.length > 1 ? `${e.phase} ${e.step}` : e.step), h("td", {}, e.kind), h("td", {}, e.message))))));
+}
+
+function settings(about) {
+  const rows = Object.entries(about.settings).filter(([, v]) => v !== null && v !== "");
+  const notes = { ...about.summary, ...about.notes };
+  return [h("details", { class: "fold" }, h("summary", {}, `Settings (${rows.length})`), h("table", { class: "list settings" }, h("tbody", {}, rows.map(([k, v]) => h("tr", {}, h("th", { scope: "row" }, k), h("td", {}, String(v))))))),
+    Object.keys(notes).length ? h("details", { class: "fold" }, h("summary", {}, "Summary"), h("table", { class: "list settings" }, h("tbody", {}, Object.entries(notes).map(([k, v]) => h("tr", {}, h("th", { scope: "row" }, k), h("td", {}, typeof v === "number" ? num(v, 5) : v)))))) : null];
+}

@@ -1,0 +1,68 @@
+// Where the page's data comes from: the API of `posttrain view`, or the report's own file.
+
+const embedded = document.getElementById("data");
+const file = embedded ? JSON.parse(embedded.textContent) : null;
+export const isReport = file !== null;
+export const reportInfo = file ? file.about : null;
+
+export class Failed extends Error {}
+
+export async function get(address, params = {}) {
+  const kept = Object.entries(params).filter(([, v]) => v !== undefined && v !== null && v !== "" && v !== false);
+  if (file) return fromFile(address, Object.fromEntries(kept));
+  let reply;
+  try {
+    reply = await fetch(`/api/${address}?${new URLSearchParams(kept.map(([k, v]) => [k, v === true ? "1" : String(v)]))}`);
+  } catch {
+    throw new Failed("The page has lost its server: posttrain view was closed, or this machine cannot reach it. Start it again and reload.");
+  }
+  const body = await reply.json().catch(() => ({ error: `the server answered with ${reply.status}` }));
+  if (!reply.ok) throw new Failed(body.error);
+  return body;
+}
+
+export function follow(run, onchange, onstate) {
+  if (file) return () => {};
+  let stream = null;
+  const listen = () => { // browsers keep six connections to a server: a tab that nobody sees needs none
+    stream?.close();
+    stream = document.hidden ? null : new EventSource(`/events?run=${encodeURIComponent(run)}`);
+    if (!stream) return;
+    stream.onmessage = (event) => { onstate("live"); onchange(JSON.parse(event.data)); };
+    stream.onopen = () => onstate("live");
+    stream.onerror = () => onstate("lost");
+  };
+  listen();
+  document.addEventListener("visibilitychange", listen);
+  return () => { document.removeEventListener("visibilitychange", listen); stream?.close(); };
+}
+
+// ---- a report holds what was asked for when it was written; answers are filtered here as the server filters them
+
+function fromFile(address, params) {
+  if (address === "rollouts") return answers(params);
+  const key = `${address}?${new URLSearchParams(Object.entries(params).filter(([k]) => !["points", "after"].includes(k)).sort().map(([k, v]) => [k, String(v)]))}`;
+  if (key in file.data) return file.data[key];
+  if (address === "metrics") return someCurves(params);
+  throw new Failed(address === "group" || address === "tokens" ? "This answer is not in the report, which keeps the best, the worst, the first and the last ones. posttrain view shows them all." : "This is not in the report; posttrain view shows it.");
+}
+
+function someCurves(params) {
+  const all = file.data[`metrics?${new URLSearchParams({ run: params.run, x: params.x || "step" })}`] || file.data[`metrics?${new URLSearchParams({ run: params.run })}`];
+  const names = (params.names || "").split(",").filter(Boolean);
+  return { ...all, curves: Object.fromEntries(Object.entries(all.curves).filter(([k]) => !names.length || names.includes(k))) };
+}
+
+function answers(p) {
+  const text = (p.text || "").toLowerCase(), at = Number(p.at ? JSON.parse(p.at)[0] : 0), limit = Number(p.limit || 50);
+  const inside = (x, low, high) => (low === undefined || (x !== null && x >= Number(low))) && (high === undefined || (x !== null && x <= Number(high)));
+  const kept = file.answers.filter((r) => r.phase === p.phase && inside(r.step, p.first, p.last) && inside(r.total, p.low, p.high)
+    && inside(r.length, p.shortest, p.longest) && (!p.prompt || r.prompt_id === p.prompt) && (!p.stop || r.stop === p.stop) && (!p.failed || r.failed)
+    && (!p.component || inside(r.rewards[p.component] ?? null, p.component_low, p.component_high))
+    && (!text || `${r.prompt || ""}\n${r.text || ""}`.toLowerCase().includes(text)));
+  const place = (a) => a.step * 1e8 + a.group_index * 1e4 + a.sample_index;
+  const order = { best: (a, b) => b.total - a.total, worst: (a, b) => a.total - b.total, newest: (a, b) => place(b) - place(a) }[p.order] || ((a, b) => place(a) - place(b));
+  const ranked = p.order === "best" || p.order === "worst" ? kept.filter((r) => r.total !== null) : kept;
+  const rows = ranked.sort(order).slice(at, at + limit);
+  return { rows, next: at + limit < ranked.length ? [at + limit] : null, looked: file.answers.length, complete: true };
+}

@@ -1,0 +1,96 @@
+// One answer down to the token: coloured by what is known of each, numbers on hover and focus, turns folded, what was observed told apart.
+import { h, fill, num, signed, plain, link, go, select, rewardParts, append } from "./dom.js";
+import { get } from "./source.js";
+
+const BINS = {
+  logp: { name: "probability", edges: [0.9, 0.5, 0.1, 0.01], of: (t) => Math.exp(t.logp), told: ["≥ 0.9", "≥ 0.5", "≥ 0.1", "≥ 0.01", "less"] },
+  entropy: { name: "entropy", edges: [0.1, 0.5, 1, 2], of: (t) => t.entropy, told: ["< 0.1", "< 0.5", "< 1", "< 2", "more"], rising: true },
+  adv: { name: "advantage", diverging: true, edges: [-1.5, -0.5, -0.1, 0.1, 0.5, 1.5], of: (t) => t.adv, told: ["−1.5", "−0.5", "−0.1", "0", "+0.1", "+0.5", "+1.5"] },
+  ratio: { name: "ratio", diverging: true, edges: [0.8, 0.95, 0.99, 1.01, 1.05, 1.2], of: (t) => t.ratio, told: ["< 0.8", "< 0.95", "< 0.99", "1", "> 1.01", "> 1.05", "> 1.2"] },
+};
+const WINDOW = 4000; // tokens drawn at once
+
+export function bin(kind, token) {
+  const rule = BINS[kind], value = token[kind] === null || token[kind] === undefined ? null : rule.of(token);
+  if (value === null) return "none";
+  if (rule.diverging) return `d${rule.edges.filter((e) => value > e).length}`;
+  return `q${rule.edges.filter((e) => (rule.rising ? value >= e : value < e)).length}`;
+}
+
+export async function tokensView(main, params, keep) {
+  const key = { run: params.run, phase: params.phase, step: params.step, group: params.group, sample: params.sample };
+  const found = await get("tokens", key);
+  const all = found.turns.flatMap((t, turn) => t.tokens.map((id, i) => ({ id, turn, i, piece: Array.isArray(id) ? `[${id.map((x) => num(x)).join(", ")}]` : found.pieces[id] ?? `#${id}`, logp: t.logp?.[i] ?? null, own: t.mask ? Boolean(t.mask[i]) : true, adv: t.adv?.[i] ?? null, entropy: t.entropy?.[i] ?? null, ratio: t.ratio?.[i] ?? null })));
+  all.forEach((t, n) => { t.n = n; });
+  const kinds = Object.keys(BINS).filter((k) => all.some((t) => t[k] !== null));
+  let kind = kinds.includes(params.colour) ? params.colour : kinds[0] || "logp", at = 0, from = 0;
+  const body = h("div", { class: "tokens" }), facts = h("div", { class: "token-facts", role: "status", "aria-live": "polite" }), key_ = h("ol", { class: "legend", "aria-label": "Colours" });
+  const a = found.answer;
+
+  function paint() {
+    for (const span of body.querySelectorAll(".tok")) { const t = all[span.dataset.n]; span.dataset.bin = t.own ? bin(kind, t) : "none"; }
+    fill(key_, BINS[kind].told.map((label, i) => h("li", {}, h("span", { class: "swatch", "data-bin": `${BINS[kind].diverging ? "d" : "q"}${i}` }), label)), all.some((t) => !t.own) ? h("li", {}, h("span", { class: "swatch masked" }), "not the policy's own") : null);
+  }
+
+  function show(n, focus) {
+    const t = all[n];
+    if (!t) return;
+    if (n < from || n >= from + WINDOW) { from = Math.max(0, Math.min(n - WINDOW / 2, all.length - WINDOW)); draw(); }
+    body.querySelector("[tabindex='0']")?.setAttribute("tabindex", "-1");
+    const span = body.querySelector(`[data-n="${n}"]`);
+    span?.setAttribute("tabindex", "0");
+    for (const old of body.querySelectorAll(".here")) old.classList.remove("here");
+    span?.classList.add("here");
+    if (focus) span?.focus();
+    at = n;
+    const row = (label, value) => [h("dt", {}, label), h("dd", {}, value)];
+    fill(facts, h("code", { class: "piece" }, JSON.stringify(plain(t.piece)).slice(1, -1)), h("dl", {}, row("token", `${n + 1} of ${all.length}`), row("id", Array.isArray(t.id) ? "vector" : t.id),
+      t.logp !== null ? [row("p", num(Math.exp(t.logp))), row("log p", num(t.logp))] : null, t.adv !== null ? row("advantage", signed(t.adv)) : null, t.entropy !== null ? row("entropy", num(t.entropy)) : null, t.ratio !== null ? row("ratio", num(t.ratio, 4)) : null, row("mask", t.own ? "its own" : "observed")));
+  }
+
+  function draw() {
+    const some = all.slice(from, from + WINDOW);
+    const turns = found.turns.map((turn, k) => {
+      const mine = some.filter((t) => t.turn === k);
+      const before = turn.seen.length ? h("details", { class: "seen", open: k > 0 && turn.seen.length < 200 }, h("summary", {}, k ? `observed: ${turn.seen.length} tokens` : `prompt: ${turn.seen.length} tokens`), h("p", { class: "text" }, turn.seen.slice(0, 4000).map((id) => found.pieces[id] ?? `#${id}`).join(""))) : null;
+      const spans = mine.map((t) => h("span", { class: `tok${t.own ? "" : " masked"}`, tabindex: "-1", "data-n": t.n, "data-break": t.piece.includes("\n") || null }, t.piece === "" ? "∅" : t.piece.replaceAll("\n", "↵\n")));
+      const said = h("div", { class: "said", role: "group", "aria-label": found.turns.length > 1 ? `turn ${k + 1}` : "answer, token by token" }, spans);
+      return found.turns.length > 1 ? h("details", { class: "turn", open: true }, h("summary", {}, `turn ${k + 1}: ${turn.tokens.length} tokens`, turn.reward !== null ? `, reward ${num(turn.reward)}` : ""), before, said) : [before, said];
+    });
+    fill(body, from > 0 ? h("button", { class: "button", type: "button", onclick: () => show(Math.max(0, from - 1), true) }, `the ${from} tokens before`) : null, turns, from + WINDOW < all.length ? h("button", { class: "button", type: "button", onclick: () => show(from + WINDOW, true) }, `the ${all.length - from - WINDOW} tokens after`) : null);
+    paint();
+  }
+
+  body.addEventListener("mouseover", (e) => { const n = e.target.closest?.(".tok")?.dataset.n; if (n !== undefined) show(Number(n)); });
+  body.addEventListener("click", (e) => { const n = e.target.closest?.(".tok")?.dataset.n; if (n !== undefined) show(Number(n), true); });
+  body.addEventListener("focusin", (e) => { const n = e.target.closest?.(".tok")?.dataset.n; if (n !== undefined && Number(n) !== at) show(Number(n)); });
+  body.addEventListener("keydown", (e) => {
+    const by = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 10, ArrowUp: -10, Home: -1e9, End: 1e9 }[e.key];
+    if (by === undefined || !e.target.closest(".tok")) return;
+    e.preventDefault();
+    show(Math.max(0, Math.min(all.length - 1, at + by)), true);
+  });
+  const rare = all.filter((t) => t.own && t.logp !== null).sort((x, y) => x.logp - y.logp).slice(0, 10);
+  const gold = found.gold === null || found.gold === "" ? null : typeof found.gold === "string" ? found.gold : JSON.stringify(found.gold);
+  fill(main, h("div", { class: "head" }, h("div", {}, h("h1", {}, `Answer ${Number(params.sample) + 1} to prompt ${Number(params.group) + 1}, step ${params.step}`),
+    h("p", { class: "facts" }, h("span", {}, "reward ", h("b", {}, a.failed ? "not scored" : num(a.total))), h("span", {}, `advantage ${signed(a.adv)}`), h("span", {}, `${a.length} tokens`), h("span", {}, a.stop === "length" ? "cut off" : `ended: ${a.stop}`), h("span", {}, `weights of version ${a.version}`), rewardParts(a, found.weights))),
+    h("a", { class: "button", href: link("group", key) }, "its group")),
+    h("section", { class: "question", "aria-label": "Prompt" }, h("p", { class: "text" }, found.prompt || ""), gold ? h("p", { class: "gold" }, h("b", {}, "right answer "), gold) : null),
+    h("div", { class: "filters" }, kinds.length ? select("colour", kinds.map((k) => [k, BINS[k].name]), kind, (v) => { kind = v; go("tokens", { ...key, colour: v }, true); paint(); }, { id: "colour" }) : h("p", { class: "quiet" }, "nothing is known of its tokens"), key_),
+    h("div", { class: "with-side" }, h("section", { "aria-label": "Tokens" }, body), h("aside", { "aria-label": "One token" }, h("h2", { class: "sr" }, "One token"), facts, strip(all), rare.length ? h("div", {}, h("h3", {}, "Least likely"), h("ol", { class: "rare" }, rare.map((t) => h("li", {}, h("button", { type: "button", onclick: () => show(t.n, true) }, h("code", {}, plain(t.piece).replaceAll("\n", "↵").replaceAll(" ", "␣") || "∅"), h("span", {}, num(Math.exp(t.logp)))))))) : null)));
+  draw();
+  show(0);
+  keep.colour = (k) => { if (kinds.includes(k)) { kind = k; const s = document.getElementById("colour"); if (s) s.value = k; paint(); } };
+  keep.sample = (by) => go("tokens", { ...key, sample: Math.max(0, Number(params.sample) + by), colour: kind });
+}
+
+function strip(all) {
+  const own = all.filter((t) => t.logp !== null);
+  if (own.length < 2) return null;
+  const most = Math.max(...own.map((t) => -t.logp), 1e-6), step = Math.max(1, Math.ceil(own.length / 240));
+  const bars = [];
+  for (let i = 0; i < own.length; i += step) bars.push(Math.max(...own.slice(i, i + step).map((t) => -t.logp)));
+  const svg = h("svg", { viewBox: `0 0 ${bars.length} 40`, preserveAspectRatio: "none", class: "strip", role: "img", "aria-label": `how unlikely each token was, up to ${num(most)} nats` });
+  append(svg, bars.map((v, i) => h("svg:rect", { x: i + 0.1, width: 0.8, y: 40 - (38 * v) / most, height: Math.max(0.4, (38 * v) / most) })));
+  return h("figure", { class: "chart" }, h("figcaption", {}, h("h3", {}, "−log p along the answer")), svg);
+}
