@@ -110,8 +110,8 @@ class Learner:
             live = self.policy.forward(some, before) if old else {}
             if counts:
                 seen = {f"ref_{n}": x for n, x in given.items()} | {f"old_{n}": live[n] for n in before}
-                made.append((i, {name: x.cpu() for name, x in seen.items()}))
-        every = self.parallel.gather(made)
+                made.append((i, seen))
+        every = self.parallel.gather(made)  # on the device that made them, where there is one process
         return batch.but(**{name: _scatter(cells, [x[name] for x in every], batch) for name in (*ref, *old)})
 
     def update(self, rows: list[Turn], batch: Batch, step: int) -> dict[str, float]:
@@ -278,7 +278,7 @@ def _scatter(cells: list[Tensor], pieces: list[Tensor], batch: Batch) -> Tensor 
         return None
     out = torch.zeros(*batch.mask_BT.shape, *pieces[0].shape[2:])
     for index, x in zip(cells, pieces, strict=True):
-        out[index, : x.shape[1]] = x.to(out.dtype)
+        out[index, : x.shape[1]] = x.to(out.dtype).cpu()
     return out
 
 

@@ -44,6 +44,7 @@ class Local:
         """What belongs to the pieces, those of all processes, in the order of the pieces."""
         if self.ranks.world == 1:
             return [x for _, x in mine]
+        mine = [(i, {k: v.cpu() for k, v in x.items()} if isinstance(x, dict) else x) for i, x in mine]
         return [
             x for _, x in sorted((pair for some in self.ranks.gather(mine) for pair in some), key=lambda pair: pair[0])
         ]

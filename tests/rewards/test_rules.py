@@ -48,7 +48,18 @@ def test_the_self_check_can_fail():
 
 def test_all_rules_of_the_catalogue_are_there():
     names = {p.name for p in RULES}
-    assert names >= {"exact-match", "numeric", "regex", "choice", "format", "length", "math", "repetition", "task", "code"}
+    assert names >= {
+        "exact-match",
+        "numeric",
+        "regex",
+        "choice",
+        "format",
+        "length",
+        "math",
+        "repetition",
+        "task",
+        "code",
+    }
 
 
 @pytest.mark.parametrize(
