@@ -66,6 +66,14 @@ def test_engines_of_several_cards_are_listed_where_they_are_faster() -> None:
     assert best and best.layout.tp == 1
     assert choose([plans[-1]]) == plans[-1]  # where nothing else fits
     assert all(p.layout.tp == 1 for p in site(nodes=4, work=work).plans())
+    odd = site(hardware="8xh100-80gb").timed(
+        site().split(1, tp=2)
+    )  # 7 cards for engines of two: one is left over, and is paid for
+    assert (
+        odd.outcome
+        and (odd.outcome.cards, odd.cards) == (7, 8)
+        and odd.rate == pytest.approx(odd.tokens / odd.outcome.step / 8)
+    )
     assert large.wide(28) == [2, 4] and replace(large, shape=KNOWN["Qwen/Qwen2.5-1.5B"]).wide(16) == [
         2
     ]  # kv heads divide
@@ -130,6 +138,12 @@ def test_failures_by_hand() -> None:
 def replace_step(plan: Plan, seconds: float) -> Plan:
     assert plan.outcome
     return replace(plan, outcome=replace(plan.outcome, ticks=[seconds]))
+
+
+def test_two_changes_where_one_is_not_enough() -> None:
+    """A 7B engine leaves 7 of 24 GB: adapters alone need the frozen weights of one card, more cards alone the gathered gradients."""
+    small = replace(site("Qwen/Qwen2.5-7B", "1xrtx4090"), work=Work(16, 8, Lengths(16, 64), 128))
+    assert [w for w in what_would_fit(small) if w.startswith("--lora 16 --nodes")]
 
 
 # ---- the command
