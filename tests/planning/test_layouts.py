@@ -166,12 +166,24 @@ def test_commands_say_what_the_layout_is() -> None:
     same, lagged, split, nodes, far, loose = commands()
     assert same.startswith("posttrain run grpo") and "--gpus 8" in same and "--lag" not in same
     assert lagged.endswith("--gpus 8 --lag 1")
-    assert "--gpus 4 --sampler process --rollout-workers 4 --lag 1" in split
+    assert "--gpus 4 --sampler process --rollout-workers 4 --shards 4 --lag 1" in split
     assert nodes.startswith("torchrun --nnodes 4 --nproc-per-node 8 --rdzv-backend c10d") and "--gpus" not in nodes
     assert (
-        far.startswith("torchrun --nnodes 2 --nproc-per-node 8") and "--sampler ray --rollout-workers 16 --lag 2" in far
+        far.startswith("torchrun --nnodes 2 --nproc-per-node 8")
+        and "--sampler ray --ray-address auto --rollout-workers 16 --shards 16 --lag 2" in far
     )
     assert "--reward-workers 3 --max-staleness 1" in loose
+
+
+def test_long_shards_get_time() -> None:
+    """Workers are taken for hung after half an hour unless told otherwise."""
+    work = replace(SMALL, lengths=Lengths(30000, 32000), prompts=256)
+    slow = replace(site("Qwen/Qwen2.5-7B", work=work))
+    plan = slow.timed(slow.split(6, 1))
+    assert plan.stages
+    given = words.command(plan, work, slow.cluster, "m").partition("--rollout-timeout ")[2].split()[0]
+    assert int(given) == round(4 * max(map(max, plan.stages.make))) > 3600
+    assert "--rollout-timeout" not in words.command(site().timed(site().split(4)), SMALL, site().cluster, "m")
 
 
 @pytest.mark.parametrize("line", commands())
