@@ -27,18 +27,18 @@ def published() -> Iterator[Row]:
     yield from syncs()
 
 
-def colocated(model: str, work: Work, where: Cluster) -> Plan:
+def colocated(model: str, work: Work, where: Cluster, tp: int = 1) -> Plan:
+    """As it is where it fits, else the best division, synchronous."""
     site = Site(shape(model), work, where)
     plan = site.timed(site.colocated())
-    return plan if plan.fits else best_split(model, work, where, 0)
+    return plan if plan.fits else best_split(model, work, where, 0, tp=tp)
 
 
-def best_split(model: str, work: Work, where: Cluster, lag: int, trainers: int = 0) -> Plan:
-    """The fastest division of the cards, or the given one."""
+def best_split(model: str, work: Work, where: Cluster, lag: int, trainers: int = 0, tp: int = 1) -> Plan:
+    """The fastest division of the cards, or the given one; engines of `tp` cards."""
     site = Site(shape(model), work, where)
-    every = [site.split(t, lag, tp) for t in ([trainers] if trainers else site.splits()) for tp in (1, *site.wide(t))]
-    found = [site.timed(plan) for plan in every if plan.fits]
-    return max(found, key=lambda plan: plan.rate)
+    every = [site.split(t, lag, tp) for t in ([trainers] if trainers else site.splits()) if where.cards - t >= tp]
+    return max((site.timed(plan) for plan in every if plan.fits), key=lambda plan: plan.rate)
 
 
 def step(plan: Plan) -> float:
@@ -47,12 +47,12 @@ def step(plan: Plan) -> float:
 
 
 def nemo() -> Iterator[Row]:
-    """2,048 answers per step, average length and number of cards as stated; groups of 32 and prompts of 100 tokens assumed."""
-    rows = (("meta-llama/Llama-3.1-8B", 16, 16, 1060, 97.7, 74.6), ("Qwen/Qwen3-32B", 32, 64, 3206, 393.0, 215.0))
-    for model, few, many, length, sync, off in rows:
+    """2,048 answers per step, average length, cards and cards per engine as stated; groups of 32, prompts of 100 tokens assumed."""
+    rows = (("meta-llama/Llama-3.1-8B", 16, 16, 1, 1060, 97.7, 74.6), ("Qwen/Qwen3-32B", 32, 64, 4, 3206, 393.0, 215.0))
+    for model, few, many, tp, length, sync, off in rows:
         work = Work(64, 32, Lengths(length - 100, 3996, 0.5), 100, save_every=10**6)
-        one = colocated(model, work, cluster("8xh100-80gb", few // 8))
-        two = best_split(model, work, cluster("8xh100-80gb", many // 8), 1)
+        one = colocated(model, work, cluster("8xh100-80gb", few // 8), tp)
+        two = best_split(model, work, cluster("8xh100-80gb", many // 8), 1, tp=tp)
         name = model.rpartition("/")[2]
         note = f"{NEMO}; here {one.name}, against {two.name}; division of the cards not stated"
         yield Row(f"NeMo-RL {name}, on policy, {few} cards", "published", "s", sync, step(one), note)

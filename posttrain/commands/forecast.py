@@ -27,7 +27,9 @@ SIZES = {
 
 def options(parser: Parser) -> None:
     group = parser.add_argument_group("the planned run")
-    group.add_argument("--model", default="pocket", metavar="MODEL", help="pocket, smollm2, a folder or a run [pocket]")
+    group.add_argument(
+        "--model", default="pocket", metavar="MODEL", help="pocket, smollm2, a folder, a run or a hub id [pocket]"
+    )
     group.add_argument(
         "--method", default="grpo", metavar="METHOD", help="method, which decides what is kept in memory [grpo]"
     )
@@ -158,9 +160,10 @@ def longest_answer(args: argparse.Namespace) -> int:
 def check_context(args: argparse.Namespace, model: str, positions: int) -> None:
     """A context beyond what the model was trained for is an error before anything is planned."""
     wanted = longest_answer(args) + args.prompt_tokens
-    if args.context is not None and wanted > positions:
+    if wanted > positions:
+        said = "--context is" if args.context is not None else "--max-tokens and --prompt-tokens are"
         raise UserError(
-            f"--context is {wanted:,}, and {model} was trained for {positions:,} positions; use --context {positions} or less"
+            f"{said} {wanted:,}, and {model} was trained for {positions:,} positions; use --context {positions} or less"
         )
 
 

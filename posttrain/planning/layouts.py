@@ -29,6 +29,7 @@ class Plan:
     stages: Stages | None = None
     outcome: Outcome | None = None
     tokens: float = 0.0  # of answers per step
+    cards: int = 0  # of the cluster: those that a layout leaves unused are paid for too
 
     @property
     def name(self) -> str:
@@ -52,7 +53,7 @@ class Plan:
     @property
     def rate(self) -> float:
         """Tokens of answers per second and card."""
-        return self.tokens / self.outcome.step / self.outcome.cards if self.outcome else 0.0
+        return self.tokens / self.outcome.step / self.cards if self.outcome else 0.0
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class Site:
             return plan
         stages, tokens = Costs(self.shape, self.work, self.cluster, plan.layout, self.speed).stages(steps, seed)
         outcome = simulate(plan.layout.crew(steps, self.work), stages, seed)
-        return replace(plan, stages=stages, outcome=outcome, tokens=tokens)
+        return replace(plan, stages=stages, outcome=outcome, tokens=tokens, cards=self.cluster.cards)
 
     def plans(self) -> Iterator[Plan]:
         """Colocated, and the best split, each synchronous, with a lag of one step, and the split with two or opportunistic; the best
@@ -150,6 +151,12 @@ def remedies(site: Site) -> list[tuple[str, Site]]:
     work, c = site.work, site.cluster
     out = [] if work.lora else [("--lora 16", replace(site, work=replace(work, lora=16)))]
     out += [(f"--nodes {k * c.nodes}", replace(site, cluster=replace(c, nodes=k * c.nodes))) for k in (2, 4, 8, 16)]
+    if not work.lora:
+        few = replace(work, lora=16)
+        out += [
+            (f"--lora 16 --nodes {k * c.nodes}", replace(site, work=few, cluster=replace(c, nodes=k * c.nodes)))
+            for k in (2, 4, 8, 16)
+        ]
     for part in (2, 4, 8):
         if (most := work.lengths.most // part) >= 256:
             lengths = replace(work.lengths, most=most, mean=min(work.lengths.mean, most))
@@ -166,7 +173,9 @@ def what_would_fit(site: Site) -> list[str]:
     """The least change of each kind with which some layout fits."""
     found: dict[str, str] = {}
     for change, other in remedies(site):
-        kind = change.split()[0]
+        kind = " ".join(change.split()[::2])
+        if kind == "--lora --nodes" and found:
+            continue  # one change is enough
         if kind not in found and fits_somehow(other):
             found[kind] = change
     return list(found.values())

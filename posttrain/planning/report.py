@@ -10,7 +10,7 @@ GB = 1e9
 
 
 def seconds(x: float) -> str:
-    if x < 0.1:
+    if x < 1:
         return f"{1000 * x:.0f} ms"
     return (
         f"{x:.1f} s"
@@ -115,5 +115,6 @@ def failures(plan: Plan, site: Site) -> str:
 def cost(plan: Plan, steps: int, price: float = 0.0) -> str:
     assert plan.outcome
     hours = plan.outcome.step * steps / 3600
-    told = f"{steps:,} steps take {hours:,.1f} h, {hours * plan.outcome.cards:,.0f} GPU-hours"
-    return told + (f", {price * hours * plan.outcome.cards:,.0f} at {price:g} per GPU-hour" if price else "")
+    paid = hours * plan.cards
+    told = f"{steps:,} steps take {seconds(3600 * hours)}, {paid:,.{0 if paid >= 10 else 2}f} GPU-hours"
+    return told + (f", {price * paid:,.{0 if price * paid >= 10 else 2}f} at {price:g} per GPU-hour" if price else "")

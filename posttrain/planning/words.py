@@ -9,7 +9,10 @@ from posttrain.planning.layouts import Plan
 from posttrain.planning.work import Work
 
 # options of `posttrain run` for more than one process
-OPTIONS = ("--gpus", "--sampler", "--rollout-workers", "--reward-workers", "--lag", "--max-staleness")
+OPTIONS = (
+    "--gpus", "--sampler", "--ray-address", "--rollout-workers", "--shards", "--rollout-timeout", "--reward-workers", "--lag", "--max-staleness",
+)  # fmt: skip
+TIMEOUT = 1800  # seconds that a worker has for a shard unless told otherwise
 PORT = 29500
 
 
@@ -26,6 +29,12 @@ def launch(trainers: int, cluster: Cluster, split: bool) -> str:
     nodes = -(-trainers // cluster.per_node)
     meet = f"--rdzv-backend c10d --rdzv-endpoint $HEAD_NODE:{PORT}"
     return f"torchrun --nnodes {nodes} --nproc-per-node {-(-trainers // nodes)} {meet} -m posttrain"
+
+
+def patience(plan: Plan) -> list[str]:
+    """More time for a shard, where the longest one takes half of what it has."""
+    longest = max((max(step) for step in plan.stages.make), default=0.0) if plan.stages else 0.0
+    return ["--rollout-timeout", str(round(4 * longest))] if longest > TIMEOUT / 2 else []
 
 
 def command(plan: Plan, work: Work, cluster: Cluster, model: str, method: str = "grpo") -> str:
@@ -46,7 +55,9 @@ def command(plan: Plan, work: Work, cluster: Cluster, model: str, method: str = 
     words += ["--critic", "shared"] if work.critic == "shared" else []
     words += ["--gpus", str(lay.trainers)] if start == "posttrain" and lay.trainers > 1 else []
     if lay.kind == "split":
-        words += ["--sampler", "ray" if cluster.nodes > 1 else "process", "--rollout-workers", str(lay.workers)]
+        words += ["--sampler", "ray", "--ray-address", "auto"] if cluster.nodes > 1 else ["--sampler", "process"]
+        words += ["--rollout-workers", str(lay.workers), "--shards", str(lay.shards)]
+        words += patience(plan)
     words += ["--reward-workers", str(lay.reward_workers)] if lay.reward_workers else []
     if lay.staleness is not None:
         words += ["--max-staleness", str(lay.staleness)]

@@ -96,6 +96,7 @@ def test_a_folder_a_reward_model_and_the_lengths_of_a_run(tmp_path: Path) -> Non
         (["--hardware", "8xh100-80gb", "--model", "Qwen/Qwen2.5-7B", "--context", "200000"], "trained for 131,072 positions; use --context 131072"),
         (["--model", "Qwen/Qwen2.5-7B", "--context", "64", "--hardware", "2xl4"], "a prompt takes 128 of it"),
         (["--hardware", "8xh100-80gb", "--context", "900", "--max-tokens", "8"], "use one of them"),
+        (["--hardware", "2xl4", "--max-tokens", "2000"], "--max-tokens and --prompt-tokens are 2,128, and pocket was trained for 1,024"),
         (["--nodes", "4"], "--nodes is for a plan on several cards"),
         (["--price", "2", "--hardware", "h100-80gb"], "--price is for a plan on several cards"),
         (["--hardware", "8xh100-80gb", "--nodes", "0"], "--nodes is 0"),

@@ -66,6 +66,14 @@ def test_engines_of_several_cards_are_listed_where_they_are_faster() -> None:
     assert best and best.layout.tp == 1
     assert choose([plans[-1]]) == plans[-1]  # where nothing else fits
     assert all(p.layout.tp == 1 for p in site(nodes=4, work=work).plans())
+    odd = site(hardware="8xh100-80gb").timed(
+        site().split(1, tp=2)
+    )  # 7 cards for engines of two: one is left over, and is paid for
+    assert (
+        odd.outcome
+        and (odd.outcome.cards, odd.cards) == (7, 8)
+        and odd.rate == pytest.approx(odd.tokens / odd.outcome.step / 8)
+    )
     assert large.wide(28) == [2, 4] and replace(large, shape=KNOWN["Qwen/Qwen2.5-1.5B"]).wide(16) == [
         2
     ]  # kv heads divide
@@ -132,6 +140,12 @@ def replace_step(plan: Plan, seconds: float) -> Plan:
     return replace(plan, outcome=replace(plan.outcome, ticks=[seconds]))
 
 
+def test_two_changes_where_one_is_not_enough() -> None:
+    """A 7B engine leaves 7 of 24 GB: adapters alone need the frozen weights of one card, more cards alone the gathered gradients."""
+    small = replace(site("Qwen/Qwen2.5-7B", "1xrtx4090"), work=Work(16, 8, Lengths(16, 64), 128))
+    assert [w for w in what_would_fit(small) if w.startswith("--lora 16 --nodes")]
+
+
 # ---- the command
 
 
@@ -152,12 +166,24 @@ def test_commands_say_what_the_layout_is() -> None:
     same, lagged, split, nodes, far, loose = commands()
     assert same.startswith("posttrain run grpo") and "--gpus 8" in same and "--lag" not in same
     assert lagged.endswith("--gpus 8 --lag 1")
-    assert "--gpus 4 --sampler process --rollout-workers 4 --lag 1" in split
+    assert "--gpus 4 --sampler process --rollout-workers 4 --shards 4 --lag 1" in split
     assert nodes.startswith("torchrun --nnodes 4 --nproc-per-node 8 --rdzv-backend c10d") and "--gpus" not in nodes
     assert (
-        far.startswith("torchrun --nnodes 2 --nproc-per-node 8") and "--sampler ray --rollout-workers 16 --lag 2" in far
+        far.startswith("torchrun --nnodes 2 --nproc-per-node 8")
+        and "--sampler ray --ray-address auto --rollout-workers 16 --shards 16 --lag 2" in far
     )
     assert "--reward-workers 3 --max-staleness 1" in loose
+
+
+def test_long_shards_get_time() -> None:
+    """Workers are taken for hung after half an hour unless told otherwise."""
+    work = replace(SMALL, lengths=Lengths(30000, 32000), prompts=256)
+    slow = replace(site("Qwen/Qwen2.5-7B", work=work))
+    plan = slow.timed(slow.split(6, 1))
+    assert plan.stages
+    given = words.command(plan, work, slow.cluster, "m").partition("--rollout-timeout ")[2].split()[0]
+    assert int(given) == round(4 * max(map(max, plan.stages.make))) > 3600
+    assert "--rollout-timeout" not in words.command(site().timed(site().split(4)), SMALL, site().cluster, "m")
 
 
 @pytest.mark.parametrize("line", commands())
