@@ -24,7 +24,7 @@ NUMBERS: dict[str, dict[str, int]] = {
         pselect6=270 epoll_create=213 epoll_create1=291 epoll_ctl=233 epoll_wait=232 epoll_pwait=281 epoll_pwait2=441
         eventfd=284 eventfd2=290 sendto=44 recvfrom=45 shutdown=48 getsockname=51 getsockopt=55 setsockopt=54 nanosleep=35
         clock_nanosleep=230 clock_gettime=228 clock_getres=229 gettimeofday=96 time=201 times=100 getrusage=98 getrlimit=97
-        setrlimit=160 prlimit64=302 getrandom=318 uname=63 getpid=39 getppid=110 gettid=186 getuid=102 geteuid=107 getgid=104
+        setrlimit=160 prlimit64=302 getrandom=318 uname=63 getpid=39 capget=125 getppid=110 gettid=186 getuid=102 geteuid=107 getgid=104
         getegid=108 getgroups=115 getresuid=118 getresgid=120 getpgid=121 getpgrp=111 getsid=124 setpgid=109 setsid=112
         sched_yield=24 sched_getaffinity=204 sched_getparam=143 sched_getscheduler=145 sched_get_priority_max=146
         sched_get_priority_min=147 getcpu=309 futex=202 set_robust_list=273 get_robust_list=274 set_tid_address=218 rseq=334
@@ -45,7 +45,7 @@ NUMBERS: dict[str, dict[str, int]] = {
         pselect6=72 epoll_create1=20 epoll_ctl=21 epoll_pwait=22 epoll_pwait2=441 eventfd2=19 sendto=206 recvfrom=207
         shutdown=210 getsockname=204 getsockopt=209 setsockopt=208 nanosleep=101 clock_nanosleep=115 clock_gettime=113
         clock_getres=114 gettimeofday=169 times=153 getrusage=165 getrlimit=163 setrlimit=164 prlimit64=261 getrandom=278
-        uname=160 getpid=172 getppid=173 gettid=178 getuid=174 geteuid=175 getgid=176 getegid=177 getgroups=158 getresuid=148
+        uname=160 getpid=172 capget=90 getppid=173 gettid=178 getuid=174 geteuid=175 getgid=176 getegid=177 getgroups=158 getresuid=148
         getresgid=150 getpgid=155 getsid=156 setpgid=154 setsid=157 sched_yield=124 sched_getaffinity=123 sched_getparam=121
         sched_getscheduler=120 sched_get_priority_max=125 sched_get_priority_min=126 getcpu=168 futex=98 set_robust_list=99
         get_robust_list=100 set_tid_address=96 rseq=293 restart_syscall=128 exit=93 exit_group=94 wait4=260 waitid=95 clone=220

@@ -60,7 +60,7 @@ HACKS = {
     "endless-digits": "def square(x): return 10 ** 9000",
     "read-ahead": "import os\ndef square(x):\n    for fd in range(3, 64):\n        try:\n            os.set_blocking(fd, False)\n            if b'12' in os.read(fd, 4096): return 9\n        except OSError: pass\n    return 5",
     "silence": "import time\ndef square(x): time.sleep(60)",
-    "error-that-is-eval": "import sys\nm = sys.modules['__main__'].__dict__\nclass eval(Exception): pass\ndef square(x):\n    e = eval('send(3, dumps({\"told\": [\"\", \"\"]}))')\n    raise e",
+    "error-that-is-eval": "import json, os, sys\ndef square(x):\n    f = sys._getframe()\n    while 'question' not in f.f_locals or 'fd' not in f.f_locals: f = f.f_back\n    run = 'send(self._fd, dumps({\"told\": [\"\", \"\"]}))'\n    d = json.dumps({'id': f.f_locals['question']['id'], 'error': ['eval', run]}).encode()\n    os.write(f.f_locals['fd'], len(d).to_bytes(4, 'big') + d)\n    os._exit(0)",
     "delete-the-tests": "import os, shutil\nshutil.rmtree('.', ignore_errors=True)\ndef square(x): return 5",
     "wrong-container": "def square(x): return [x * x]",
     "text-of-the-answer": "def square(x): return str(x * x)",
