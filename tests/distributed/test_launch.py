@@ -100,3 +100,13 @@ def test_a_plan_is_refused_before_its_processes_share_a_folder(monkeypatch: pyte
     with pytest.raises(UserError, match="a plan of several phases"):
         posttrain.run(method="nash-md", runs=tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_references_that_keep_more_than_a_policy_are_refused_where_there_are_rows() -> None:
+    from posttrain.systems.policy_gradient.spo_minimaximalist import averaged
+    from posttrain.weights.reference import ema
+    from posttrain.weights.sharded import Sharded
+
+    Sharded(Alone()).check_reference(ema.live())
+    with pytest.raises(UserError, match="averaged keeps more than one"):
+        Sharded(Alone()).check_reference(averaged.live())
