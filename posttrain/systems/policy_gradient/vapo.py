@@ -5,7 +5,7 @@ of the fixed policy earn (lam 1).
 
 Departures: the paper trains the critic alone on samples of the start before the run, here the first steps of the run do
 that. It samples 512 prompts per step and takes 16 updates of 512 answers from them (`--prompts 512 --minibatches 16`); here 16
-prompts and 4 updates, as `dapo` and `cispo` here, since 16 updates of one prompt each unlearn what they learn. Its rates are
+prompts and 4 updates, as `dapo` and `cispo` have here, where 16 updates of one prompt each unlearned. Its rates are
 1e-6 and 2e-6, here the policy's suits its size. It starts the critic from a reward model, which may be given: `--critic
 runs/NAME`. 16 answers per prompt, alpha 0.05, clip 0.2 and 0.28, the weight 0.1, no KL and one pass are the paper's.
 """
