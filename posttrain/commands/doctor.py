@@ -3,7 +3,7 @@
   posttrain doctor --model smollm2 --prompts 32 --num-generations 8 --max-tokens 256
   posttrain doctor --model path/to/model --lora 16 --data path/to/data
   posttrain doctor --model Qwen/Qwen2.5-7B-Instruct --lora 16 --hardware rtx4090     a card that is not here
-  posttrain doctor --model Qwen/Qwen2.5-7B --hardware 8xh100-80gb --nodes 4 --context 16384 --prompts 512 --n 16
+  posttrain doctor --model Qwen/Qwen2.5-7B --hardware 8xh100-80gb --nodes 4 --context 16384 --prompts 512 --num-generations 16
 Exit code 1 if something that every run needs is missing, or if the planned run fits in no way.
 """
 

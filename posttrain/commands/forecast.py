@@ -36,9 +36,7 @@ def options(parser: Parser) -> None:
     group.add_argument(
         "--dtype", default="", metavar="TEXT", help="type of the weights [bfloat16 on a GPU, else float32]"
     )
-    group.add_argument(
-        "--num-generations", "--n", type=whole, metavar="N", help="answers per prompt [the method's own]"
-    )
+    group.add_argument("--num-generations", type=whole, metavar="N", help="answers per prompt [the method's own]")
     group.add_argument(
         "--max-tokens",
         type=whole,

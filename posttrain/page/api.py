@@ -15,6 +15,7 @@ from posttrain.core.errors import UserError, nearest, unknown
 from posttrain.page import answers, facts, field, rollouts, series
 from posttrain.page.folder import Folder
 from posttrain.page.rollouts import Filter
+from posttrain.runs.reader import Reader
 
 Params = Mapping[str, str]
 _TEXT = 1000  # characters of a parameter
@@ -49,23 +50,24 @@ def answer_page(folder: Folder, params: Params) -> Any:
     wanted = Filter(**{k: typed(k, v) for k, v in params.items() if k in _FILTER and v != ""})
     at = params.get("at")
     with folder.open(params["run"]) as reader:
+        phase(reader, params)
         return rollouts.page(reader, wanted, whole(params, "limit", 50), place(at) if at else None)
 
 
 def scatter(folder: Folder, params: Params) -> Any:
     with folder.open(params["run"]) as reader:
-        return rollouts.scatter(reader, params["phase"])
+        return rollouts.scatter(reader, phase(reader, params))
 
 
 def group(folder: Folder, params: Params) -> Any:
     with folder.open(params["run"]) as reader:
-        return answers.group(reader, params["phase"], whole(params, "step"), whole(params, "group"))
+        return answers.group(reader, phase(reader, params), whole(params, "step"), whole(params, "group"))
 
 
 def tokens(folder: Folder, params: Params) -> Any:
     with folder.open(params["run"]) as reader:
         key = (whole(params, "step"), whole(params, "group"), whole(params, "sample"))
-        return answers.tokens(reader, params["phase"], *key)
+        return answers.tokens(reader, phase(reader, params), *key)
 
 
 def systems(folder: Folder, params: Params) -> Any:
@@ -108,6 +110,13 @@ def answer(folder: Folder, address: str, params: Params) -> Any:
     if missing := sorted(needed - set(params)):
         raise UserError(f"{address} needs {' and '.join(missing)}")
     return function(folder, params)
+
+
+def phase(reader: Reader, params: Params) -> str:
+    """A phase that the run has."""
+    if params["phase"] not in reader.phases():
+        raise unknown(f"phase of {params['run']}", params["phase"], reader.phases())
+    return params["phase"]
 
 
 def whole(params: Params, name: str, default: int | None = None) -> int:

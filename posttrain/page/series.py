@@ -93,9 +93,11 @@ def _first(phase: Phase, width: int, after: int) -> int:
 def _curve(reader: Reader, name: str, there: list[Phase], width: int, after: int) -> dict[str, list[Any]]:
     keys = ("mean", "low", "high") if width > 1 else ("mean",)
     out: dict[str, list[Any]] = {"step": [], **{key: [] for key in keys}}
-    read = _hundreds if width % BUCKET == 0 and not is_time(name) else _bins
+    rolled = width % BUCKET == 0 and not is_time(name)
     for phase in there:
-        for last, count, *numbers in read(reader, name, phase, width, _first(phase, width, after)):
+        first = _first(phase, width, after)
+        read = _hundreds if rolled and not first else _bins  # the newest steps alone are few
+        for last, count, *numbers in read(reader, name, phase, width, first):
             out["step"].append(phase.start + last + 1)
             for key, value in zip(keys, numbers, strict=False):
                 out[key].append(finite(value) if count else None)
@@ -114,9 +116,8 @@ def _bins(reader: Reader, name: str, phase: Phase, width: int, first: int) -> It
 
 
 def _hundreds(reader: Reader, name: str, phase: Phase, width: int, first: int) -> Iterable[Bin]:
-    """The same from the roll-ups by hundred steps."""
-    kept = [b for b in reader.buckets(name, phase.name) if b["bucket"] * BUCKET >= first]
-    for place, some in groupby(kept, key=lambda b: b["bucket"] * BUCKET // width):
+    """The same of a whole phase (first is 0), from the roll-ups by hundred steps."""
+    for place, some in groupby(reader.buckets(name, phase.name), key=lambda b: b["bucket"] * BUCKET // width):
         known = [b for b in some if b["n"]]
         n, last = sum(b["n"] for b in known), min((place + 1) * width, phase.steps) - 1
         if not n:

@@ -22,6 +22,7 @@ from posttrain.core.protocols import RolloutRequest
 from posttrain.distributed.ledger import Ledger
 from posttrain.distributed.local import LocalSampler
 from posttrain.distributed.sources import Schedule, ShardedSource
+from posttrain.runs.build import load_policy
 from posttrain.runs.run import Run
 from posttrain.train import train
 from tests.distributed import small
@@ -62,6 +63,10 @@ def serve() -> None:
 
     for line in sys.stdin:
         request = json.loads(line)
+        if request.get("files"):
+            load_policy(
+                small.settings(Path(request["files"]))
+            )  # and with it transformers: once here, not in every child
         child = os.fork()
         if child == 0:
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -32,17 +33,15 @@ def whole(folder: Path, most: int, steps: int) -> None:
 
 
 class Late(small.Inside):
-    """A worker whose first shard is late: it waits until another has made five."""
+    """A worker whose first shard is late: another could have made all of steps 0 and 1 by then, so that step 1 must wait for it."""
 
     made = 0
 
     def ask(self, message: bytes, timeout: float) -> bytes:
-        import time
-
         reply = super().ask(message, timeout)
         Late.made += 1
         first = self.index == 0 and not hasattr(self, "waited")
-        while first and Late.made < 6:
+        while first and Late.made < 10:
             time.sleep(0.005)
         self.waited = True
         return reply

@@ -205,3 +205,22 @@ def test_a_worker_that_cannot_be_had_is_tried_again_while_others_work(
     )
     assert pool.broken is None
     pool.close()
+
+
+class Gone(Ordered):
+    """A worker that ends after its first task, and whose place nobody takes."""
+
+    starts = 0
+
+    def start(self) -> bytes:
+        self.starts += 1
+        if self.starts > 3:  # at first, before the first task, and after it
+            raise Died("ended with exit code 1")
+        return b"="
+
+
+def test_a_task_that_nobody_is_left_for_is_told() -> None:
+    pool = Pool([Gone()], 1.0)
+    pool.submit((0,), b"x", "").result(30)
+    with pytest.raises(UserError, match="a worker died 3 times before it had begun"):
+        pool.submit((1,), b"y", "").result(30)

@@ -48,8 +48,8 @@ class Killer:
 
 
 def test_actors_make_the_run_that_one_process_makes_and_one_is_killed(ray: Any, files: Path, tmp_path: Path) -> None:
-    small.start(files, tmp_path / "local", steps=4)
-    small.start(files, tmp_path / "ray", (Killer(ray),), steps=4, sampler="ray", rollout_workers=1)
+    small.start(files, tmp_path / "local", steps=3)
+    small.start(files, tmp_path / "ray", (Killer(ray),), steps=3, sampler="ray", rollout_workers=1)
     same(learned(tmp_path / "ray/small"), learned(tmp_path / "local/small"))
 
 

@@ -22,15 +22,25 @@ from posttrain.rewards.scorers.spec import build_scorer
 REWARD = """
 import os
 
-def share(prompt, text):
-    if text == "die":
-        os._exit(5)
-    if text == "raise":
-        raise ValueError("no")
-    return len(text) / 10
-
 def many(prompts, texts):
     return [float(os.getpid()) for _ in texts]
+"""
+TASK = """
+import os
+from posttrain import Environment, Prompt
+
+class Deadly(Environment):
+    name = "deadly"
+
+    def prompt(self, index, split="train"):
+        return Prompt.text(f"{split}-{index}", "a", "b")
+
+    def grade(self, prompt, text):
+        if text == "die":
+            os._exit(5)
+        if text == "raise":
+            raise ValueError("no")
+        return len(text) / 10
 """
 
 
@@ -38,6 +48,7 @@ def many(prompts, texts):
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rewards")
     (folder / "mine.py").write_text(REWARD)
+    (folder / "deadly.py").write_text(TASK)
     (folder / "rows.jsonl").write_text('{"question": "a", "answer": "b"}\n' * 4)
     return folder
 
@@ -56,7 +67,7 @@ def _turn(text: str) -> Turn:
 def opened(files: Path) -> Iterator[Any]:
     """A scorer of two rewards, one of which takes all answers at once, with one reward worker."""
     config = Config(
-        task=str(files / "rows.jsonl"), reward=f"{files}/mine.py:share + 0*{files}/mine.py:many + 0*length", reward_workers=1,
+        task=f"{files}/deadly.py:Deadly", reward=f"task + 0*{files}/mine.py:many + 0*length", reward_workers=1,
         reward_timeout=5.0,
     )  # fmt: skip
     scorer = build_scorer(config.reward, task(config.task), 5.0)
@@ -75,15 +86,16 @@ def test_rewards_of_single_answers_come_from_workers_in_their_order(opened: Any)
     report = opened.score(made)
     opened._elsewhere = plain
     assert [r.reward for r in made[0].rollouts] == [k / 10 for k in range(1, 9)] and report.masked == 0
-    assert asked == ["share", "length"], "a reward of all answers at once stays where it was"
+    assert asked == ["task", "length"], "a reward of all answers at once stays where it was"
     assert len({r.rewards["many"] for r in made[0].rollouts}) == 1
 
 
 def test_an_answer_that_ends_its_process_is_masked_alone(opened: Any) -> None:
-    made = groups("aa", "die", "raise", "bbb")
+    """It is given out with two others, which are asked again alone."""
+    made = groups("aa", "die", "raise", "bbb", *(["cccc"] * 8))
     report = opened.score(made)
-    first, died, raised, last = (r.reward for r in made[0].rollouts)
-    assert (first, last) == (0.2, 0.3) and math.isnan(died) and math.isnan(raised)
+    first, died, raised, *rest = (r.reward for r in made[0].rollouts)
+    assert (first, *rest) == (0.2, 0.3, *([0.4] * 8)) and math.isnan(died) and math.isnan(raised)
     assert report.masked == 2 and report.rewards[0].failed == 2
 
 

@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,12 @@ class Client:
         assert self.process.stdin and self.process.stdout
         self.process.stdin.write(json.dumps([verb, spec]) + "\n")
         self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
+        late = threading.Timer(90, self.process.kill)  # one that waits for ever is a failure, not a test without end
+        late.start()
+        line = self.process.stdout.readline()
+        late.cancel()
+        assert line, f"no answer to {verb} {spec}"
+        return json.loads(line)
 
     def error(self, verb: str, spec: Any) -> str:
         said = self.ask(verb, spec)

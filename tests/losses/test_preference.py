@@ -42,7 +42,7 @@ def test_margin() -> None:
         (dpo, {"beta": 0.5, "label_smoothing": 0.25}, 0.75 * LOW + 0.25 * HIGH, 0.5 * (-0.75 * S + 0.25 * (1 - S))),
         (ipo, {"length_normalised": False}, 9.0, -6.0),  # target 1/(2 * .1) = 5: (2 - 5)^2, 2 (2 - 5)
         (ipo, {"beta": 0.5, "length_normalised": False}, 1.0, 2.0),  # target 1, overshot: the gradient turns back
-        (hinge, {}, 0.8, -0.1),  # 1 - .1 * 2
+        (hinge, {}, 0.9, -0.05),  # 1 - .05 * 2
         (hinge, {"beta": 1.0}, 0.0, 0.0),  # 1 - 2 < 0: safe
         (robust_dpo, {"beta": 0.5}, (0.9 * LOW - 0.1 * HIGH) / 0.8, -0.5 * (0.9 * S + 0.1 * (1 - S)) / 0.8),
     ],
@@ -70,7 +70,7 @@ def test_length_normalised_divides_each_answer_by_its_own_length() -> None:
     slope = -0.5 / (1 + math.exp(0.75))
     torch.testing.assert_close(loss_P.tolist(), [math.log1p(math.exp(-0.75))], rtol=1e-12, atol=0)
     torch.testing.assert_close(inside(grad_BT, batch), [[slope / 2, slope / 2], [-slope]], rtol=1e-12, atol=0)
-    for part, params, expected in [(ipo, {}, (1.5 - 5) ** 2), (hinge, {}, 0.85)]:
+    for part, params, expected in [(ipo, {}, (1.5 - 5) ** 2), (hinge, {}, 0.925)]:
         assert part(batch, length_normalised=True, **params).item() == pytest.approx(expected, rel=1e-12)
     robust = robust_dpo(batch, beta=0.5, flip_rate=0.0, length_normalised=True)
     assert robust.item() == pytest.approx(loss_P.item(), rel=1e-12)

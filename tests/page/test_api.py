@@ -263,6 +263,8 @@ MISTAKES = {
     "first is '1.5'; it must be a whole number": ("rollouts", {"run": "one", "phase": "train", "first": "1.5"}),
     "another order of answers": ("rollouts", {"run": "one", "phase": "train", "at": "[1]"}),
     "the `next` of the page before": ("rollouts", {"run": "one", "phase": "train", "at": '{"a": 1}'}),
+    "no phase of one named 'tain'; did you mean 'train'?": ("rollouts", {"run": "one", "phase": "tain"}),
+    "no phase of one named 'rl'": ("group", {"run": "one", "phase": "rl", "step": "1", "group": "0"}),
     "no x axis named 'hours'": ("metrics", {"run": "one", "x": "hours"}),
     "step 99 of train has no prompt 1": ("group", {"run": "one", "phase": "train", "step": "99", "group": "0"}),
     "answer 10 to prompt 1 of step 1 is not stored": (

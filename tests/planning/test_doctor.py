@@ -20,7 +20,7 @@ PLAN = [
     "8192",
     "--prompts",
     "64",
-    "--n",
+    "--num-generations",
     "8",
 ]
 

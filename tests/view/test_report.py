@@ -196,7 +196,7 @@ def test_the_bar_is_taken_away() -> None:
 def test_quiet_shows_only_the_end() -> None:
     c = console()
     watch = Watch(c, "elsewhere")
-    watch.hello(loop().config)
+    watch.on_load(loop().config)
     watch.begin(loop(1), score([0], "a"))
     watch.step(0, METRICS)
     assert text(c) == ""

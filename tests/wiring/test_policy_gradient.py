@@ -154,6 +154,13 @@ def test_vapos_critic_learns_alone_for_a_quarter_at_twice_the_rate() -> None:
     assert trace.phases[0].loop.learner._base_lr[::3] == pytest.approx([1e-3, 2e-3])
 
 
+def test_vapo_sees_more_than_one_prompt_at_each_update() -> None:
+    """4 updates of 8 prompts: every one has the answers to 2 of them (8 updates, at most one a prompt, were of one each)."""
+    made = trained("vapo", steps=1, num_generations=2, prompts=8).updates[0]
+    asked = [[made.rows[i].observation.key for i in p.rows.tolist()] for p in made.passes]
+    assert made.optimiser_steps == 4 and [len(set(keys)) for keys in asked] == [2, 2, 2, 2]
+
+
 def test_vapo_carries_surprises_by_length_and_imitates_right_answers() -> None:
     """Answers of up to 6 tokens have lam = max(0, 1 - 1/(0.05 |y|)) = 0: credit is r + V' - V, whitened; targets are the outcome."""
     trace = trained("vapo", lr=3e-3)

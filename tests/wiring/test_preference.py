@@ -24,7 +24,7 @@ def slope(z: Tensor) -> Tensor:
 PULLS: dict[str, Callable[[Tensor], Tensor]] = {
     "dpo": lambda u: 0.1 * slope(0.1 * u),
     "online-dpo": lambda u: 0.1 * slope(0.1 * u),
-    "hinge": lambda u: 0.1 * (0.1 * u < 1),
+    "hinge": lambda u: 0.05 * (0.05 * u < 1),
     "robust-dpo": lambda u: 0.1 * (0.9 * slope(0.1 * u) + 0.1 * slope(-0.1 * u)) / 0.8,
 }
 OWN = ("online-dpo",)  # pairs of the policy's own answers, ranked by the reward

@@ -7,7 +7,7 @@ const sparks = new Map(), badges = new Map();
 export async function runsView(main, params, keep) {
   const { runs } = await get("runs");
   if (!runs.length) {
-    return fill(main, h("h1", {}, "Runs"), empty("No runs here yet", "A run appears as soon as it has begun. Start one in this folder:", "posttrain run grpo --task word_problems"));
+    return fill(main, h("div", { class: "head" }, h("h1", {}, "Runs")), empty("No runs here yet", "A run appears as soon as it has begun. Start one in this folder:", "posttrain run grpo --task word_problems"));
   }
   const chosen = new Set((params.chosen || "").split(",").filter(Boolean));
   const list = h("tbody"), count = h("p", { class: "quiet", role: "status" }), bar = h("div", { class: "actions" });

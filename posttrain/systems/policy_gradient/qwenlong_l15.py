@@ -234,8 +234,8 @@ def qwenlong_stages(
     with `hops` relations to follow. notes: tokens of the memory. --reward pays in place of the grade.
 
     Departures: the paper's stages have 20,000, 60,000 and 120,000 tokens; a stage here has as many parts as you say. Its
-    difficulty-aware retrospective sampling between the stages (as in QwenLong-L1: prompts of earlier stages come again, the oftener the
-    less they earned) is not here. The base of the merge is the model that the run began with, and no entry is left out of it
+    difficulty-aware retrospective sampling between the stages is not here (QwenLong-L1's: prompts of earlier stages that earned little
+    come again in the next one; in L1.5 the data are filtered by difficulty at the lengths of the stage to come). The base of the merge is the model that the run began with, and no entry is left out of it
     (SCE's selection keeps all); the paper names no share. The rest departs as `qwenlong-l15` does.
     """
     if not parts or steps < 1 or words < 1:

@@ -4,10 +4,10 @@ The critic learns at twice the policy's rate, and alone for the first 50 steps (
 of the fixed policy earn (lam 1).
 
 Departures: the paper trains the critic alone on samples of the start before the run, here the first steps of the run do
-that. It samples 512 prompts per step and takes 16 updates of 512 answers from them; here 16 prompts and 16 updates, one a
-prompt. Its rates are 1e-6 and 2e-6, here the policy's suits its size. It starts the critic from a reward model, which may be
-given: `--critic runs/NAME`. 16 answers per prompt, alpha 0.05, clip 0.2 and 0.28, the weight 0.1, no KL and one pass are the
-paper's.
+that. It samples 512 prompts per step and takes 16 updates of 512 answers from them (`--prompts 512 --minibatches 16`); here 16
+prompts and 4 updates, as `dapo` and `cispo` have here, where 16 updates of one prompt each unlearned. Its rates are
+1e-6 and 2e-6, here the policy's suits its size. It starts the critic from a reward model, which may be given: `--critic
+runs/NAME`. 16 answers per prompt, alpha 0.05, clip 0.2 and 0.28, the weight 0.1, no KL and one pass are the paper's.
 """
 
 from __future__ import annotations
@@ -73,6 +73,6 @@ vapo = method(
     ppo.but(
         name="vapo", title="VAPO", paper="arXiv:2504.05118", doc=__doc__,
         rollout=sample.but(n=16), shaping=(), advantage=length_adaptive_gae, loss=clip_higher,
-        terms=(value_loss, imitate_right), epochs=1, minibatches=16, critic=CriticSettings(pace=2.0, warmup=50),
+        terms=(value_loss, imitate_right), epochs=1, minibatches=4, critic=CriticSettings(pace=2.0, warmup=50),
     )
 )  # fmt: skip

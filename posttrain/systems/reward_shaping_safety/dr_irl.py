@@ -238,9 +238,10 @@ def dr_irl(
 
     Departures: the paper's encoder is CLIP's, of texts; here the mean last state of the start policy over the answer. Its
     seven balanced categories of harm must be brought by the data; nothing is balanced here. Its demonstrations are drafted
-    by a larger model. The forms of h and m, and tau 1, were taken from summaries of the paper, which could not be read. A
-    reimplementation by others has the same h, with the similarity taken sentence by sentence; its m is of each answer, sigmoid(gap)
-    / sigmoid(mean gap) without tau, and both scale the reward and not the credit. Rounds, passes and steps are this package's.
+    by a larger model. The paper itself could not be read; a summary of its published version (ICLR 2026) has the forms of h and m that
+    are here, both times the advantage, with outliers among the gaps masked; its similarity is taken clause by clause, the best match of each,
+    here of whole answers. It names no number for the mask; tau 1 is this package's, as are rounds, passes and steps. A reimplementation
+    by others has m of each answer, sigmoid(gap) / sigmoid(mean gap), and scales the reward.
     """
     if rounds < 1 or steps < 1:
         raise UserError(f"got rounds={rounds}, steps={steps}; it takes 1 of each at least")
