@@ -1,8 +1,7 @@
-"""What the tests of several processes run in each of them: started with RANK and WORLD_SIZE, results go to files of FOLDER.
+"""What the tests of several processes run in each of them; results go to files of a folder.
 
-    python -m tests.distributed.suite FOLDER gradients|runs|continue [...]
-
-One start for many checks: importing torch takes longer than all of them.
+`python -m tests.distributed.suite` forks them off one process for each request on its standard input: importing torch takes longer than all
+that they do.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -156,8 +156,38 @@ def kill_at(update: int, rank: int) -> None:
     Learner._step = counted  # type: ignore[method-assign]
 
 
-def main() -> None:
-    folder, *todo = sys.argv[1:]
+def serve() -> None:
+    """Fork the processes of each request (a line of JSON) off this one, which has imported torch once; a line with their exit codes."""
+    print("ready", flush=True)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        children = [fork(asked, rank) for rank in range(asked["world"])]
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        print(json.dumps(codes), flush=True)
+
+
+def fork(asked: dict[str, Any], rank: int) -> int:
+    """One process; what it prints goes to a file."""
+    child = os.fork()
+    if child:
+        return child
+    out = os.open(Path(asked["folder"], f"rank-{rank}.txt"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    signal.alarm(240)  # nothing hangs for ever
+    os.environ.update(asked["env"] | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+    code = 1
+    try:
+        main(asked["folder"], *asked["todo"])
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def main(folder: str, *todo: str) -> None:
     for what in todo:
         if what == "gradients":
             with joined("cpu") as here:
@@ -219,4 +249,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    serve()

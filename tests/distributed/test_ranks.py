@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,31 +20,39 @@ from posttrain.runs.run import Run
 from tests.distributed import small, suite
 
 ROOT = Path(__file__).parents[2]
+SERVER: list[subprocess.Popen[str]] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server() -> Iterator[None]:
+    """The process off which all others of this file are forked."""
+    place = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "tests.distributed.suite"]
+    with subprocess.Popen(
+        command, env=place, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as one:
+        SERVER.append(one)
+        assert one.stdout is not None and one.stdout.readline() == "ready\n"
+        yield
+        SERVER.clear()
+        one.kill()
 
 
 def start(world: int, folder: Path, *todo: str, patience: float = 60) -> list[tuple[int, str]]:
     """The suite in so many processes; exit code and what it wrote of each."""
     folder.mkdir(exist_ok=True)
-    place = {
+    env = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
         "WORLD_SIZE": str(world),
-        "OMP_NUM_THREADS": "1",
+        "POSTTRAIN_PATIENCE": str(patience),
     }
-    place |= {"POSTTRAIN_PATIENCE": str(patience), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "tests.distributed.suite", str(folder), *todo]
-    all_of_them = [
-        subprocess.Popen(
-            command, env=os.environ | place | {"RANK": str(r), "LOCAL_RANK": str(r)}, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-        for r in range(world)
-    ]  # fmt: skip
-    try:
-        told = [p.communicate(timeout=240)[0] for p in all_of_them]
-    finally:
-        for p in all_of_them:
-            p.kill()
-    return [(p.returncode, out) for p, out in zip(all_of_them, told, strict=True)]
+    (one,) = SERVER
+    assert one.stdin is not None and one.stdout is not None
+    one.stdin.write(json.dumps({"world": world, "folder": str(folder), "todo": todo, "env": env}) + "\n")
+    one.stdin.flush()
+    codes = json.loads(one.stdout.readline())
+    return [(code, (folder / f"rank-{rank}.txt").read_text()) for rank, code in enumerate(codes)]
 
 
 @pytest.fixture(scope="module")
