@@ -236,6 +236,13 @@ def test_tokens_by_mouse_and_by_keyboard(tab: Tab) -> None:
     assert tokens.nth(5).get_attribute("data-bin") == "q4", "an entropy of 2 is the most"
     page.locator("#colour").select_option("ratio")
     assert tokens.nth(0).get_attribute("data-bin") == "d1", "a ratio of 0.9 is between 0.8 and 0.95"
+    tokens.nth(5).click()
+    page.keyboard.press("t")
+    assert tokens.nth(5).get_attribute("data-bin") == "q3", "a KL of 0.5 is between 0.1 and 1"
+    page.keyboard.press("v")
+    assert tokens.nth(5).get_attribute("data-bin") == "d5", "a value of 0.75 is between 0.5 and 1"
+    assert tokens.nth(0).get_attribute("data-bin") == "d0", "a value of -2 is the least"
+    expect(facts).to_contain_text("+0.75")
     page.locator(".rare button").first.click()
     expect(facts).to_contain_text("6 of 6")
     tab.clean()
