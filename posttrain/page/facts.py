@@ -40,7 +40,7 @@ def about(reader: Reader, run: Summary) -> dict[str, Any]:
 def listed(run: Summary) -> dict[str, Any]:
     """A run as a row; where its folder lies is nobody's business."""
     out = {k: v for k, v in run.to_dict().items() if k != "folder"}
-    return out | {k: finite(out[k]) for k in ("before", "after", "seconds")}
+    return out | {k: finite(out[k]) for k in ("before", "after", "seconds", "speed")}
 
 
 def flat(settings: dict[str, Any], before: str = "") -> dict[str, Any]:

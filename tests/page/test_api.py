@@ -68,6 +68,7 @@ def test_reading_needs_no_torch(root: Path) -> None:
 
 def test_runs_and_a_run(root: Path) -> None:
     assert {r["name"] for r in ask(root, "runs")["runs"]} == {"one", "plan"}
+    assert {r["speed"] for r in ask(root, "runs")["runs"]} == {50.0}, "tokens per second of the newest steps"
     assert str(root) not in json.dumps(ask(root, "runs")), "a page tells nobody where folders lie"
     found = ask(root, "run", run="one")
     assert found["run"]["state"] == "finished" and found["settings"]["sampling.max_tokens"] > 0

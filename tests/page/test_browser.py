@@ -290,6 +290,20 @@ def test_a_warning_leads_to_its_evidence(tab: Tab) -> None:
     tab.clean()
 
 
+def test_runs_by_speed(tab: Tab) -> None:
+    page = tab.open(VIEWS["runs"])
+    mine = page.locator('tr[data-run="plan"]')
+    expect(mine.locator("td").nth(-2)).to_have_text("50")
+    field = page.get_by_label("tokens/s, at least")
+    for least, count in (("50", 1), ("50.5", 0), ("", 1)):
+        field.fill(least)
+        field.press("Enter")
+        expect(mine).to_have_count(count)
+    page.get_by_label("sort").select_option("speed")
+    page.wait_for_url(re.compile("sort=speed"))
+    tab.clean()
+
+
 def test_choose_and_compare(tab: Tab) -> None:
     page = tab.open(VIEWS["runs"])
     page.get_by_label("choose tiny").check()
