@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from posttrain.core.config import to_dict
+from posttrain.page.chat import Chat, Model
 from posttrain.page.folder import Folder
 from posttrain.page.report import report
 from posttrain.page.server import Page
@@ -302,6 +303,43 @@ def test_runs_by_speed(tab: Tab) -> None:
     page.get_by_label("sort").select_option("speed")
     page.wait_for_url(re.compile("sort=speed"))
     tab.clean()
+
+
+def test_chat_side_by_side(browser: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each model has its own conversation; what it says is text; a failure gives the message back."""
+    asked: list[tuple[str, int]] = []
+
+    def forward(model: Model, sent: dict[str, Any]) -> tuple[dict[str, Any], int]:
+        asked.append((model.name, len(sent["messages"])))
+        if model.name == "b" and len(asked) > 2:
+            return {"error": "b has ended"}, 502
+        return {"text": f"<script>window.hacked=1</script> by {model.name}", "end": "length", "tokens": 7}, 200
+
+    monkeypatch.setattr("posttrain.page.chat.forward", forward)
+    page = Page(Folder(root), port=0, chat=Chat([Model("a", 1, ""), Model("b", 1, "")])).start()
+    tab = Tab(browser, page.url)
+    try:
+        view = tab.open("#runs")
+        view.get_by_role("link", name="Chat").click()
+        view.get_by_label("Message").fill("hello")
+        view.keyboard.press("Enter")
+        for name in "ab":
+            expect(view.get_by_role("region", name=name)).to_contain_text(f"<script>window.hacked=1</script> by {name}")
+            expect(view.get_by_role("region", name=name)).to_contain_text("7 tokens, cut off")
+        view.screenshot(path=SHOTS / "chat-1280-light.png", full_page=True)
+        assert not accessible(view)
+        tab.clean()
+        expect(view.get_by_label("Message")).to_be_focused()
+        view.keyboard.type("again")
+        view.get_by_role("button", name="Send").click()
+        expect(view.get_by_role("alert")).to_have_text("b has ended")
+        expect(view.get_by_label("Message")).to_have_value("again")
+        assert sorted(asked) == [("a", 1), ("a", 3), ("b", 1), ("b", 3)]
+        view.get_by_role("button", name="New conversation").click()
+        expect(view.get_by_text("Nothing said yet.")).to_have_count(2)
+    finally:
+        tab.context.close()
+        page.stop()
 
 
 def test_choose_and_compare(tab: Tab) -> None:
