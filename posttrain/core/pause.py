@@ -11,6 +11,9 @@ from contextlib import contextmanager
 from types import FrameType
 
 from posttrain.core.errors import UserError
+from posttrain.core.ranks import ranks
+
+_SAME = 2.0  # seconds in which a second signal is the first again: a scheduler tells all processes, and what started them passes it on
 
 
 class Paused(Exception):
@@ -28,6 +31,7 @@ class Pause:
             raise UserError(f"--max-hours is {hours}; it is a time in hours, such as 3.5")
         self.hours, self.began = hours, time.monotonic()
         self.why = ""
+        self._told: float | None = None  # when a signal came
         self.stepping = False  # in a step, which is finished first; elsewhere nothing is lost by stopping at once
         self._last, self._longest = self.began, 0.0
 
@@ -63,6 +67,10 @@ class Pause:
             signal.signal(signal.SIGTERM, before)
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
+        now, before = time.monotonic(), self._told
+        if self.stepping and ranks().world > 1 and before is not None and now - before < _SAME:
+            return
+        self._told = now
         again, self.why = bool(self.why), "it was asked to stop (SIGTERM)"
         if again or not self.stepping:
             raise Paused(self.why)

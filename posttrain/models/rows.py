@@ -24,6 +24,15 @@ def local(x: Tensor) -> Tensor:
     return x.to_local() if isinstance(x, DTensor) else x
 
 
+def own_parameters(policy: Any) -> dict[str, Tensor]:
+    """Every parameter of a policy by name, of one in rows this process's, as plain tensors that share its memory: to be read or changed in
+    place. Layers that are gathered are let go, so that the next pass sees a change."""
+    for part in policy.modules() if isinstance(policy, nn.Module) else ():
+        if isinstance(part, FSDPModule):
+            part.reshard()
+    return {name: local(p.detach()) for name, p in policy.named_parameters()}
+
+
 @torch.no_grad()
 def whole(x: Tensor) -> Tensor:
     """All rows, gathered: every process must ask at the same time."""

@@ -75,6 +75,7 @@ class Samples(Actor, nn.Module):
         an answer may take, the answer is cut off there."""
         here = ranks()
         if here.world > 1 or here.shards > 1:
+            _ = self.acting  # rows are gathered by all processes, also by one that has nothing to sample
             return divided(here, len(pending), lambda part: self._act(pending[part], keys[part], how, version, chunk))
         return self._act(pending, keys, how, version, chunk)
 

@@ -17,6 +17,7 @@ from posttrain.core import rng
 from posttrain.core.adopt import adopt_episode
 from posttrain.core.errors import UserError, unknown
 from posttrain.core.protocols import Episode, Policy, RolloutRequest, Step
+from posttrain.core.ranks import ranks
 from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import STOPS, End, Group, Message, Prompt, Rollout
 
@@ -47,6 +48,8 @@ class Playing:
 def episodes(ask: RolloutRequest, n: int = 8, max_turns: int = MAX_TURNS) -> list[Group]:
     """n episodes of each prompt, each a rollout of every role that moved in it."""
     playing = [begin(ask, p, i) for p in ask.prompts for i in range(n)]
+    for x, seen in zip(playing, ranks().from_lead([x.seen for x in playing]), strict=True):
+        x.seen = seen
     while going := [x for x in playing if not x.stop and fits(ask, x)]:
         for role in dict.fromkeys(x.role for x in going):
             move(ask, policy_of(ask, role), [x for x in going if x.role == role])
@@ -113,7 +116,9 @@ def move(ask: RolloutRequest, policy: Policy, movers: list[Playing]) -> None:
 
 async def answer(ask: RolloutRequest, going: Sequence[Playing], max_turns: int) -> None:
     """Step all environments concurrently; a failure ends its episode, which is masked and counted."""
-    steps = await asyncio.gather(*(_step(x) for x in going))
+    steps = ranks().from_lead(
+        await asyncio.gather(*(_step(x) for x in going))
+    )  # a tool may answer each process otherwise
     for x, step in zip(going, steps, strict=True):
         turn = x.turns[x.role][-1]
         turn.reward = step.reward

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,10 @@ def run_plan(
     """Every phase in order; a phase that had ended before a restart is not done again, its weights are read back. The policy is
     measured on held-out problems before the first phase and after the last, as by a method."""
     start, asked = start or Start(), asked or Asked()
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ:
+        raise UserError(
+            f"{plan.name} is a plan of several phases, which run in one process so far; start it without torchrun"
+        )
     if plan.missing:
         raise UserError(plan.missing)
     start.of_a_plan(plan.name)

@@ -15,10 +15,10 @@ from posttrain.core.errors import UserError
 from posttrain.core.protocols import Policy
 from posttrain.core.ranks import by_lead, ranks
 from posttrain.runs.best import Best, best_of, is_better
-from posttrain.runs.checkpoint import Checkpoint, begin_writing, finish_writing, name_of, read
+from posttrain.runs.checkpoint import Checkpoint, begin_writing, disk_errors, finish_writing, name_of, read
 from posttrain.runs.learner_tables import learner_tables, load_learners, tables_in_rows
 from posttrain.runs.run import Run
-from posttrain.runs.tables import Tables, write_table
+from posttrain.runs.tables import Tables, size_of, write_table
 
 
 def open_run(folder: Path, settings: dict[str, Any], fresh: bool = False, extend: bool = False) -> Run:
@@ -32,12 +32,20 @@ def open_run(folder: Path, settings: dict[str, Any], fresh: bool = False, extend
 class Shared:
     """What both kinds do together."""
 
+    def saved(self, now: bool) -> None:
+        """now: the run ends here, and nobody ends before the lead has written."""
+        if now:
+            here: Any = ranks()
+            here.gather_saving("saved")
+
     def _write_rows(self, at: Path, ck: Checkpoint, mine: dict[str, list[str]]) -> dict[str, dict[str, Any]]:
         """This process's rows, into a checkpoint that is being written; file -> its facts."""
         here, out = ranks(), {}
         for table, names in mine.items():
             file = f"{table}.rows-{here.rank}-of-{here.world}.safetensors"
-            out[file] = write_table(at / file, {name: ck.tables[table][name] for name in names})
+            rows = {name: ck.tables[table][name] for name in names}
+            with disk_errors(at.parent, size_of({table: rows})):
+                out[file] = write_table(at / file, rows)
         return out
 
 
@@ -50,6 +58,10 @@ class Lead(Shared, Run):
     def restore(self, loop: Any) -> int:
         first, loop.stopping = by_lead(lambda: (Run.restore(self, loop), loop.stopping))
         return first
+
+    def save(self, loop: Any, step: int, now: bool = False) -> None:
+        super().save(loop, step, now)
+        self.saved(now)
 
     def _write(self, ck: Checkpoint, rows: dict[str, list[str]]) -> None:
         """Every process writes its rows into the same temporary folder; then it gets its name."""
@@ -114,6 +126,7 @@ class Follower(Shared, Run):
         tables, _ = learner_tables(loop.learners)
         rows = tables_in_rows(loop.learners)
         if not any(rows.values()):
+            self.saved(now)
             return
         ck = Checkpoint(
             loop.phase, step, self.copy({t: {n: tables[t][n] for n in names} for t, names in rows.items()}), {}
@@ -126,6 +139,7 @@ class Follower(Shared, Run):
             here.gather_saving("done")
 
         work() if now else self.writer.start(work)
+        self.saved(now)
 
     def log(self, *args: Any) -> None:
         pass

@@ -157,5 +157,7 @@ def put_state(learner: Any, ck: Checkpoint, head: str) -> None:
     if critic and getattr(learner.policy, "critic", None) is not None:
         learner.policy.load_state_dict(critic, strict=False)
     reference = {"reference": learner.reference.tensors()} if learner.reference is not None else {}
-    masters = {"masters": tables["masters"]} if "masters" in tables else {}
-    learner.load({"optimiser": tables["optimiser"], **masters, **reference}, {"updates": 0, "skipped": 0})
+    masters = tables.get("weights", {}) | tables.get(
+        "masters", {}
+    )  # several processes keep float32 weights and no masters
+    learner.load({"optimiser": tables["optimiser"], "masters": masters, **reference}, {"updates": 0, "skipped": 0})

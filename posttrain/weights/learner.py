@@ -63,6 +63,7 @@ class Learner:
             with_critic(self.policy, self.how)
         if any(name.startswith("ref_") for name in self.reads):
             self.reference = o.reference.live()
+            self.parallel.check_reference(self.reference)
             self.reference.start(self.policy)
             self.parallel.wrap(self.reference.policy, learns=False)
         self.parallel.wrap(self.policy)
@@ -251,7 +252,7 @@ class Learner:
                 raise UserError(
                     f"the checkpoint is of another model: missing {missing[:3]}, unexpected {unexpected[:3]}"
                 )
-        self.masters.load(tensors.get("masters", {}))
+        self.masters.load(tensors.get("weights", {}) | tensors.get("masters", {}))  # several processes save no masters
         named = dict(self.named_parameters())
         fused = any(g.get("fused") for g in self.optimiser.param_groups)
         self.optimiser.state.clear()

@@ -46,8 +46,10 @@ class Masters:
 
     @torch.no_grad()
     def load(self, tensors: dict[str, Tensor]) -> None:
+        """Masters from tensors by name; others that are among them are the model's own, and stay as they are."""
+        mine = {id(master) for _, master in self.copies}
         for name, p in self.named:
-            if name in tensors:
+            if name in tensors and id(p) in mine:
                 p.copy_(tensors[name])
         self.publish()
 

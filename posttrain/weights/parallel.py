@@ -31,6 +31,9 @@ class Local:
     def check_optimiser(self, name: str) -> None:
         """Whether this optimiser can move what the processes hold."""
 
+    def check_reference(self, reference: Any) -> None:
+        """Whether this reference can be laid out over the processes."""
+
     def masters(self, named: Iterable[tuple[str, nn.Parameter]]) -> Masters:
         """What the optimiser moves."""
         return Masters(named)

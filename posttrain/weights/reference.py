@@ -10,6 +10,7 @@ from torch import Tensor
 from posttrain.core.protocols import Policy
 from posttrain.core.registry import reference
 from posttrain.core.turn import Turn
+from posttrain.models.rows import own_parameters
 
 
 class Frozen:
@@ -41,6 +42,13 @@ class Frozen:
         """Called with every held-out score; true where the policy has become the reference, and the optimiser starts anew."""
         return False
 
+    @torch.no_grad()
+    def renew(self, policy: Policy) -> None:
+        """The policy as it is becomes the reference."""
+        live = own_parameters(policy)
+        for name, p in own_parameters(self.policy).items():
+            p.copy_(live[name])
+
     def tensors(self) -> dict[str, Tensor]:
         return dict(self.policy.state_dict()) if self._policy is not None else {}
 
@@ -63,9 +71,9 @@ class ema(Frozen):
 
     @torch.no_grad()
     def after_step(self, policy: Policy, step: int) -> None:
-        live = dict(policy.named_parameters())
-        for name, p in self.policy.named_parameters():
-            p.lerp_(live[name].detach(), 1 - self.decay)
+        live = own_parameters(policy)
+        for name, p in own_parameters(self.policy).items():
+            p.lerp_(live[name].to(p.dtype), 1 - self.decay)
 
 
 @reference()
@@ -75,9 +83,6 @@ class reset(Frozen):
     def __init__(self, every: int = 50) -> None:
         self.every = every
 
-    @torch.no_grad()
     def after_step(self, policy: Policy, step: int) -> None:
         if (step + 1) % self.every == 0:
-            live = dict(policy.named_parameters())
-            for name, p in self.policy.named_parameters():
-                p.copy_(live[name])
+            self.renew(policy)

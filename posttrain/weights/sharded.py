@@ -24,6 +24,7 @@ from posttrain.models.rows import Whole, local, own_rows
 from posttrain.weights.critic import Named
 from posttrain.weights.masters import Masters
 from posttrain.weights.parallel import Local, company
+from posttrain.weights.reference import Frozen
 
 ELEMENTWISE = ("adamw", "sgd")  # optimisers that treat numbers one by one
 _PASSES = ("hidden", "hidden_shared", "hidden_packed")  # ways through a decoder besides `forward`
@@ -58,6 +59,13 @@ class Sharded(Local):
             raise UserError(
                 f"the optimiser {name} needs whole matrices, and several processes hold rows of them; use --optimiser adamw, or --exact-sums, "
                 "which keeps the whole model in every process"
+            )
+
+    def check_reference(self, reference: Any) -> None:
+        if type(reference).tensors is not Frozen.tensors:
+            raise UserError(
+                f"the reference {type(reference).__name__} keeps more than one policy's weights, and several processes hold rows of them; use "
+                "another --reference, or --exact-sums, which keeps the whole model in every process"
             )
 
     def masters(self, named: Iterable[tuple[str, nn.Parameter]]) -> Masters:
@@ -181,3 +189,11 @@ class Rows(Masters):
     def __init__(self, named: Iterable[tuple[str, nn.Parameter]], ranks: Ranks) -> None:
         self.named = [(name, Row.of(p)) for name, p in named]
         self.copies, self.ranks = [], ranks
+
+    @torch.no_grad()
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Rows are float32: those of the masters of one process, where it saved any."""
+        for name, p in self.named:
+            if name in tensors:
+                x = tensors[name]
+                p.copy_(own_rows(x, self.ranks.rank, self.ranks.world) if p.rows else x)  # type: ignore[attr-defined]

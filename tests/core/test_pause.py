@@ -11,6 +11,7 @@ import pytest
 from posttrain.core import pause as module
 from posttrain.core.errors import UserError
 from posttrain.core.pause import Pause, Paused
+from posttrain.core.ranks import Alone, use
 
 
 def test_a_signal_waits_for_the_step_and_a_second_one_does_not() -> None:
@@ -23,6 +24,28 @@ def test_a_signal_waits_for_the_step_and_a_second_one_does_not() -> None:
         with pytest.raises(Paused, match="SIGTERM"):
             os.kill(os.getpid(), signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+class Two(Alone):
+    world = 2
+
+
+def test_of_several_processes_a_signal_that_was_passed_on_is_the_same_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm tells every process of a job, and the one that started the others passes it on to them."""
+    clock = {"now": 100.0}
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock["now"])
+    before = use(Two())
+    try:
+        with Pause().listening() as pause:
+            pause.begin()
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGTERM)
+            assert "SIGTERM" in pause.due()
+            clock["now"] += 3.0
+            with pytest.raises(Paused, match="SIGTERM"):
+                os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        use(before)
 
 
 def test_outside_of_steps_a_signal_stops_at_once() -> None:

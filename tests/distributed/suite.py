@@ -23,17 +23,20 @@ import posttrain
 from posttrain.core import laws
 from posttrain.core.batch import Batch
 from posttrain.core.config import Config
-from posttrain.core.method import find_method
+from posttrain.core.method import Method, find_method
 from posttrain.core.ranks import Ranks
 from posttrain.core.registry import LOSSES, Part
 from posttrain.distributed.group import joined
 from posttrain.losses.aggregate import pair_mean
 from posttrain.losses.objective import PAIRED
+from posttrain.losses.regularisers.kl import kl
 from posttrain.losses.supervised.sft import sft
 from posttrain.models.rows import own_rows
 from posttrain.policies.peft_folder import adapted
+from posttrain.systems.policy_gradient.prorl import stalled
 from posttrain.weights.learner import Learner
 from posttrain.weights.parallel import ExactSums, Local
+from posttrain.weights.reference import ema, reset
 from posttrain.weights.sharded import Sharded
 from tests.distributed import small
 from tests.losses.test_partition import joined as joined_batches
@@ -129,10 +132,15 @@ def worth(question: str, answer: str) -> float:
     return sum(c in "abc" for c in answer) / max(len(answer), 1)
 
 
-def run(folder: str, name: str, method: str, **more: Any) -> None:
+def run(folder: str, name: str, method: str | Method, **more: Any) -> None:
     torch.manual_seed(0)
     settings = {"model": tiny.policy(), "reward": worth} | SETTINGS | more
     posttrain.run(method=method, name=name, runs=folder, **{k: v for k, v in settings.items() if v is not None})
+
+
+def half(folder: str, name: str, steps: int) -> None:
+    """A run in half precision."""
+    run(folder, name, "ppo", steps=steps, model=tiny.policy(tiny.decoder().bfloat16()))
 
 
 def kill_at(update: int, rank: int) -> None:
@@ -173,10 +181,22 @@ def main() -> None:
                         task=PAIRS,
                         reward=None,
                         num_generations=None,
+                        sampling=None,
                         exact_sums=exact,
                     )
         elif what == "half":
-            run(folder, "half", "ppo", steps=3, model=tiny.policy(tiny.decoder().bfloat16()))
+            half(folder, "half", 3)
+        elif what == "references":
+            for name, rule in (
+                ("ema", ema.but(decay=0.2)),
+                ("reset", reset.but(every=1)),
+                ("stalled", stalled.but(patience=1)),
+            ):
+                for exact in (False, True):
+                    near = find_method("grpo").but(terms=(kl.but(coef=0.5),), reference=rule)
+                    run(folder, f"{name}-{exact}", near, steps=3, eval_every=1, lr=1e-4, exact_sums=exact)
+        elif what == "few":
+            run(folder, "few", "grpo", steps=3, prompts=1)
         elif what == "led":
             for name, more in (("led-exact", {"exact_sums": True}), ("led-rows", {})):
                 small.start(
@@ -188,6 +208,8 @@ def main() -> None:
         elif what == "rest":
             run(folder, "killed", "grpo", steps=3)
             run(folder, "fsdp", "grpo", steps=4)
+            half(folder, "half", 4)
+            half(folder, "half-alone", 4)
         elif what == "hang":
             with joined("cpu") as here:
                 if here.lead:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -89,3 +90,23 @@ def test_optimisers_of_whole_matrices_are_refused_where_there_are_rows() -> None
 
     with pytest.raises(UserError, match="muon needs whole matrices"):
         Sharded(Alone()).check_optimiser("muon")
+
+
+def test_a_plan_is_refused_before_its_processes_share_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import posttrain
+
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="a plan of several phases"):
+        posttrain.run(method="nash-md", runs=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_references_that_keep_more_than_a_policy_are_refused_where_there_are_rows() -> None:
+    from posttrain.systems.policy_gradient.spo_minimaximalist import averaged
+    from posttrain.weights.reference import ema
+    from posttrain.weights.sharded import Sharded
+
+    Sharded(Alone()).check_reference(ema.live())
+    with pytest.raises(UserError, match="averaged keeps more than one"):
+        Sharded(Alone()).check_reference(averaged.live())

@@ -51,13 +51,17 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     """By number of processes, the folder of what they did; 0: this process, without a group."""
     there = tmp_path_factory.mktemp("ranks")
     out = {}
-    for world, todo in ((2, ("gradients", "runs", "lora", "pairs", "half")), (3, ("gradients", "runs"))):
+    for world, todo in (
+        (2, ("gradients", "runs", "lora", "pairs", "half", "references")),
+        (3, ("gradients", "runs", "few")),
+    ):
         for code, told in start(world, there / str(world), *todo):
             assert code == 0, told[-3000:]
         out[world] = there / str(world)
     threads = torch.get_num_threads()
     suite.run(str(there / "0"), "exact-grpo", "grpo", steps=3, exact_sums=True)
     suite.run(str(there / "0"), "exact-ppo", "ppo", steps=3, exact_sums=True)
+    suite.half(str(there / "0"), "half-alone", 3)
     torch.set_num_threads(threads)
     return out | {0: there / "0"}
 
@@ -111,15 +115,42 @@ def test_another_number_of_processes_goes_on(folders: dict[int, Path], tmp_path:
         there = tmp_path / str(world)
         for name in ("fsdp", "killed"):
             shutil.copytree((tmp_path if name == "killed" else folders[2]) / name, there / name)
+        shutil.copytree(folders[2] / "half", there / "half")
+        shutil.copytree(folders[0] / "half-alone", there / "half-alone")
         if world:
             assert [code for code, _ in start(world, there, "rest")] == [0] * world
         else:
             suite.run(str(there), "fsdp", "grpo", steps=4)
+            suite.half(str(there), "half", 4)
+            suite.half(str(there), "half-alone", 4)
+        for name in ("half", "half-alone"):  # float32 rows and float32 masters of one process become one another
+            now, two = (tables(at / name)["weights"] for at in (there, tmp_path / "2"))
+            off = {k: float((x - two[k]).abs().max()) for k, x in now.items() if not k.startswith("critic.")}
+            assert max(off.values()) < 0.03, (world, name, off)  # one that began anew is 0.1 away
         with Run.open(there / "fsdp") as run:
             assert len(run.store.series("reward")) == 4
         for name, x in tables(there / "fsdp")["weights"].items():
             assert float((x - tables(tmp_path / "2" / "fsdp")["weights"][name]).abs().max()) < 1e-4
     assert same(tables(tmp_path / "2" / "killed"), tables(folders[2] / "fsdp"))
+
+
+@pytest.mark.parametrize("rule", ["ema", "reset", "stalled"])
+def test_references_that_move(folders: dict[int, Path], rule: str) -> None:
+    """In rows as in whole tensors; the policy and its reference have both left where they began."""
+    exact, rows = (tables(folders[2] / f"{rule}-{way}") for way in (True, False))
+    begun = suite.tiny.policy().state_dict()
+    for table in ("weights", "reference"):
+        assert max(float((x - rows[table][name]).abs().max()) for name, x in exact[table].items()) < 1e-5
+        name = "model.model.embed_tokens.weight"  # stays gathered after a pass
+        assert float((rows[table][name] - begun[name]).abs().max()) > 5e-5, table
+    with Run.open(folders[2] / f"{rule}-False") as a, Run.open(folders[2] / f"{rule}-True") as b:
+        for (_, x), (_, y) in zip(a.store.series("kl"), b.store.series("kl"), strict=True):
+            assert x == pytest.approx(y, rel=1e-2, abs=1e-9)
+
+
+def test_a_process_that_has_nothing_to_sample_helps_to_gather_the_weights(folders: dict[int, Path]) -> None:
+    with Run.open(folders[3] / "few") as run:
+        assert len(run.store.series("reward")) == 3
 
 
 def test_adapters_and_their_critic_are_sharded_too(folders: dict[int, Path]) -> None:

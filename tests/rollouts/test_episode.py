@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import posttrain as pt
+from posttrain.core.ranks import Alone, use
 from posttrain.core.types import End
 from posttrain.rollouts.episode import episodes
 from tests.runs import tiny_run
@@ -203,3 +204,20 @@ def test_a_reward_for_a_role_that_does_not_exist_is_refused() -> None:
     two = {"policy": policy(), "judge": policy()}
     with pytest.raises(pt.UserError, match="no role named 'jugde'; did you mean 'judge'"):
         play(lambda game, turn: pt.Step(None, rewards={"jugde": 1.0}), policies=two)
+
+
+class Follows(Alone):
+    """Beside another process, for which every episode ended at its first turn."""
+
+    def from_lead(self, mine: Any) -> Any:
+        return [pt.Step(None, reward=0.5) if isinstance(x, pt.Step) else x for x in mine]
+
+
+def test_of_several_processes_all_see_what_the_first_one_saw() -> None:
+    """A tool that answers each of them otherwise would part them, and they would wait for one another for ever."""
+    before = use(Follows())
+    try:
+        _, made = play(lambda game, turn: pt.Step(MORE))
+    finally:
+        use(before)
+    assert [(len(r.turns), r.turns[0].reward) for r in made] == [(1, 0.5)] * 6

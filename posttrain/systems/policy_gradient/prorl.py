@@ -14,8 +14,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
-
 from posttrain.core.errors import UserError
 from posttrain.core.method import method
 from posttrain.core.protocols import Policy
@@ -44,7 +42,6 @@ class stalled(Frozen):
         self.patience, self.since = patience, 0
         self.best: float | None = None  # since it was renewed last
 
-    @torch.no_grad()
     def after_eval(self, policy: Policy, score: float) -> bool:
         """Whether this score made the policy the reference."""
         if math.isnan(score):
@@ -53,9 +50,7 @@ class stalled(Frozen):
         self.best, self.since = (score, 0) if better else (self.best, self.since + 1)
         if self.since < self.patience:
             return False
-        live = dict(policy.named_parameters())
-        for name, p in self.policy.named_parameters():
-            p.copy_(live[name])
+        self.renew(policy)
         self.best, self.since = score, 0
         return True
 
