@@ -14,7 +14,7 @@ _LOOKS = 100  # in a run, at most: a look reads curves and the newest answers
 
 
 class Monitored:
-    """Looks every 1% of the steps, at least 5 apart, at what the database knows by then: a resumed run finds the same."""
+    """Looks every 1% of the steps, at least 10 apart, at what the database knows by then: a resumed run finds the same."""
 
     def check(self, step: int, groups: list[Group], metrics: dict[str, float], loop: Any) -> str:
         """Adds `warnings` and `monitor/<name>` to the metrics of a step that is looked at; says nothing, the report does."""
@@ -26,7 +26,7 @@ class Monitored:
 
 def every(steps: int) -> int:
     """Steps from one look to the next."""
-    return max(LEAST, math.ceil(steps / _LOOKS))
+    return max(2 * LEAST, math.ceil(steps / _LOOKS))
 
 
 def figures(found: set[str]) -> dict[str, float]:

@@ -91,5 +91,5 @@ def of_answers(reader: Reader, phase: str) -> list[Finding | None]:
 
 def rise(reader: Reader, phase: str, component: str) -> float:
     """How much the mean of a component has risen since the start; 0 where that is not known."""
-    found = monitors.ends(reader.series(f"reward/{component}", phase))
+    found = monitors.ends(history(reader, f"reward/{component}", phase))
     return found.now - found.start if found else 0.0
