@@ -42,6 +42,7 @@ if not MUST:
 HOSTILE = "<img src=x onerror=window.hacked=1>"
 VIEWS = {
     "runs": "#runs",
+    "chat": "#chat",
     "run": "#run?run=tiny",
     "plan": "#run?run=plan",
     "rollouts": "#rollouts?run=tiny&phase=train&order=best",
@@ -308,9 +309,11 @@ def test_runs_by_speed(tab: Tab) -> None:
 def test_chat_side_by_side(browser: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each model has its own conversation; what it says is text; a failure gives the message back."""
     asked: list[tuple[str, int]] = []
+    go_on = threading.Event()
 
     def forward(model: Model, sent: dict[str, Any]) -> tuple[dict[str, Any], int]:
         asked.append((model.name, len(sent["messages"])))
+        assert go_on.wait(30)
         if model.name == "b" and len(asked) > 2:
             return {"error": "b has ended"}, 502
         return {"text": f"<script>window.hacked=1</script> by {model.name}", "end": "length", "tokens": 7}, 200
@@ -323,14 +326,19 @@ def test_chat_side_by_side(browser: Any, root: Path, monkeypatch: pytest.MonkeyP
         view.get_by_role("link", name="Chat").click()
         view.get_by_label("Message").fill("hello")
         view.keyboard.press("Enter")
+        expect(view.get_by_text("…", exact=True)).to_have_count(2)
+        view.get_by_role("link", name="Runs", exact=True).click()
+        view.wait_for_selector("tr[data-run]")
+        view.get_by_role("link", name="Chat").click()  # while they are still asked
+        view.wait_for_selector(".talk")
+        go_on.set()
         for name in "ab":
             expect(view.get_by_role("region", name=name)).to_contain_text(f"<script>window.hacked=1</script> by {name}")
             expect(view.get_by_role("region", name=name)).to_contain_text("7 tokens, cut off")
         view.screenshot(path=SHOTS / "chat-1280-light.png", full_page=True)
         assert not accessible(view)
         tab.clean()
-        expect(view.get_by_label("Message")).to_be_focused()
-        view.keyboard.type("again")
+        view.get_by_label("Message").fill("again")
         view.get_by_role("button", name="Send").click()
         expect(view.get_by_role("alert")).to_have_text("b has ended")
         expect(view.get_by_label("Message")).to_have_value("again")
