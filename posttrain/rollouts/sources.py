@@ -67,7 +67,8 @@ class LocalSource:
     def few(self) -> bool:
         """Whether a step asks for more prompts than there are to sample answers to: of the task, or of those that the curriculum takes."""
         taken = getattr(self.curriculum, "inner", self.curriculum)
-        return not self.rollout.card.data and any(
+        written = getattr(getattr(self.rollout, "card", None), "data", "")  # answers that are there already
+        return not written and any(
             0 < n < self.prompts for n in (size_of(self.env, "train"), getattr(taken, "pool", 0))
         )
 

@@ -179,7 +179,8 @@ def test_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
     with pytest.raises(
-        UserError, match=r"cannot get 'some/model' from the hub \(ConnectionError\); pass a local folder"
+        UserError,
+        match=r"cannot get 'some/model' from the hub \(ConnectionError\); check the connection, or pass a local folder",
     ):
         find_folder("some/model")
 
