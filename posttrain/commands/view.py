@@ -2,8 +2,9 @@
   posttrain view                          every run in runs/
   posttrain view grpo-arithmetic          one run
   posttrain view path/to/runs --port 9000 --open
+  posttrain view --chat grpo-arithmetic --chat pocket     and chat with two models side by side
   POSTTRAIN_API_KEY=secret posttrain view --host 0.0.0.0
-The page shows runs while they train: curves, warnings, answers down to the token. It reads and changes nothing. Ctrl-C closes it.
+The page shows runs while they train: curves, warnings, answers down to the token. It changes nothing. Ctrl-C closes it.
 """
 
 from __future__ import annotations
@@ -34,29 +35,52 @@ def options(parser: Parser) -> None:
     parser.add_argument(
         "--api-key", metavar="KEY", help=f"key that visitors need; required with other hosts [{VARIABLE}]"
     )
+    parser.add_argument(
+        "--chat", action="append", default=[], metavar="RUN",
+        help="chat with this run, or model, on the page; give it twice for two side by side [none]",
+    )  # fmt: skip
     parser.add_argument("--open", action="store_true", help="open the page in your browser")
 
 
 def main(args: argparse.Namespace) -> int:
     if args.port is not None and not 0 <= args.port < 1 << 16:
         raise UserError(f"--port is {args.port}; it must be 0 to 65535")
-    from posttrain.page.folder import Folder
-    from posttrain.page.server import Page, require_key
+    if len(args.chat) > 2 or len(set(args.chat)) < len(args.chat):
+        raise UserError(f"--chat is given for {', '.join(args.chat)}; give one run, or two that differ")
+    from posttrain.page.server import require_key
 
     key = args.api_key if args.api_key is not None else os.environ.get(VARIABLE, "")
     require_key(args.host, key)
-    page = Page(Folder(where(args.name, args.runs)), args.host, args.port, key)
-    print(printable(f"{page.url}  (Ctrl-C closes it)"), file=sys.stderr, flush=True)
-    if args.open:
-        webbrowser.open(page.url)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        page.run()
+        show(args, key)
     except KeyboardInterrupt:
         print("\nclosed", file=sys.stderr)
     finally:
         signal.signal(signal.SIGTERM, before)
     return 0
+
+
+def show(args: argparse.Namespace, key: str) -> None:
+    """The page until it is closed, with the servers of the models to chat with."""
+    from posttrain.page.chat import Chat
+    from posttrain.page.child import serving
+    from posttrain.page.folder import Folder
+    from posttrain.page.server import Page
+
+    folder = Folder(where(args.name, args.runs))
+    if args.chat:
+        tell(f"loading {' and '.join(args.chat)}")
+    with serving(args.chat, str(folder.above), tell) as models:
+        page = Page(folder, args.host, args.port, key, Chat(models) if models else None)
+        tell(f"{page.url}  (Ctrl-C closes it)")
+        if args.open:
+            webbrowser.open(page.url)
+        page.run()
+
+
+def tell(line: str) -> None:
+    print(printable(line), file=sys.stderr, flush=True)
 
 
 def where(name: str | None, runs: str) -> Path:

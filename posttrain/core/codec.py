@@ -30,14 +30,13 @@ _KINDS = {
     "f": "f",
     "d": "d",
 }  # numpy's letter -> ours
-STREAMS = (
-    "tokens",
-    "logp",
-    "mask",
-    "adv",
+FIGURES = (
     "entropy",
     "ratio",
-)  # of the actions of a turn, as the table `turns` has them
+    "kl",
+    "value",
+)  # looked at, never learned from; a run of an earlier version may have fewer
+STREAMS = ("tokens", "logp", "mask", "adv", *FIGURES)  # of the actions of a turn, as the table `turns` has them
 _ID_16 = 1 << 16
 _ID_32 = 1 << 31
 
@@ -83,7 +82,7 @@ def read(value: Any) -> Any:
 
 def turn(row: dict[str, Any]) -> dict[str, Any]:
     """A row of the table `turns` with its streams as lists."""
-    return {k: read(v) if k in (*STREAMS, "seen") else v for k, v in row.items() if k != "id"}
+    return dict.fromkeys(FIGURES) | {k: read(v) if k in (*STREAMS, "seen") else v for k, v in row.items() if k != "id"}
 
 
 def last_context(turns: list[dict[str, Any]]) -> dict[str, Any]:
@@ -92,14 +91,14 @@ def last_context(turns: list[dict[str, Any]]) -> dict[str, Any]:
     context = turns[first:]
     out: dict[str, Any] = {"turns": len(turns)}
     for name in STREAMS:
-        if all(t[name] is None for t in context):
+        if all(t.get(name) is None for t in context):
             out[name] = None
             continue
         whole: list[Any] = []
         for k, t in enumerate(context):
             between = (t["seen"] or []) if k else []
             whole += between if name == "tokens" else [0 if name == "mask" else 0.0] * len(between)
-            whole += t[name] if t[name] is not None else [0.0] * len(t["tokens"])
+            whole += t[name] if t.get(name) is not None else [0.0] * len(t["tokens"])
         out[name] = whole
     return out
 

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from types import FrameType
 
 from posttrain.core.errors import UserError
-from posttrain.core.ranks import ranks
 
 _SAME = 2.0  # seconds in which a second signal is the first again: a scheduler tells all processes, and what started them passes it on
 
@@ -67,6 +66,8 @@ class Pause:
             signal.signal(signal.SIGTERM, before)
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
+        from posttrain.core.ranks import ranks  # here: it needs torch, and who lists runs does not
+
         now, before = time.monotonic(), self._told
         if self.stepping and ranks().world > 1 and before is not None and now - before < _SAME:
             return

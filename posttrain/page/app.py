@@ -1,4 +1,4 @@
-"""The page over HTTP: who may ask, which addresses answer, with which headers. Everything is read with GET.
+"""The page over HTTP: who may ask, which addresses answer, with which headers. Everything is read with GET; /chat alone takes a POST.
 
 Without a key only this machine is answered, by the names of this machine (against DNS rebinding), and only to pages of its own origin.
 """
@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from posttrain.core.errors import UserError
 from posttrain.page.api import ROUTES, answer
+from posttrain.page.chat import Chat
 from posttrain.page.folder import Folder
 from posttrain.page.live import changes
 from posttrain.serving.address import loopback
@@ -44,6 +45,7 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin", "X-Frame-Options": "DENY",
 }  # fmt: skip
 COOKIE = "posttrain-view"
+CHAT = "/chat"
 STREAMS = 64  # pages that are kept up to date at the same time
 
 
@@ -56,13 +58,13 @@ def static_files() -> dict[str, tuple[bytes, str]]:
 class App:
     """The addresses of the page over a folder of runs; key: what visitors must know ("": none, this machine only)."""
 
-    def __init__(self, folder: Folder, port: int, key: str = "") -> None:
-        self.folder, self.port, self.key, self.streams = folder, port, key, 0
+    def __init__(self, folder: Folder, port: int, key: str = "", chat: Chat | None = None) -> None:
+        self.folder, self.port, self.key, self.chat, self.streams = folder, port, key, chat, 0
         self.token = hashlib.sha256(f"posttrain view {key}".encode()).hexdigest()
         self.static = static_files()
         routes = [
             Route("/", self.index), Route("/static/{name}", self.file), Route("/api/{address}", self.api),
-            Route("/events", self.events),
+            Route("/events", self.events), *([Route(CHAT, self.say, methods=["POST"])] if chat else []),
         ]  # fmt: skip
         self.asgi = Starlette(routes=routes, middleware=[Middleware(Guard, front=self)])
 
@@ -70,7 +72,8 @@ class App:
 
     def refusal(self, request: Request) -> tuple[int, str] | None:
         """Checks of the headers alone: the method, the Host, a web page's origin, the key."""
-        if request.method != "GET":
+        posts = self.chat is not None and request.method == "POST" and request.scope["path"] == CHAT
+        if request.method != "GET" and not posts:
             return 405, "the page only reads: GET"
         host = request.headers.get("host", "")
         name, _, port = host.rpartition(":") if not host.endswith("]") else (host, "", "80")
@@ -78,7 +81,7 @@ class App:
             return 400, "this page answers to localhost only; open it at the address that posttrain view has printed"
         origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "none")
         navigates = request.headers.get("sec-fetch-mode") == "navigate" and request.scope["path"] == "/"
-        own = origin is None or origin in (f"http://{host}", f"https://{host}")
+        own = (origin is None and not posts) or origin in (f"http://{host}", f"https://{host}")
         if not own or (site not in ("none", "same-origin") and not navigates):
             return 403, "another site may not read this page"
         if self.key and not self.knows(request):
@@ -103,7 +106,15 @@ class App:
                 COOKIE, self.token, httponly=True, samesite="strict", secure=request.url.scheme == "https"
             )
             return response
-        return self.sent("index.html")
+        if self.chat is None:
+            return self.sent("index.html")
+        text = self.static["index.html"][0].decode().replace("</head>", f"{self.chat.head()}\n</head>", 1)
+        return Response(text, 200, {"Cache-Control": "no-store"}, "text/html; charset=utf-8")
+
+    async def say(self, request: Request) -> Response:
+        """A message to a model, and its answer."""
+        assert self.chat is not None, "the route is there only with it"
+        return reply(*await self.chat.answer(request))
 
     async def file(self, request: Request) -> Response:
         name = request.path_params["name"]

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.page.held_out import held_out
-from posttrain.page.monitors import Finding
 from posttrain.page.series import Phase, finite, names, phases
-from posttrain.page.warnings import findings
+from posttrain.runs.monitors import Finding
 from posttrain.runs.reader import Reader
 from posttrain.runs.reading import Summary, read_json
 from posttrain.runs.settings import read_config
+from posttrain.runs.warnings import findings
 
 _EVENTS = 500  # newest events at most
 
@@ -40,7 +40,7 @@ def about(reader: Reader, run: Summary) -> dict[str, Any]:
 def listed(run: Summary) -> dict[str, Any]:
     """A run as a row; where its folder lies is nobody's business."""
     out = {k: v for k, v in run.to_dict().items() if k != "folder"}
-    return out | {k: finite(out[k]) for k in ("before", "after", "seconds")}
+    return out | {k: finite(out[k]) for k in ("before", "after", "seconds", "speed")}
 
 
 def flat(settings: dict[str, Any], before: str = "") -> dict[str, Any]:

@@ -27,6 +27,11 @@ class Folder:
         self.root = root
         self._listed: tuple[float, list[Summary]] = (0.0, [])
 
+    @property
+    def above(self) -> Path:
+        """The folder of runs, where the root is a run itself too."""
+        return self.root.resolve().parent if (self.root / "run.sqlite").exists() else self.root
+
     def runs(self) -> list[Summary]:
         """Every run, the newest first."""
         when, found = self._listed

@@ -32,6 +32,7 @@ MODULES = (
     "rollouts",
     "tokens",
     "field",
+    "chat",
     "app",
 )  # each after what it imports
 _IMPORT = re.compile(r"^import .*?;\n", re.M)

@@ -9,6 +9,7 @@ import uvicorn
 
 from posttrain.core.errors import UserError
 from posttrain.page.app import App
+from posttrain.page.chat import Chat
 from posttrain.page.folder import Folder
 from posttrain.serving.address import listen, loopback
 
@@ -29,7 +30,9 @@ def require_key(host: str, key: str) -> None:
 class Page:
     """Listens on host and port (None: PORT, or any free one where that is taken)."""
 
-    def __init__(self, folder: Folder, host: str = "127.0.0.1", port: int | None = None, key: str = "") -> None:
+    def __init__(
+        self, folder: Folder, host: str = "127.0.0.1", port: int | None = None, key: str = "", chat: Chat | None = None
+    ) -> None:
         require_key(host, key)
         self.host, self.key = host, key
         try:
@@ -39,7 +42,7 @@ class Page:
                 raise
             self.socket = listen(host, 0)
         self.port = int(self.socket.getsockname()[1])
-        self.app = App(folder, self.port, key)
+        self.app = App(folder, self.port, key, chat)
         config = uvicorn.Config(
             self.app.asgi, http="h11", ws="none", lifespan="off", loop="asyncio", interface="asgi3", log_config=None,
             log_level="critical", access_log=False, server_header=False, proxy_headers=False, timeout_graceful_shutdown=GRACE_SECONDS,

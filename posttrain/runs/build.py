@@ -27,6 +27,7 @@ from posttrain.rollouts.sources import LocalSource
 from posttrain.runs import saved as saved  # so that a reward may name a run
 from posttrain.runs.critics import critic_for
 from posttrain.runs.guard import Guard
+from posttrain.runs.monitored import Monitored
 from posttrain.runs.rate import RateProbe, suggested_lr
 from posttrain.runs.short import Short
 from posttrain.runs.silence import Silence
@@ -214,7 +215,7 @@ def build_loop(config: Config, method: Method, policy: Policy, pieces: Pieces) -
         evaluator=HeldOut(lambda p: measure(p, config, method, env, scorer, pieces.others))
         if pieces.evaluated
         else None,
-        monitors=[Guard(), Silence(), Busy(), probe, *([Short()] if method.rounds > 1 else [])],
+        monitors=[Guard(), Silence(), Busy(), probe, *([Short()] if method.rounds > 1 else []), Monitored()],
         pause=pieces.pause,
     )
 

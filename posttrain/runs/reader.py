@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from posttrain.core.codec import STREAMS, last_context, read, turn
+from posttrain.core.codec import FIGURES, STREAMS, last_context, read, turn
 from posttrain.core.errors import UserError
 from posttrain.runs.schema import BUCKET, open_readonly, sentence, version_of
 
@@ -246,6 +246,6 @@ def _row(r: sqlite3.Row) -> Row:
 
 
 def _old(row: Row) -> Row:
-    """A rollout of version 1: streams and components were JSON, and there was neither a gold answer nor an entropy."""
+    """A rollout of version 1: streams and components were JSON, and there was neither a gold answer nor figures of tokens."""
     out = {k: read(v) if k in ("rewards", *STREAMS) else v for k, v in row.items()}
-    return out | {"gold": None, "role": "policy", "total": row["reward"], "turns": 1, "entropy": None, "ratio": None}
+    return out | {"gold": None, "role": "policy", "total": row["reward"], "turns": 1, **dict.fromkeys(FIGURES)}

@@ -15,11 +15,13 @@ from posttrain.runs.settings import has_settings, read_config
 from posttrain.runs.state import read_state
 
 STATES = ("running", "finished", "stopped", "failed")
+_SPEED = "SELECT AVG(value) FROM (SELECT value FROM times WHERE phase = ? AND name = 'tokens_per_second' ORDER BY step DESC LIMIT 20)"
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A run as one row of a table. step: how many are done; score: what before and after are; started: seconds since 1970."""
+    """A run as one row of a table. step: how many are done; score: what before and after are; started: seconds since 1970;
+    speed: tokens per second of its newest steps, None where that is not known."""
 
     name: str
     folder: str
@@ -37,6 +39,7 @@ class Summary:
     after: float | None
     started: float
     seconds: float
+    speed: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -62,7 +65,7 @@ def all_runs(folder: Path) -> list[Summary]:
 def read_run(folder: Path, root: Path) -> Summary:
     """What a run's folder says, of a run that is being written too."""
     config, state, summary = read_config(folder), read_state(folder), read_json(folder / "summary.json")
-    phases, done = progress(folder / "run.sqlite")
+    phases, done, speed = progress(folder / "run.sqlite")
     plan = str(config.get("plan") or "")
     ended = bool(summary) and bool(phases) and all(phases.values())
     is_now = "running" if held(folder) else "finished" if ended else str(state.get("state", "stopped"))
@@ -77,7 +80,7 @@ def read_run(folder: Path, root: Path) -> Summary:
         score or str(state.get("score", "")), summary.get(f"{score}_before", state.get("before")),
         summary.get(f"{score}_after") if ended else None,
         float(state.get("started") or (folder / "config.json").stat().st_mtime),
-        float(state.get("seconds") or whole(summary.get("seconds"))),
+        float(state.get("seconds") or whole(summary.get("seconds"))), speed,
     )  # fmt: skip
 
 
@@ -90,8 +93,8 @@ def whole(x: Any) -> Any:
     return x if isinstance(x, int | float) else 0
 
 
-def progress(database: Path) -> tuple[dict[str, bool], int]:
-    """(phase -> whether it has ended, steps that the last one has done), whatever version wrote them."""
+def progress(database: Path) -> tuple[dict[str, bool], int, float | None]:
+    """(phase -> whether it has ended, steps that the last one has done, its tokens per second), whatever version wrote them."""
     try:
         with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True, timeout=5)) as db:
             phases = {
@@ -99,9 +102,10 @@ def progress(database: Path) -> tuple[dict[str, bool], int]:
             }
             last = list(phases)[-1:]
             row = db.execute("SELECT MAX(step) FROM metrics WHERE phase = ?", last).fetchone() if last else None
-            return phases, 0 if row is None or row[0] is None else int(row[0]) + 1
+            pace = db.execute(_SPEED, last).fetchone()[0] if last else None
+            return phases, 0 if row is None or row[0] is None else int(row[0]) + 1, pace
     except sqlite3.Error:
-        return {}, 0
+        return {}, 0, None
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posttrain.core.codec import encode, read
+from posttrain.core.codec import FIGURES, encode, read
 from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import Group, Rollout
 from posttrain.runs.schema import as_json
@@ -88,9 +88,9 @@ def insert(db: sqlite3.Connection, record: Record) -> tuple[int, int]:
 
 
 def _streams(rollouts: list[Rollout]) -> list[Row]:
-    """actions, logp, mask, adv, entropy, ratio of every turn, in order, as they are kept."""
+    """actions, logp, mask, adv and the figures of every turn, in order, as they are kept."""
     turns = [t for r in rollouts for t in r.turns]
-    adv, *figures = ([t.streams_T.get(name) for t in turns] for name in ("adv", "entropy", "ratio"))
+    adv, *figures = ([t.streams_T.get(name) for t in turns] for name in ("adv", *FIGURES))
     exact = (blobs([t.actions for t in turns]), blobs([t.logp_T for t in turns]), blobs([t.mask_T for t in turns]))
     return list(zip(*exact, blobs(adv), *(blobs(x, half=True) for x in figures), strict=True))
 
@@ -232,7 +232,16 @@ def from_version_1(db: sqlite3.Connection, id: int, row: sqlite3.Row) -> int:
     )  # fmt: skip
     blobs = dict(_packed(streams))
     body = (id, row["prompt"], row["text"], row["rewards"], "stop" if row["stopped"] else "length")
-    turn = (id, 0, None, None, 0, None, *(blobs[k] for k in ("tokens", "logp", "mask", "adv")), None, None)
+    turn = (
+        id,
+        0,
+        None,
+        None,
+        0,
+        None,
+        *(blobs[k] for k in ("tokens", "logp", "mask", "adv")),
+        *(None for _ in FIGURES),
+    )
     Rows([(*key, *figures)], [], [body], [turn]).write(db)
     group = (row["phase"], row["step"], row["group_index"], row["prompt_id"], row["prompt"])
     db.execute("INSERT OR IGNORE INTO groups (phase, step, group_index, prompt_id, prompt) VALUES (?,?,?,?,?)", group)

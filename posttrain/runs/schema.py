@@ -16,6 +16,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+from posttrain.core.codec import FIGURES
 from posttrain.core.errors import UserError
 
 VERSION = 2
@@ -47,7 +48,7 @@ CREATE INDEX IF NOT EXISTS rollouts_failed ON rollouts (phase, step) WHERE faile
 CREATE TABLE IF NOT EXISTS bodies (id INTEGER PRIMARY KEY, prompt TEXT, text TEXT, rewards TEXT, stop TEXT);
 CREATE TABLE IF NOT EXISTS turns (
     id INTEGER, turn INTEGER, text TEXT, reward REAL, continues INTEGER, seen BLOB, tokens BLOB, logp BLOB, mask BLOB, adv BLOB,
-    entropy BLOB, ratio BLOB, PRIMARY KEY (id, turn));
+    entropy BLOB, ratio BLOB, kl BLOB, value BLOB, PRIMARY KEY (id, turn));
 CREATE TABLE IF NOT EXISTS pieces (id INTEGER PRIMARY KEY, bytes BLOB);
 CREATE TABLE IF NOT EXISTS events (id INTEGER PRIMARY KEY, phase TEXT, step INTEGER, kind TEXT, message TEXT);
 """
@@ -70,7 +71,13 @@ def prepare(db: sqlite3.Connection, path: Path) -> None:
     if there and version_of(db, path) == 1:
         _from_version_1(db)
     else:
-        db.executescript(f"BEGIN; {TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
+        db.executescript(f"BEGIN; {TABLES} {_missing(db)} PRAGMA user_version = {VERSION}; COMMIT;")
+
+
+def _missing(db: sqlite3.Connection) -> str:
+    """Statements that add the streams which this database was made without."""
+    there = {row[1] for row in db.execute("PRAGMA table_info(turns)")}
+    return "".join(f"ALTER TABLE turns ADD COLUMN {name} BLOB; " for name in FIGURES if there and name not in there)
 
 
 def _from_version_1(db: sqlite3.Connection) -> None:

@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from posttrain.core.terminal import printable
-from posttrain.page.warnings import findings
 from posttrain.runs.build import at_test
 from posttrain.runs.reader import Reader
+from posttrain.runs.warnings import findings
 from posttrain.view.figures import count, duration, percent, short
 from posttrain.view.report import graded, next_steps, report
 

@@ -87,12 +87,23 @@ class Piece:
     @staticmethod
     @torch.no_grad()
     def of(index: Tensor, loss: float, b: Batch, keep: bool) -> Piece:
-        """keep: its rows keep the ratio of the trainer's probability to the sampler's, and the entropy where it is known. (A row of several
-        turns is a copy of them, so what it keeps is not stored.)"""
-        tally, kept = Tally(), dict[str, Tensor]()
+        """keep: its rows keep what is known of their actions, to be looked at. (A row of several turns is a copy of them, so what it keeps
+        is not stored.)"""
+        tally = Tally()
         place = tally.add(loss, b)
-        if keep and "old_logp_BT" in b and "logp_BT" in b:
-            kept["ratio"] = (b.logp_BT.detach() - b["old_logp_BT"]).exp()
-            if "entropy_BT" in b:
-                kept["entropy"] = b["entropy_BT"].detach()
-        return Piece(index, tally, place, kept)
+        return Piece(index, tally, place, looked_at(b) if keep and "old_logp_BT" in b and "logp_BT" in b else {})
+
+
+def looked_at(b: Batch) -> dict[str, Tensor]:
+    """Of each action: the ratio of the trainer's probability to the sampler's, and where they are known the entropy, the KL to the
+    reference (k3 = exp(d) - 1 - d, d = ref_logp - logp, whose mean is the metric `kl`) and the critic's value before the update."""
+    kept = {"ratio": (b.logp_BT.detach() - b["old_logp_BT"]).exp()}
+    if "entropy_BT" in b:
+        kept["entropy"] = b["entropy_BT"].detach()
+    if "ref_logp_BT" in b:
+        delta_BT = b["ref_logp_BT"] - b.logp_BT.detach()
+        kept["kl"] = delta_BT.exp() - 1 - delta_BT
+    for name in ("old_value_BT", "value_BT"):
+        if name in b and "value" not in kept:
+            kept["value"] = b[name].detach()
+    return kept

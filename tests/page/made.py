@@ -35,6 +35,8 @@ def answer(prompt: Prompt, text: str, reward: float, index: int = 0, length: int
     r.set_stream("adv", torch.full((length,), reward - 0.5))
     r.set_stream("entropy", torch.linspace(0.1, 2.0, length))
     r.set_stream("ratio", torch.linspace(0.9, 1.1, length))
+    r.set_stream("kl", torch.linspace(0.0, 0.5, length))
+    r.set_stream("value", torch.linspace(-2.0, 0.75, length))
     return r
 
 

@@ -68,6 +68,7 @@ def test_reading_needs_no_torch(root: Path) -> None:
 
 def test_runs_and_a_run(root: Path) -> None:
     assert {r["name"] for r in ask(root, "runs")["runs"]} == {"one", "plan"}
+    assert {r["speed"] for r in ask(root, "runs")["runs"]} == {50.0}, "tokens per second of the newest steps"
     assert str(root) not in json.dumps(ask(root, "runs")), "a page tells nobody where folders lie"
     found = ask(root, "run", run="one")
     assert found["run"]["state"] == "finished" and found["settings"]["sampling.max_tokens"] > 0
@@ -249,6 +250,7 @@ def test_tokens_have_their_pieces_and_streams(root: Path) -> None:
     assert turn["tokens"] == [2, 3, 4, 5, 6, 7] and turn["seen"] == [1, 2] and found["pieces"][2] == "<b>2"
     assert found["pieces"][5] == "\\xe2\\x82", "part of a character is its bytes"
     assert turn["logp"][0] == pytest.approx(-0.01) and turn["mask"] == [1] * 6 and len(turn["entropy"]) == 6
+    assert turn["kl"][-1] == 0.5 and (turn["value"][0], turn["value"][-1]) == (-2.0, 0.75)
 
 
 MISTAKES = {

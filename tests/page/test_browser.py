@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from posttrain.core.config import to_dict
+from posttrain.page.chat import Chat, Model
 from posttrain.page.folder import Folder
 from posttrain.page.report import report
 from posttrain.page.server import Page
@@ -41,6 +42,7 @@ if not MUST:
 HOSTILE = "<img src=x onerror=window.hacked=1>"
 VIEWS = {
     "runs": "#runs",
+    "chat": "#chat",
     "run": "#run?run=tiny",
     "plan": "#run?run=plan",
     "rollouts": "#rollouts?run=tiny&phase=train&order=best",
@@ -236,6 +238,13 @@ def test_tokens_by_mouse_and_by_keyboard(tab: Tab) -> None:
     assert tokens.nth(5).get_attribute("data-bin") == "q4", "an entropy of 2 is the most"
     page.locator("#colour").select_option("ratio")
     assert tokens.nth(0).get_attribute("data-bin") == "d1", "a ratio of 0.9 is between 0.8 and 0.95"
+    tokens.nth(5).click()
+    page.keyboard.press("t")
+    assert tokens.nth(5).get_attribute("data-bin") == "q3", "a KL of 0.5 is between 0.1 and 1"
+    page.keyboard.press("v")
+    assert tokens.nth(5).get_attribute("data-bin") == "d5", "a value of 0.75 is between 0.5 and 1"
+    assert tokens.nth(0).get_attribute("data-bin") == "d0", "a value of -2 is the least"
+    expect(facts).to_contain_text("+0.75")
     page.locator(".rare button").first.click()
     expect(facts).to_contain_text("6 of 6")
     tab.clean()
@@ -281,6 +290,64 @@ def test_a_warning_leads_to_its_evidence(tab: Tab) -> None:
     page.wait_for_url(re.compile("first=8&last=12.*shortest=10"))
     expect(page.locator("article.answer").first).to_contain_text("step 8")
     tab.clean()
+
+
+def test_runs_by_speed(tab: Tab) -> None:
+    page = tab.open(VIEWS["runs"])
+    mine = page.locator('tr[data-run="plan"]')
+    expect(mine.locator("td").nth(-2)).to_have_text("50")
+    field = page.get_by_label("tokens/s, at least")
+    for least, count in (("50", 1), ("50.5", 0), ("", 1)):
+        field.fill(least)
+        field.press("Enter")
+        expect(mine).to_have_count(count)
+    page.get_by_label("sort").select_option("speed")
+    page.wait_for_url(re.compile("sort=speed"))
+    tab.clean()
+
+
+def test_chat_side_by_side(browser: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each model has its own conversation; what it says is text; a failure gives the message back."""
+    asked: list[tuple[str, int]] = []
+    go_on = threading.Event()
+
+    def forward(model: Model, sent: dict[str, Any]) -> tuple[dict[str, Any], int]:
+        asked.append((model.name, len(sent["messages"])))
+        assert go_on.wait(30)
+        if model.name == "b" and len(asked) > 2:
+            return {"error": "b has ended"}, 502
+        return {"text": f"<script>window.hacked=1</script> by {model.name}", "end": "length", "tokens": 7}, 200
+
+    monkeypatch.setattr("posttrain.page.chat.forward", forward)
+    page = Page(Folder(root), port=0, chat=Chat([Model("a", 1, ""), Model("b", 1, "")])).start()
+    tab = Tab(browser, page.url)
+    try:
+        view = tab.open("#runs")
+        view.get_by_role("link", name="Chat").click()
+        view.get_by_label("Message").fill("hello")
+        view.keyboard.press("Enter")
+        expect(view.get_by_text("…", exact=True)).to_have_count(2)
+        view.get_by_role("link", name="Runs", exact=True).click()
+        view.wait_for_selector("tr[data-run]")
+        view.get_by_role("link", name="Chat").click()  # while they are still asked
+        view.wait_for_selector(".talk")
+        go_on.set()
+        for name in "ab":
+            expect(view.get_by_role("region", name=name)).to_contain_text(f"<script>window.hacked=1</script> by {name}")
+            expect(view.get_by_role("region", name=name)).to_contain_text("7 tokens, cut off")
+        view.screenshot(path=SHOTS / "chat-1280-light.png", full_page=True)
+        assert not accessible(view)
+        tab.clean()
+        view.get_by_label("Message").fill("again")
+        view.get_by_role("button", name="Send").click()
+        expect(view.get_by_role("alert")).to_have_text("b has ended")
+        expect(view.get_by_label("Message")).to_have_value("again")
+        assert sorted(asked) == [("a", 1), ("a", 3), ("b", 1), ("b", 3)]
+        view.get_by_role("button", name="New conversation").click()
+        expect(view.get_by_text("Nothing said yet.")).to_have_count(2)
+    finally:
+        tab.context.close()
+        page.stop()
 
 
 def test_choose_and_compare(tab: Tab) -> None:

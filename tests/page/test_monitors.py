@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.page import monitors as m
-from posttrain.page.warnings import findings, history
+from posttrain.runs import monitors as m
 from posttrain.runs.reader import Reader
 from posttrain.runs.schema import roll_up_all
 from posttrain.runs.store import Store
+from posttrain.runs.warnings import findings, history
 from tests.page import made
 
 

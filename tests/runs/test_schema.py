@@ -96,6 +96,29 @@ def test_a_run_of_the_first_version_that_is_gone_on_with_is_brought_up_to_date(o
         assert len(store.rollouts()) == 8
 
 
+def test_streams_that_an_earlier_version_did_not_have(tmp_path: Path) -> None:
+    """A database of before `kl` and `value` is read as it is, and gets their columns when its run goes on."""
+    path = tmp_path / "run.sqlite"
+    with Store(path) as store:
+        store.log("train", 0, {}, [conversation()], 0.0)
+        for name in ("kl", "value"):
+            store.db.execute(f"ALTER TABLE turns DROP COLUMN {name}")
+        store.db.commit()
+    with Reader(path) as reader:
+        (row,) = reader.rollouts()
+        assert (
+            row["kl"] is None and row["value"] is None and row["entropy"] == [0.0] * 4 + [pytest.approx(0.3, abs=1e-3)]
+        )
+        assert all(t["kl"] is None for t in reader.turns("train", 0, 0, 0))
+    assert log_task(str(tmp_path)).prompt(0).info["answers"]
+    group = conversation()
+    group.rollouts[0].turns[0].streams_T |= {"kl": torch.tensor([0.25]), "value": torch.tensor([-0.5])}
+    with Store(path) as store:
+        store.log("train", 1, {}, [group], 0.0)
+        (first, second) = (store.turns("train", step, 0, 0)[0] for step in (0, 1))
+    assert (first["kl"], first["value"]) == (None, None) and (second["kl"], second["value"]) == ([0.25], [-0.5])
+
+
 def test_bringing_up_to_date_is_all_or_nothing(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*args: object) -> int:
         raise KeyboardInterrupt

@@ -1,5 +1,5 @@
 // All runs: search, filters, live progress, and those to lay over one another.
-import { h, fill, num, plain, ago, duration, score, link, go, empty, select, spark, state, once } from "./dom.js";
+import { h, fill, num, plain, ago, duration, score, link, go, empty, select, input, spark, state, once } from "./dom.js";
 import { get, isReport } from "./source.js";
 
 const sparks = new Map(), badges = new Map();
@@ -15,16 +15,17 @@ export async function runsView(main, params, keep) {
   const change = (key, value) => { wanted[key] = value; go("runs", { ...wanted, chosen: [...chosen].join(",") }, true); show(); };
   const options = (key) => [["", `any ${key}`], ...[...new Set(runs.map((r) => r[key]))].sort().map((v) => [v, v])];
   const search = h("input", { type: "search", id: "search", placeholder: "Search runs  ( / )", "aria-label": "Search runs", value: wanted.q || "", oninput: once(120, () => change("q", search.value)) });
-  const sorts = { started: (a, b) => b.started - a.started, score: (a, b) => (b.after ?? b.before ?? -9) - (a.after ?? a.before ?? -9), name: (a, b) => a.name.localeCompare(b.name), time: (a, b) => b.seconds - a.seconds };
+  const sorts = { started: (a, b) => b.started - a.started, score: (a, b) => (b.after ?? b.before ?? -9) - (a.after ?? a.before ?? -9), name: (a, b) => a.name.localeCompare(b.name), time: (a, b) => b.seconds - a.seconds, speed: (a, b) => (b.speed ?? -1) - (a.speed ?? -1) };
 
   function show() {
     const words = (wanted.q || "").toLowerCase().split(/\s+/).filter(Boolean);
     const found = runs.filter((r) => words.every((w) => `${r.name} ${r.method} ${r.task} ${r.model} ${r.state}`.toLowerCase().includes(w))
-      && ["state", "method", "task", "model"].every((k) => !wanted[k] || r[k] === wanted[k])).sort(sorts[wanted.sort] || sorts.started);
+      && ["state", "method", "task", "model"].every((k) => !wanted[k] || r[k] === wanted[k])
+      && (!wanted.fast || (r.speed ?? -1) >= Number(wanted.fast))).sort(sorts[wanted.sort] || sorts.started);
     const live = runs.filter((r) => r.state === "running").length;
     fill(count, `${found.length} of ${runs.length} runs${live ? `, ${live} running` : ""}`);
     fill(list, found.slice(0, 500).map(row));
-    if (!found.length) fill(list, h("tr", {}, h("td", { colspan: "9" }, empty("No run matches", "Take a word out of the search, or a filter back."))));
+    if (!found.length) fill(list, h("tr", {}, h("td", { colspan: "10" }, empty("No run matches", "Take a word out of the search, or a filter back."))));
     buttons();
   }
 
@@ -50,14 +51,16 @@ export async function runsView(main, params, keep) {
       h("td", { class: "n" }, run.steps ? `${run.step}/${run.steps}` : `${run.step}`, h("span", { class: "meter", css: { "--share": share } }, h("i", {}))),
       curve,
       h("td", { class: "n score" }, run.before === null && run.after === null ? h("span", { class: "quiet" }, "not measured") : [score(run, run.before), " → ", h("b", {}, run.after === null ? "…" : score(run, run.after))], h("span", { class: "under" }, run.score.replaceAll("_", " "))),
+      h("td", { class: "n" }, run.speed === null ? h("span", { class: "quiet" }, "–") : num(run.speed)),
       h("td", { class: "n" }, duration(run.seconds)));
   }
 
   fill(main, h("div", { class: "head" }, h("h1", {}, "Runs"), count),
     h("form", { class: "filters", onsubmit: (e) => e.preventDefault(), "aria-label": "Filter runs" }, h("div", { class: "field grow" }, search),
       ...["state", "method", "task", "model"].map((k) => select(k, options(k), wanted[k] || "", (v) => change(k, v))),
-      select("sort", [["", "newest"], ["score", "score"], ["name", "name"], ["time", "longest"]], wanted.sort || "", (v) => change("sort", v)), bar),
-    h("div", { class: "table-wrap" }, h("table", { class: "list runs" }, h("caption", { class: "sr" }, "Runs"), h("thead", {}, h("tr", {}, ["", "name", "method", "task", "state", "steps", "reward", "held out", "time"].map((t, i) =>
+      input("tokens/s, at least", wanted.fast, (v) => change("fast", v), { type: "number", min: "0", step: "any", size: "8" }),
+      select("sort", [["", "newest"], ["score", "score"], ["name", "name"], ["time", "longest"], ["speed", "fastest"]], wanted.sort || "", (v) => change("sort", v)), bar),
+    h("div", { class: "table-wrap" }, h("table", { class: "list runs" }, h("caption", { class: "sr" }, "Runs"), h("thead", {}, h("tr", {}, ["", "name", "method", "task", "state", "steps", "reward", "held out", "tokens/s", "time"].map((t, i) =>
       h("th", { scope: "col", class: i === 5 || i > 6 ? "n" : "" }, t || h("span", { class: "sr" }, "choose"))))), list)));
   show();
   keep.refresh = async () => { const next = await get("runs"); runs.splice(0, runs.length, ...next.runs); show(); };

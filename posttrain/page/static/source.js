@@ -5,6 +5,9 @@ const file = embedded ? JSON.parse(embedded.textContent) : null;
 export const isReport = file !== null;
 export const reportInfo = file ? file.about : null;
 
+const chatMeta = document.querySelector("meta[name=posttrain-chat]");
+export const chatWith = chatMeta ? JSON.parse(chatMeta.dataset.models) : []; // models that may be talked to
+
 export class Failed extends Error {}
 
 export async function get(address, params = {}) {
@@ -15,6 +18,18 @@ export async function get(address, params = {}) {
     reply = await fetch(`/api/${address}?${new URLSearchParams(kept.map(([k, v]) => [k, v === true ? "1" : String(v)]))}`);
   } catch {
     throw new Failed("The page has lost its server: posttrain view was closed, or this machine cannot reach it. Start it again and reload.");
+  }
+  const body = await reply.json().catch(() => ({ error: `the server answered with ${reply.status}` }));
+  if (!reply.ok) throw new Failed(body.error);
+  return body;
+}
+
+export async function say(model, messages, temperature) {
+  let reply;
+  try {
+    reply = await fetch("/chat", { method: "POST", headers: { "Content-Type": "application/json", "X-Posttrain-Token": chatMeta.content }, body: JSON.stringify({ model, messages, temperature }) });
+  } catch {
+    throw new Failed("The page has lost its server: posttrain view was closed. Start it again and reload.");
   }
   const body = await reply.json().catch(() => ({ error: `the server answered with ${reply.status}` }));
   if (!reply.ok) throw new Failed(body.error);

@@ -7,6 +7,8 @@ const BINS = {
   entropy: { name: "entropy", edges: [0.1, 0.5, 1, 2], of: (t) => t.entropy, told: ["< 0.1", "< 0.5", "< 1", "< 2", "more"], rising: true },
   adv: { name: "advantage", diverging: true, edges: [-1.5, -0.5, -0.1, 0.1, 0.5, 1.5], of: (t) => t.adv, told: ["−1.5", "−0.5", "−0.1", "0", "+0.1", "+0.5", "+1.5"] },
   ratio: { name: "ratio", diverging: true, edges: [0.8, 0.95, 0.99, 1.01, 1.05, 1.2], of: (t) => t.ratio, told: ["< 0.8", "< 0.95", "< 0.99", "1", "> 1.01", "> 1.05", "> 1.2"] },
+  kl: { name: "KL to the reference", edges: [0.001, 0.01, 0.1, 1], of: (t) => t.kl, told: ["< 0.001", "< 0.01", "< 0.1", "< 1", "more"], rising: true },
+  value: { name: "value", diverging: true, edges: [-1, -0.5, -0.1, 0.1, 0.5, 1], of: (t) => t.value, told: ["< −1", "< −0.5", "< −0.1", "0", "> 0.1", "> 0.5", "> 1"] },
 };
 const WINDOW = 4000; // tokens drawn at once
 
@@ -20,7 +22,7 @@ export function bin(kind, token) {
 export async function tokensView(main, params, keep) {
   const key = { run: params.run, phase: params.phase, step: params.step, group: params.group, sample: params.sample };
   const found = await get("tokens", key);
-  const all = found.turns.flatMap((t, turn) => t.tokens.map((id, i) => ({ id, turn, i, piece: Array.isArray(id) ? `[${id.map((x) => num(x)).join(", ")}]` : found.pieces[id] ?? `#${id}`, logp: t.logp?.[i] ?? null, own: t.mask ? Boolean(t.mask[i]) : true, adv: t.adv?.[i] ?? null, entropy: t.entropy?.[i] ?? null, ratio: t.ratio?.[i] ?? null })));
+  const all = found.turns.flatMap((t, turn) => t.tokens.map((id, i) => ({ id, turn, i, piece: Array.isArray(id) ? `[${id.map((x) => num(x)).join(", ")}]` : found.pieces[id] ?? `#${id}`, logp: t.logp?.[i] ?? null, own: t.mask ? Boolean(t.mask[i]) : true, adv: t.adv?.[i] ?? null, entropy: t.entropy?.[i] ?? null, ratio: t.ratio?.[i] ?? null, kl: t.kl?.[i] ?? null, value: t.value?.[i] ?? null })));
   all.forEach((t, n) => { t.n = n; });
   const kinds = Object.keys(BINS).filter((k) => all.some((t) => t[k] !== null));
   let kind = kinds.includes(params.colour) ? params.colour : kinds[0] || "logp", at = 0, from = 0;
@@ -45,7 +47,7 @@ export async function tokensView(main, params, keep) {
     at = n;
     const row = (label, value) => [h("dt", {}, label), h("dd", {}, value)];
     fill(facts, h("code", { class: "piece" }, JSON.stringify(plain(t.piece)).slice(1, -1)), h("dl", {}, row("token", `${n + 1} of ${all.length}`), row("id", Array.isArray(t.id) ? "vector" : t.id),
-      t.logp !== null ? [row("p", num(Math.exp(t.logp))), row("log p", num(t.logp))] : null, t.adv !== null ? row("advantage", signed(t.adv)) : null, t.entropy !== null ? row("entropy", num(t.entropy)) : null, t.ratio !== null ? row("ratio", num(t.ratio, 4)) : null, row("mask", t.own ? "its own" : "observed")));
+      t.logp !== null ? [row("p", num(Math.exp(t.logp))), row("log p", num(t.logp))] : null, t.adv !== null ? row("advantage", signed(t.adv)) : null, t.entropy !== null ? row("entropy", num(t.entropy)) : null, t.ratio !== null ? row("ratio", num(t.ratio, 4)) : null, t.kl !== null ? row("KL", num(t.kl)) : null, t.value !== null ? row("value", signed(t.value)) : null, row("mask", t.own ? "its own" : "observed")));
   }
 
   function draw() {

@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from posttrain.core.codec import read
-from posttrain.page import monitors
-from posttrain.page.monitors import Curve, Finding
+from posttrain.runs import monitors
+from posttrain.runs.monitors import Curve, Finding
 from posttrain.runs.reader import Reader
 from posttrain.runs.schema import BUCKET
 
@@ -17,6 +17,8 @@ _ANSWERS = 512  # newest answers that are looked at
 
 def findings(reader: Reader, phase: str) -> list[Finding]:
     """Every warning about a phase, as its steps are now."""
+    if phase not in reader.phases():  # which also waits for what is on its way
+        return []
     curve = {name: history(reader, name, phase) for name in (
         "reward", "accuracy", "held_out_reward", "length", "truncated", "entropy", "logp_gap", "frac_reward_zero_std",
     )}  # fmt: skip
@@ -89,5 +91,5 @@ def of_answers(reader: Reader, phase: str) -> list[Finding | None]:
 
 def rise(reader: Reader, phase: str, component: str) -> float:
     """How much the mean of a component has risen since the start; 0 where that is not known."""
-    found = monitors.ends(reader.series(f"reward/{component}", phase))
+    found = monitors.ends(history(reader, f"reward/{component}", phase))
     return found.now - found.start if found else 0.0

@@ -24,6 +24,8 @@ RISEN = 0.05  # of the first component
 SILENT = 0.5  # share of groups whose answers all earned the same
 GAP, GAP_TIMES = 0.01, 3.0  # nats, and times the start
 ECHO = 0.1  # share of answers that repeat their prompt
+NAMES = ("over-optimised", "length drift", "cut off", "entropy collapse", "silent groups", "take-over", "gap growing", "repetition",
+         "echo")  # fmt: skip
 
 
 @dataclass(frozen=True)
