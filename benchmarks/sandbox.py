@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import statistics
@@ -127,7 +128,7 @@ def row(name: str, rates: dict[str, float], costs: dict[str, float], load: float
         "name": f"programs in a sandbox, {name}", "value": value, "unit": "programs/s", "peer": "bare interpreter",
         "peer_value": rates["bare interpreter"], "ratio": round(value / rates["bare interpreter"], 3),
         "bar": None if bar is None else f"{bar} programs/s on two idle cores", "met": None if bar is None else value >= bar,
-        "processor_ms": costs[name], "note": f"load of the machine {load:.1f}",
+        "processor_ms": costs[name] if math.isfinite(costs[name]) else None, "note": f"load of the machine {load:.1f}",
     }  # fmt: skip
 
 
