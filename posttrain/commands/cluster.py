@@ -12,9 +12,8 @@ from posttrain.commands.forecast import (
     Row,
     check_context,
     check_sizes,
+    config_of,
     critic_kind,
-    from_hub,
-    from_table,
     longest_answer,
 )
 from posttrain.commands.parser import Parser, number, whole
@@ -64,16 +63,8 @@ def asked(args: argparse.Namespace) -> bool:
 def read_shape(model: str, runs: str) -> Shape:
     """From the table of well-known models, a folder, a run, or the hub."""
     from posttrain.planning.shapes import shape_of
-    from posttrain.policies.load import POCKET, find_folder, read_json
-    from posttrain.runs.trained import base_model, find_trained
 
-    if which := find_trained(model, runs):
-        model = base_model(which)
-    if model not in ("pocket", "smollm2") and not Path(model).is_dir():
-        config = from_table(model) or read_json(from_hub(model))
-    else:
-        config = read_json((POCKET if model == "pocket" else Path(find_folder(model))) / "config.json")
-    return shape_of(config, model)
+    return shape_of(*config_of(model, runs))
 
 
 def read_lengths(args: argparse.Namespace) -> Lengths:

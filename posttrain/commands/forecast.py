@@ -63,18 +63,25 @@ def options(parser: Parser) -> None:
         group.add_argument(f"--{name}", type=whole, default=default, metavar="N", help=f"{told} [{default}]")
 
 
-def read_shape(model: str, runs: str = "runs") -> tuple[Any, bool]:
-    """(the model's shape, whether our decoder runs it); a model that is not on this disk is an error."""
-    from posttrain.models.shape import DecoderConfig
+def config_of(model: str, runs: str) -> tuple[dict[str, Any], str]:
+    """The config.json of a model, and what the model is called: from the table of well-known ones, a folder, a run, or the hub."""
     from posttrain.policies.load import POCKET, find_folder, read_json
     from posttrain.runs.trained import base_model, find_trained
 
     if which := find_trained(model, runs):
         model = base_model(which)
     if model not in ("pocket", "smollm2") and not Path(model).is_dir():
-        config = from_table(model) or read_json(from_hub(model))
+        found: dict[str, Any] = from_table(model) or read_json(from_hub(model))
     else:
-        config = read_json((POCKET if model == "pocket" else Path(find_folder(model))) / "config.json")
+        found = read_json((POCKET if model == "pocket" else Path(find_folder(model))) / "config.json")
+    return found, model
+
+
+def read_shape(model: str, runs: str = "runs") -> tuple[Any, bool]:
+    """(the model's shape, whether our decoder runs it); a model that is not on this disk is an error."""
+    from posttrain.models.shape import DecoderConfig
+
+    config, model = config_of(model, runs)
     shape = DecoderConfig.of(config)
     if shape is not None:
         return shape, True

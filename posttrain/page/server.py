@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from urllib.parse import quote
 
 import uvicorn
@@ -11,7 +10,7 @@ from posttrain.core.errors import UserError
 from posttrain.page.app import App
 from posttrain.page.chat import Chat
 from posttrain.page.folder import Folder
-from posttrain.serving.address import listen, loopback
+from posttrain.serving.address import Listening, listen, loopback
 
 PORT = 8765
 GRACE_SECONDS = 1  # for replies in progress when the page is closed
@@ -27,8 +26,10 @@ def require_key(host: str, key: str) -> None:
         )
 
 
-class Page:
+class Page(Listening):
     """Listens on host and port (None: PORT, or any free one where that is taken)."""
+
+    thread_name = "posttrain-page"
 
     def __init__(
         self, folder: Folder, host: str = "127.0.0.1", port: int | None = None, key: str = "", chat: Chat | None = None
@@ -49,28 +50,9 @@ class Page:
             limit_concurrency=CONNECTIONS, h11_max_incomplete_event_size=64 << 10,
         )  # fmt: skip
         self.uvicorn = uvicorn.Server(config)
-        self._thread: threading.Thread | None = None
 
     @property
     def url(self) -> str:
         """What to open; with its key, where it needs one."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}/" + (f"?key={quote(self.key, safe='')}" if self.key else "")
-
-    def run(self) -> None:
-        """Serve until SIGINT or SIGTERM (in the main thread) or `stop`."""
-        try:
-            self.uvicorn.run([self.socket])
-        finally:
-            self.socket.close()
-
-    def start(self) -> Page:
-        """Serve in a thread of its own; connections are taken from now on."""
-        self._thread = threading.Thread(target=self.run, name="posttrain-page", daemon=True)
-        self._thread.start()
-        return self
-
-    def stop(self) -> None:
-        self.uvicorn.should_exit = True
-        if self._thread is not None:
-            self._thread.join()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import socket
-from typing import Any
+import threading
+from typing import Any, Self
 
 from posttrain.core.errors import UserError
 
@@ -32,3 +33,30 @@ def listen(host: str, port: int) -> socket.socket:
             made.close()
         raise UserError(f"cannot listen on {host}:{port} ({error}); use another --port or --host") from None
     return made  # type: ignore[no-any-return]
+
+
+class Listening:
+    """A uvicorn server on a socket that listens already; served here, or in a thread of its own."""
+
+    socket: socket.socket
+    uvicorn: Any
+    thread_name = "posttrain-http"
+    _thread: threading.Thread | None = None
+
+    def run(self) -> None:
+        """Serve until SIGINT or SIGTERM (in the main thread) or `stop`."""
+        try:
+            self.uvicorn.run([self.socket])
+        finally:
+            self.socket.close()
+
+    def start(self) -> Self:
+        """Serve in a thread of its own; connections are taken from now on."""
+        self._thread = threading.Thread(target=self.run, name=self.thread_name, daemon=True)
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        self.uvicorn.should_exit = True
+        if self._thread is not None:
+            self._thread.join()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import threading
 from collections.abc import Callable, Sequence
 
 import h11
@@ -12,7 +11,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from posttrain.core.errors import UserError
-from posttrain.serving.address import listen, loopback
+from posttrain.serving.address import Listening, listen, loopback
 from posttrain.serving.app import App
 from posttrain.serving.service import Service
 
@@ -105,7 +104,7 @@ class Uvicorn(uvicorn.Server):
         timer.cancel()
 
 
-class Server:
+class Server(Listening):
     """Listens on host and port; all connections share the service's one engine.
 
     key: clients must send it ("": none needed, local addresses only); origins: web pages that may ask ("*": any); log: called with
@@ -127,26 +126,7 @@ class Server:
             limit_concurrency=MAX_CONNECTIONS, backlog=256, h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         )  # fmt: skip
         self.uvicorn = Uvicorn(config, app)
-        self._thread: threading.Thread | None = None
 
     @property
     def url(self) -> str:
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
-
-    def run(self) -> None:
-        """Serve until SIGINT or SIGTERM (in the main thread) or `stop`."""
-        try:
-            self.uvicorn.run([self.socket])
-        finally:
-            self.socket.close()
-
-    def start(self) -> Server:
-        """Serve in a thread of its own; connections are taken from now on."""
-        self._thread = threading.Thread(target=self.run, name="posttrain-http", daemon=True)
-        self._thread.start()
-        return self
-
-    def stop(self) -> None:
-        self.uvicorn.should_exit = True
-        if self._thread is not None:
-            self._thread.join()
