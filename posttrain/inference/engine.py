@@ -55,6 +55,10 @@ class Engine:
         self.pending: Snapshot | None = None  # of decode steps that may still be running
         self.preempted = self.prefill_tokens = 0  # since the engine was made
         self.finished: Callable[[int, int, Tensor], None] = nobody  # told (context, answer, tokens) as one ends
+        self.lent, self.least_length = (
+            False,
+            0,
+        )  # conversations are in progress; positions that a sequence to come will need
 
     # ---- a whole call
 
@@ -99,7 +103,7 @@ class Engine:
         """Have slots for this many sequences of `length` positions and `width` new tokens, and the live weights."""
         if len(stop_ids) > MAX_STOP_IDS:
             raise UserError(f"{len(stop_ids)} stop tokens; at most {MAX_STOP_IDS} are supported")
-        count, length = self._bucket(min(jobs, self.max_slots)), -(-(length + 1) // PAGE) * PAGE
+        count, length = self._bucket(min(jobs, self.max_slots)), -(-(max(length, self.least_length) + 1) // PAGE) * PAGE
         s = self.slots
         if s is None or s.length < length or s.width < width or s.count < count:  # it only ever grows
             old = (s.count, s.length, s.width) if s else (0, 0, 0)
@@ -107,7 +111,7 @@ class Engine:
             vars(self).pop("admission", None)  # and the reference that admission holds
             s = self.slots = self._allocate(max(count, old[0]), max(length, old[1]), max(width, old[2]))
             self.table = SlotTable(s.count)
-            self.admission = Admission(s, self.table, self.prefix_cache)
+            self.admission = Admission(s, self.table, self.prefix_cache, self.prefill_tokens)
         elif s.fused.refresh():
             s.pages.clear_cache()
         s.stop_ids.fill_(-1)
@@ -293,8 +297,7 @@ class Engine:
             n = len(job.tokens) if job.done else int(num_generated[slot])  # a stop string may end some tokens earlier
             job.tokens, job.logp = tokens[row][:n], logp[row][:n]
             job.stopped, job.done = bool(stopped[slot]) or job.done, True
-            if self.prefix_cache and not s.one_page_each:
-                s.pages.cache_prefix(job.sequence[:-1], job.pages, job.identity)
+            self.admission.keep(job, slot)
             out.append(job)
         self._release(finished)
         return out
