@@ -41,6 +41,8 @@ class Engine:
     stride: decode steps between two snapshots (0: 8 on a GPU, 1 elsewhere); above 1 the host is one snapshot behind
     """
 
+    least_length = 0  # positions of a slot, where longer sequences are known to come
+
     def __init__(
         self, model: Decoder, max_slots: int = 0, num_pages: int = 0, prefix_cache: bool = False, stride: int = 0
     ) -> None:
@@ -55,10 +57,7 @@ class Engine:
         self.pending: Snapshot | None = None  # of decode steps that may still be running
         self.preempted = self.prefill_tokens = 0  # since the engine was made
         self.finished: Callable[[int, int, Tensor], None] = nobody  # told (context, answer, tokens) as one ends
-        self.lent, self.least_length = (
-            False,
-            0,
-        )  # conversations are in progress; positions that a sequence to come will need
+        self.lent = False  # to conversations in progress, which a whole call would end
 
     # ---- a whole call
 

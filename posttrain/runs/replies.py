@@ -53,7 +53,7 @@ class KeptReplies:
         with disk_errors(self.folder, len(data)):
             if self.file is None:
                 self.folder.mkdir(exist_ok=True)
-                self.file = open(self.path(step), "ab", buffering=0)
+                self.file = open(self.path(step), "ab", buffering=0)  # noqa: SIM115 - open for a step
             self.file.write(name + len(data).to_bytes(_SIZE, "big") + data)
 
     def flush(self) -> None:
