@@ -41,7 +41,7 @@ class Engine:
     stride: decode steps between two snapshots (0: 8 on a GPU, 1 elsewhere); above 1 the host is one snapshot behind
     """
 
-    least_length = 0  # positions of a slot, where longer sequences are known to come
+    least_length, lent = 0, False  # positions that a sequence to come will need; conversations are in progress
 
     def __init__(
         self, model: Decoder, max_slots: int = 0, num_pages: int = 0, prefix_cache: bool = False, stride: int = 0
@@ -57,7 +57,6 @@ class Engine:
         self.pending: Snapshot | None = None  # of decode steps that may still be running
         self.preempted = self.prefill_tokens = 0  # since the engine was made
         self.finished: Callable[[int, int, Tensor], None] = nobody  # told (context, answer, tokens) as one ends
-        self.lent = False  # to conversations in progress, which a whole call would end
 
     # ---- a whole call
 
@@ -67,9 +66,7 @@ class Engine:
         identities: Sequence[bytes] | None = None, find_stop: Callable[[Tensor], int] | None = None,
         limits: Sequence[Sequence[int]] | None = None,
     ) -> list[list[Sample]]:  # fmt: skip
-        """For each context, one answer per key; the same answers as `inference.sampling.generate`.
-
-        `identities` names what was observed besides each context's tokens (images, sound): different ones share neither pages
+        """For each context, one answer per key; the same answers as `inference.sampling.generate`. `identities` names what was observed besides each context's tokens (images, sound): different ones share neither pages
         nor prefill. `limits` are token limits of single answers.
         """
         groups, observed = [], [b""] * len(contexts) if identities is None else identities
