@@ -159,8 +159,9 @@ class Play:
             self.samplers.end([(place, role) for role in x.turns])
 
 
-def begin(ask: RolloutRequest, prompt: Prompt, index: int) -> Playing:
-    key = rng.key(ask.seed, ask.step, prompt.id, index, "episode")
+def begin(ask: RolloutRequest, prompt: Prompt, index: int, key: int | None = None) -> Playing:
+    """Open an episode; its environment draws from a key of its own, or from the one that is given."""
+    key = rng.key(ask.seed, ask.step, prompt.id, index, "episode") if key is None else key
     role = ask.env.first_role(prompt)
     try:
         opened = ask.env.open(prompt, key)
