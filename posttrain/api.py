@@ -14,7 +14,6 @@ from posttrain.core.identity import identity
 from posttrain.core.loop import Loop
 from posttrain.core.method import Method, find_method
 from posttrain.core.pause import Pause, Paused
-from posttrain.core.protocols import Environment
 from posttrain.core.ranks import ranks
 from posttrain.core.registry import Part, find, fold, parse, parts
 from posttrain.distributed.choose import Elsewhere, closing, settled
@@ -78,7 +77,7 @@ def _run_config(
     config = dataclasses.replace(config, task=default_task(config.task, method.rollout.card.data))
     name = config.name or made_name(method.name, config.task.replace(" + ", "+"))
     config = dataclasses.replace(config, name=check_name(name), model=start.source or config.model)
-    env = of_given(config, given["env"]) if "env" in given else environment(config, method)
+    env = said_first(given["env"], config) if "env" in given else environment(config, method)
     suits(method, env := tooled(env, given, method))
     scorer = given["scorer"] if "scorer" in given else scorer_of(config, method, env)
     scored = not isinstance(scorer, Prescored)
@@ -128,11 +127,6 @@ def objects(given: dict[str, Any]) -> dict[str, Any]:
     return {"objects": found} if found else {}
 
 
-def of_given(config: Config, env: Environment) -> Environment:
-    """An environment that was given, with the system message and the prefill of the settings."""
-    return said_first(env, config)
-
-
 def as_given(policy: Any, config: Config) -> Any:
     """A policy that was given in Python; settings of loading one cannot be meant for it."""
     for key in ("lora", "bits", "adapter", "dtype"):
@@ -158,7 +152,8 @@ def run(
     model: a name, folder or hub id, or a Policy. task: a name, a file, or a list of rows ({"question": ..., "answer": ...});
     env: an Environment instead. reward: a function of yours (for plans that learn from comparisons also a judge, of
     (prompt, a, b)), a name, or a run of a reward model. method: a name (a plan's too) or a Method. tools: functions that the
-    model may call, or their file ("mine.py(max_turns=4)"). callbacks: objects with any of on_load, on_data, on_begin, ...
+    model may call, or their file ("mine.py(max_turns=4)"). callbacks: objects with any of on_load,
+    on_data, on_begin, on_rollouts, on_step, on_eval, on_checkpoint, on_end.
     settings: anything else that `Config` has (steps, lr, num_generations, `sampling={...}` ...), runs="runs" for the folder of
     all runs, fresh=True to start over, start_from="runs/NAME" to begin with the weights and optimiser state of a run
     (optimizer=False: with its weights), extend_schedule=True to go on past the end of a schedule, max_hours=3.5 to stop after
