@@ -104,7 +104,15 @@ class Tooled(Environment):
 
     def unpaid(self) -> Tooled:
         """The same where a reward scores the answers: episodes pay nothing themselves."""
-        return Tooled(self.env, replace(self.use, grade=None))
+        made = copy.copy(self)
+        made.use = replace(self.use, grade=None)
+        return made
+
+    def over(self, env: Environment) -> Tooled:
+        """The same tools over another task, with the same limits on episodes."""
+        made = copy.copy(self)
+        made.env = env
+        return made
 
     @property
     def graded(self) -> bool:

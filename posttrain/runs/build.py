@@ -28,8 +28,10 @@ from posttrain.rollouts.sources import LocalSource
 from posttrain.runs import saved as saved  # so that a reward may name a run
 from posttrain.runs.critics import critic_for
 from posttrain.runs.guard import Guard
+from posttrain.runs.limited import limited
 from posttrain.runs.monitored import Monitored
 from posttrain.runs.rate import RateProbe, suggested_lr
+from posttrain.runs.replies import kept_by
 from posttrain.runs.short import Short
 from posttrain.runs.silence import Silence
 from posttrain.runs.threads import Busy
@@ -75,7 +77,7 @@ def said_first(env: Environment, config: Config) -> Environment:
     """The environment with the system message, the prefill and the tools of the settings."""
     env = with_system_message(env, config.system) if config.system else env
     env = with_prefill(env, config.prefill) if config.prefill else env
-    return with_named_tools(env, config.tools, config.reward) if config.tools else env
+    return limited(with_named_tools(env, config.tools, config.reward) if config.tools else env, config)
 
 
 def asked_environment(config: Config) -> Environment:
@@ -200,6 +202,7 @@ def build_loop(config: Config, method: Method, policy: Policy, pieces: Pieces) -
     env, scorer, curriculum = pieces.env, pieces.scorer, method.prompts.live()
     how, probe = (config.sampling, config.prompts, config.seed), RateProbe()
     source = pieces.source(playing(policies, method), env, method.rollout, scorer, curriculum, how)
+    kept = kept_by(source, env, pieces.run, pieces.phase)
     return Loop(
         config=config,
         method=method,
@@ -214,6 +217,7 @@ def build_loop(config: Config, method: Method, policy: Policy, pieces: Pieces) -
             *(pieces.callbacks if ranks().lead else ()),
             probe,
             *([source] if hasattr(source, "on_checkpoint") else []),
+            *kept,
         ],
         evaluator=HeldOut(lambda p: measure(p, config, method, env, scorer, pieces.others))
         if pieces.evaluated

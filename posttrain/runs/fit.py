@@ -37,7 +37,7 @@ def fit(env: Environment, policy: Policy, method: Method | None, how: Sampling) 
     if isinstance(env, Mixed):
         return Mixed({name: fit(one, policy, method, how) for name, one in env.tasks.items()})
     if isinstance(env, Tooled):
-        return Tooled(fit(env.env, policy, method, how), env.use)
+        return env.over(fit(env.env, policy, method, how))
     if not isinstance(env, (DataEnvironment, Listed, Stream)):
         return env
     if how.max_tokens >= window and not kind:
