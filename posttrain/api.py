@@ -77,8 +77,10 @@ def _run_config(
     config = dataclasses.replace(config, task=default_task(config.task, method.rollout.card.data))
     name = config.name or made_name(method.name, config.task.replace(" + ", "+"))
     config = dataclasses.replace(config, name=check_name(name), model=start.source or config.model)
-    env = said_first(given["env"], config) if "env" in given else environment(config, method)
-    suits(method, env := tooled(env, given, method))
+    env = tooled(
+        lambda c: said_first(given["env"], c) if "env" in given else environment(c, method), config, given, method
+    )
+    suits(method, env)
     scorer = given["scorer"] if "scorer" in given else scorer_of(config, method, env)
     scored = not isinstance(scorer, Prescored)
     refuse_of_unmeasured(method, config, asked, scored or env.graded or env.opens)

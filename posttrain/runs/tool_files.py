@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
 from posttrain.core.protocols import Environment
 from posttrain.environments.tooled import Tooled, with_tools
+from posttrain.runs.limited import limited
 from posttrain.runs.refuse import takes_turns
 from posttrain.tools.named import tools_named
 
@@ -30,9 +34,14 @@ def take_tools(tools: Any, settings: dict[str, Any], given: dict[str, Any], plan
         given["tools"] = [tools] if callable(tools) else list(tools)
 
 
-def tooled(env: Environment, given: dict[str, Any], method: Method) -> Environment:
-    """The environment with tools that were given as functions; one that a given reward scores pays nothing itself."""
+def tooled(
+    build: Callable[[Config], Environment], config: Config, given: dict[str, Any], method: Method
+) -> Environment:
+    """The environment that settings stand for, with tools that were given as functions; one that a given reward scores pays nothing."""
     if "tools" in given:
         takes_turns(method)
-        env = with_tools(env, given["tools"])
+        plain = replace(config, max_turns=None, episode_seconds=None, overlap=None, free_running=False)
+        env: Environment = limited(with_tools(build(plain), given["tools"]), config)
+    else:
+        env = build(config)
     return env.unpaid() if isinstance(env, Tooled) and "scorer" in given else env
