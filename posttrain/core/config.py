@@ -91,6 +91,9 @@ class Config:
     """add the adapter to the weights first, and train those (or new adapters, with lora)"""
     bits: int = 0
     """4: keep the frozen weights in 4 bits beside the adapters (QLoRA); 0: do not quantise"""
+    tools: str = ""
+    """functions that the model may call before it answers: a Python file, calculator, python (the sandbox), or a sum of them; how they
+    may be used with --tools.format, --tools.max-turns, --tools.max-calls, --tools.faults and --tools.seconds"""
     reward: str = ""
     """a reward by name, mine.py:function, runs/NAME (a trained reward model), or a sum "numeric + 0.2*format"; if empty, the
     task's own grade"""

@@ -13,8 +13,10 @@ from posttrain.core.json_file import strict
 from posttrain.core.method import Method, find_method
 from posttrain.core.protocols import Environment
 from posttrain.core.registry import fold, parse, parts
-from posttrain.evals.accuracy import accuracy
+from posttrain.environments.tooled import Tooled
+from posttrain.evals.accuracy import accuracy, mean_reward
 from posttrain.evals.intervals import PAIRED_LEVEL, differences, paired, student
+from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.runs.in_memory import InMemoryRun, one_thread
 from posttrain.train import train
 
@@ -78,6 +80,7 @@ def compare(
 ) -> Comparison:  # fmt: skip
     """Train each method from the same start on the same prompts with each seed, and compare held-out accuracy."""
     from posttrain.environments.task import task as find_task
+    from posttrain.runs.tool_files import with_named_tools
 
     if len(methods) < 2 or len(set(methods)) < len(methods):
         raise UserError(f"a comparison needs at least two different methods, got {', '.join(methods) or 'none'}")
@@ -85,6 +88,8 @@ def compare(
     made: dict[str, Method] = {name: comparable(name, config.num_generations) for name in methods}
     settings = {name: own_settings(method, config) for name, method in made.items()}
     env = find_task(task, level=config.level, think=config.think, data=config.data or None)
+    if config.tools:
+        env = with_named_tools(env, config.tools)
     if not env.graded:
         raise UserError(f"{task} has no gold answers, so accuracy cannot be compared on it; use another --task")
     before, found, curves = 0.0, {}, {}
@@ -142,10 +147,18 @@ def _train(method: Method, env: Environment, config: Config) -> tuple[float, flo
     from posttrain.runs.build import Pieces, at_test, build_loop, load_policy, scorer_of
 
     policy, run = load_policy(config), InMemoryRun()
-    look = (config.eval_problems, config.sampling)
-    before = accuracy(policy, env, *look, rollout=at_test(method, env)).accuracy
-    train(build_loop(config, method, policy, Pieces(env, scorer_of(config, method, env), run)))
-    after = accuracy(policy, env, *look, rollout=at_test(method, env)).accuracy
+    tooled = isinstance(env, Tooled)
+
+    def look() -> float:
+        many, how, rollout = config.eval_problems, config.sampling, at_test(method, env)
+        if tooled:  # the episode has graded the answer
+            return mean_reward(policy, env, many, how, Prescored(), rollout).accuracy
+        return accuracy(policy, env, many, how, rollout=rollout).accuracy
+
+    before = look()
+    trained_in = env.unpaid() if isinstance(env, Tooled) and config.reward else env
+    train(build_loop(config, method, policy, Pieces(trained_in, scorer_of(config, method, env), run)))
+    after = look()
     return before, after, [row["reward"] for row in run.rows]
 
 
