@@ -56,7 +56,9 @@ class Gymnasium(Environment):
         first = self.made()
         self.kind = type(first.unwrapped).__name__.removesuffix("Env")
         self.labels = tuple(labels) or LABELS.get(self.kind, ())
-        words = tuple(actions.split() if isinstance(actions, str) else actions) or ACTIONS.get(self.kind, ())
+        words = tuple(actions.split() if isinstance(actions, str) else actions)
+        if not words and len(ACTIONS.get(self.kind, ())) == getattr(first.action_space, "n", -1):  # else it is wrapped
+            words = ACTIONS[self.kind]
         self.drawn = first.render_mode == "ansi"
         if (why := unseen(first.observation_space)) and not self.drawn:
             raise UserError(
@@ -80,8 +82,11 @@ class Gymnasium(Environment):
                 import_module(module)
             entry = gym.spec(id).entry_point
             entry = gym.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
-            modes = getattr(entry, "metadata", None) or {}
-            ansi = {"render_mode": "ansi"} if "ansi" in modes.get("render_modes", ()) else {}
+            known = getattr(
+                entry, "metadata", None
+            )  # of a class; of a wrapper it is a property, and a function has none
+            modes = known.get("render_modes", ()) if isinstance(known, dict) else ()
+            ansi = {"render_mode": "ansi"} if "ansi" in modes else {}
             return gym.make(id, **{"disable_env_checker": True, **ansi, **self.make})
         except gym.error.DependencyNotInstalled as error:
             raise UserError(f"{self.id} needs another package: {error}") from None

@@ -179,6 +179,23 @@ def test_mistakes_are_one_sentence(spec: str, told: str) -> None:
         task(spec)
 
 
+def test_a_wrapped_environment_has_the_actions_of_its_wrapper() -> None:
+    class Spoken(gym.ActionWrapper):
+        def __init__(self) -> None:
+            super().__init__(gym.make("CliffWalking-v1"))
+            self.action_space = gym.spaces.Text(9)
+
+        def action(self, action: str) -> int:
+            return len(action) % 4
+
+    gym.register("Test/Spoken-v0", entry_point=Spoken)
+    env = Gymnasium("Test/Spoken-v0")
+    assert (
+        "a text of 1 to 9 characters" in env.prompt(0).last
+        and env.open(env.prompt(0), 1).step(turn("abcd")).reward == -1.0
+    )
+
+
 def test_settings_of_other_tasks_are_refused() -> None:
     with pytest.raises(UserError, match="the task gymnasium has no option 'think'"):
         task(LAKE, think=True)

@@ -1,5 +1,5 @@
-"""Training on a slippery lake, killed inside an episode: `python -m tests.environments.adapters.lake_run FOLDER` prints what three runs,
-each a process of its own forked from this one, end with: undisturbed, killed at some move of some episode again and again, resumed."""
+"""Training on a slippery cliff, killed inside an episode: `python -m tests.environments.adapters.cliff_run FOLDER` prints what two runs end
+with, one undisturbed, one killed at some move of some episode again and again; each is a process of its own, forked from this one."""
 
 from __future__ import annotations
 
@@ -12,21 +12,47 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import torch
 
 import posttrain as pt
 from posttrain.environments.adapters import gymnasium as adapter
+from posttrain.policies.language import LanguagePolicy
 from tests.models import tiny
 
 ROWS = "SELECT r.step, t.text, t.reward, t.tokens, t.logp FROM turns t JOIN rollouts r ON r.id = t.id ORDER BY 1, t.id, t.turn"
 
 
+class Spoken(gymnasium.ActionWrapper):
+    """Whatever a random model of letters says is a move."""
+
+    def __init__(self) -> None:
+        super().__init__(gymnasium.make("CliffWalking-v1", is_slippery=True))
+        self.action_space = gymnasium.spaces.Text(100, charset=tiny.LETTERS)
+
+    def action(self, action: str) -> int:
+        return sum(map(ord, action)) % 4
+
+
+gymnasium.register("Test/Spoken-v0", entry_point=Spoken)
+
+
+class Ending(LanguagePolicy):
+    """Ends every turn by itself, so that the length limit ends no episode."""
+
+    def act(self, *args: Any, **more: Any) -> Any:
+        made = super().act(*args, **more)
+        for turn in (turn for some in made for turn in some):
+            turn.stopped = True
+        return made
+
+
 def train(folder: Path) -> None:
-    env = adapter.Gymnasium("FrozenLake-v1", actions="a b c d", rules="go", faults=30, max_episode_steps=5)
-    policy = tiny.policy()
+    env = adapter.Gymnasium("Test/Spoken-v0", rules="go", faults=30, max_episode_steps=4)
+    policy = Ending(tiny.decoder(), tiny.letters(), "tiny")
     method = pt.find_method("grpo").but(advantage="turns")
     pt.run(
-        policy=policy, env=env, method=method, runs=folder.parent, name=folder.name, steps=3, prompts=2, num_generations=3,
+        model=policy, env=env, method=method, runs=folder.parent, name=folder.name, steps=3, prompts=2, num_generations=3,
         save_every=1, eval_problems=1, lr=1e-2, threads=1, sampling={"max_tokens": 4},
     )  # fmt: skip
 
@@ -73,7 +99,7 @@ def ending(folder: Path) -> dict[str, Any]:
 def main(root: Path) -> None:
     torch.set_num_threads(1)
     whole = child(root / "whole", 0)
-    codes = [child(root / "killed", move) for move in (25, 40, 60, 0)]
+    codes = [child(root / "killed", move) for move in (13, 30, 47, 0)]
     print(json.dumps({"whole": whole, "codes": codes, "ends": [ending(root / "whole"), ending(root / "killed")]}))
 
 
