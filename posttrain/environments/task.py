@@ -29,6 +29,7 @@ from posttrain.core.protocols import Environment
 from posttrain.core.python_file import import_file
 from posttrain.core.registry import parse, split_sum
 from posttrain.environments import reasoning_gym as gym
+from posttrain.environments.adapters.verifiers import Verifiers, is_verifiers
 from posttrain.environments.data import THINK, data
 from posttrain.environments.documents import documents
 from posttrain.environments.fields import NAMES
@@ -45,7 +46,7 @@ from posttrain.environments.stream import stream
 
 DEFAULT, DEFAULT_PAIRS = "arithmetic", "school_pairs"  # what is learned from when no task is named
 _GYM = ("reasoning-gym", "reasoning_gym", "rg")
-ADAPTERS = ("gymnasium", "textworld")  # files of environments/adapters, each with a function of its name
+ADAPTERS = ("gymnasium", "textworld", "verifiers")  # files of environments/adapters, each with a function of its name
 _FIELDS = tuple(n for n in NAMES if n not in ("chosen", "rejected"))
 _PAIR_FIELDS = ("question", "messages", "input", "system", "chosen", "rejected")
 
@@ -93,7 +94,8 @@ def task(spec: str, **options: Any) -> Environment:
 
 
 def of_yours(file: str, name: str, options: dict[str, Any]) -> Environment:
-    """`mine.py:Guess` or `mine.py:Guess(top=20)`: an environment that somebody wrote, a class or a function that makes one."""
+    """`mine.py:Guess` or `mine.py:Guess(top=20)`: an environment that somebody wrote, a class or a function that makes one; it may be one
+    in the style of the package verifiers."""
     module = import_file(file, f"--task {file}:{name}")
     if name not in vars(module):
         made = [k for k, x in vars(module).items() if callable(x) and getattr(x, "__module__", "") == module.__name__]
@@ -106,7 +108,7 @@ def of_yours(file: str, name: str, options: dict[str, Any]) -> Environment:
         raise UserError(f"{file}:{name} cannot be made with {options or 'no options'}: {error}") from None
     except Exception as error:
         raise UserError(f"{file}:{name} failed when it was made: {type(error).__name__}: {error}") from error
-    return adopt(env, name)
+    return adopt(Verifiers(env, name) if is_verifiers(env) else env, name)
 
 
 def adapted(name: str, options: dict[str, Any], given: dict[str, Any]) -> Environment:
