@@ -126,7 +126,7 @@ class Talk(Episode):
             self.state["trajectory"].append(step)
             self.state["turn"] = self.state.get("turn", 0) + 1
         paid = step["reward"]
-        return None if paid is None else float(paid)  # type: ignore[arg-type]
+        return None if paid is None else float(paid)
 
     async def over(self) -> bool:
         """What is_completed says, of (state) or of (messages, state) as it was once; an error of the environment is one here too."""
@@ -187,7 +187,7 @@ def split_rows(env: Any, name: str) -> dict[str, Sequence[Mapping[str, Any]]]:
     if train is None and test is None:
         raise UserError(f"{name} has no rows: neither dataset nor eval_dataset is set")
     if train is None or test is None:
-        every = list(test if train is None else train)
+        every = list(train if train is not None else test or ())
         held = {i for i in range(len(every)) if i % _EVERY == _EVERY - 1} or {len(every) - 1}
         test = [row for i, row in enumerate(every) if i in held]
         train = [row for i, row in enumerate(every) if i not in held]
