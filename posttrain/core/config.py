@@ -100,9 +100,9 @@ class Config:
     """turns of an episode before it is ended, of all who speak; None: as the environment says, mostly 64"""
     episode_seconds: float | None = None
     """seconds that the environment may take for an episode, all its replies together; None: as it says, mostly 600"""
-    overlap: int | None = None
-    """steps of sampling that a tool or an environment may take before sampling waits for it; None: as the environment says, mostly 64.
-    The last bits of a run depend on it"""
+    overlap: float | None = None
+    """share of the episodes that may wait for tools or environments while others are sampled; beyond it sampling waits for those that
+    have waited longest. 1: only when nothing is left to sample. None: as the environment says, mostly 0.5. The last bits of a run depend on it"""
     free_running: bool = False
     """let episodes go on as soon as their reply is there: faster where replies take very different times; such a run cannot be
     repeated to the bit"""
@@ -215,7 +215,7 @@ _RANGES: dict[str, tuple[int, int]] = {
     "reward_workers": (0, 10**5),
     "shards": (0, 10**6),
     "max_turns": (1, 10**6),
-    "overlap": (0, 10**6),
+    "overlap": (0, 1),
     "lag": (0, 1000),
     "max_staleness": (0, 1000),
 }
