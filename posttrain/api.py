@@ -20,6 +20,7 @@ from posttrain.distributed.choose import Elsewhere, closing, settled
 from posttrain.distributed.choose import refuse as refuse_elsewhere
 from posttrain.distributed.group import joined
 from posttrain.distributed.led import led
+from posttrain.environments.adapters.verifiers import Verifiers, is_verifiers
 from posttrain.environments.contents import contents, mentioned
 from posttrain.environments.task import default_task, of_rows
 from posttrain.evals.accuracy import Score
@@ -176,7 +177,7 @@ def run(
         given["policy"] = model
         plain["model"] = getattr(model, "name", "") or type(model).__name__
     if env is not None:
-        given["env"] = adopt(env)
+        given["env"] = adopt(Verifiers(env) if is_verifiers(env) else env)
         plain["task"] = given["env"].name
     elif isinstance(task, str | Path):
         plain["task"] = str(task)
