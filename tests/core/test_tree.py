@@ -43,6 +43,10 @@ EXCEPTIONS = {
     ("posttrain/view/index.py", "claims"): "writes the verdicts of a checkout into the index",
     ("posttrain/commands/check.py", "claims"): "repeats experiments, which only a checkout has",
     ("posttrain/commands/completion.py", "cli"): "writes down the commands, whose table is in cli.py",
+    (
+        "posttrain/tools/search.py",
+        "environments",
+    ): "reads rows of a file as environments do, which themselves call tools",
 }
 
 # folders whose files are ideas of papers; environments are questions, not ideas
