@@ -3,6 +3,7 @@
     arithmetic, school/arithmetic         the school tasks
     reasoning-gym/chain_sum, rg/...       every data set of reasoning-gym
     documents                             facts in parts, questions that follow relations
+    fact_search, workshop/fact_search     tasks with turns, tools and games (`workshop/`)
     gsm8k, data/gsm8k                     public data sets under the data folder
     school_pairs, hh_rlhf                 preference pairs, for methods that learn from them (`pair_task`)
     path/to/file.jsonl, path/to/folder    your own data
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,11 @@ from posttrain.environments.stream import stream
 
 DEFAULT, DEFAULT_PAIRS = "arithmetic", "school_pairs"  # what is learned from when no task is named
 _GYM = ("reasoning-gym", "reasoning_gym", "rg")
+# the files of environments/workshop, which are read when one of them is asked for
+WORKSHOP = (
+    "tool_calls", "fact_search", "table_sql", "one_liners", "treasure", "number_guess", "escape_room", "rubric_score", "better_answer",
+    "second_try", "consultation",
+)  # fmt: skip
 _FIELDS = tuple(n for n in NAMES if n not in ("chosen", "rejected"))
 _PAIR_FIELDS = ("question", "messages", "input", "system", "chosen", "rejected")
 
@@ -70,6 +77,12 @@ def task(spec: str, **options: Any) -> Environment:
         return gym.reasoning_gym(_known(spec, name, gym.names()), **_renamed(options, spec, closed=None))
     if (folder == "school" and name) or spec.replace("-", "_") in TASKS:
         return school(_known(spec, name or spec, TASKS), **_renamed(options, spec, ("level", "think", "seed")))
+    if (folder == "workshop" and name) or spec.replace("-", "_") in WORKSHOP:
+        taken = _renamed(options, spec, ("level", "seed", "allow_unsafe_code"))
+        made: Environment = import_module("posttrain.environments.workshop").workshop(
+            _known(spec, name or spec, WORKSHOP), **taken
+        )
+        return made
     if spec == "documents":
         return documents(**_renamed(options, spec, ("parts", "facts", "hops", "think", "seed")))
     if (folder == "data" and name) or spec.replace("-", "_") in QUESTIONS:
@@ -81,7 +94,7 @@ def task(spec: str, **options: Any) -> Environment:
         raise UserError(
             f"{spec} holds preference pairs, which dpo and reward-model learn from; name a task with questions"
         )
-    if is_hub_id(spec) and not get_close_matches(folder, ("school", "data", *_GYM[:2]), cutoff=0.85):
+    if is_hub_id(spec) and not get_close_matches(folder, ("school", "workshop", "data", *_GYM[:2]), cutoff=0.85):
         return _file(spec, options)
     raise unknown("task", spec, names())
 
@@ -183,7 +196,7 @@ def names() -> list[str]:
         rg = [f"reasoning-gym/{n}" for n in gym.names()]
     except UserError:
         rg = []
-    return [*TASKS, "documents", *(n if n not in TASKS else f"data/{n}" for n in QUESTIONS), *rg]
+    return [*TASKS, "documents", *WORKSHOP, *(n if n not in TASKS else f"data/{n}" for n in QUESTIONS), *rg]
 
 
 def _known(spec: str, name: str, known: Any) -> str:

@@ -46,7 +46,7 @@ def make(rng: Random, level: int) -> Problem:
         return make(rng, level)
     wording, text = worded(rng, f"Table {table}({key}, {a}, {b}). {question}")
     info |= {"query": query, "flipped": flipped, "wording": wording, "system": _system()}
-    return Problem(text, answer, info=info, identity=f"{question} {rows}")
+    return Problem(text, answer, info=info, identity=f"{table} {question} {rows}")
 
 
 def _by_key(rng: Random, info: dict[str, Any]) -> tuple[str, str, str]:
