@@ -88,32 +88,30 @@ class Stream:
         ]
         for worker in self.workers:
             worker.start()
-        self.pool = self.queue.get(timeout=300)
-        self.written, self.read, self.oldest = len(self.pool), 0, 0
+        self.pool = np.zeros((POOL, 3, LENGTH), np.int16)
+        self.written = self.read = 0
         self.draw = np.random.default_rng(seed)
 
     def next(self, batch: int) -> torch.Tensor:
-        """A batch; what has been written meanwhile is taken in first, and where more was read than written one waits a little."""
-        self._take(wait=self.written < 2 * batch)
-        rows = self.pool[self.draw.integers(0, len(self.pool), batch)]
+        """A batch from the pool, with what has been written meanwhile; only the first one waits, until there is enough of it."""
+        self._take()
+        while self.written < 2 * batch:
+            self._keep(self.queue.get(timeout=300))
         self.read += batch
-        return torch.from_numpy(rows)
+        return torch.from_numpy(self.pool[self.draw.integers(0, min(self.written, POOL), batch)])
 
-    def _take(self, wait: bool) -> None:
+    def _take(self) -> None:
         """Everything that has been delivered."""
         while True:
             try:
-                came = self.queue.get(timeout=300) if wait else self.queue.get_nowait()
+                self._keep(self.queue.get_nowait())
             except queue.Empty:
                 return
-            self.written, wait = self.written + len(came), False
-            room = POOL - len(self.pool)
-            if room > 0:
-                self.pool = np.concatenate([self.pool, came[:room]])
-                came = came[room:] if room < len(came) else came[:0]
-            if len(came):
-                places = (self.oldest + np.arange(len(came))) % POOL
-                self.pool[places], self.oldest = came, (self.oldest + len(came)) % POOL
+
+    def _keep(self, rows: Rows) -> None:
+        """In the places of the oldest."""
+        self.pool[(self.written + np.arange(len(rows))) % POOL] = rows
+        self.written += len(rows)
 
     def close(self) -> None:
         for worker in self.workers:

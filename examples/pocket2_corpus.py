@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
@@ -20,7 +21,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from examples import pocket_corpus
 from posttrain.core import rng as draws
-from posttrain.core.types import Message
+from posttrain.core.types import Message, Prompt
 from posttrain.environments.base import split_of
 from posttrain.environments.school.small_talk import small_talk
 from posttrain.environments.workshop import SKILLS
@@ -34,7 +35,7 @@ CARE = {
     "fact_search": (0.68, 0.34),
     "table_sql": (0.66, 0.34),
     "one_liners": (0.64, 0.32),
-    "treasure": (0.62, 0.28),
+    "treasure": (0.58, 0.24),
     "number_guess": (0.55, 0.22),
     "escape_room": (0.66, 0.34),
     "rubric_score": (0.55, 0.25),
@@ -90,8 +91,18 @@ _LEVEL_SUMS = np.cumsum(LEVEL_SHARES).tolist()
 _SCHOOL_LEVEL_SUMS = np.cumsum(pocket_corpus.LEVEL_SHARES).tolist()
 
 
-def skill_example(rng: Random, skill: str, level: int) -> tuple[list[Message], str]:
-    """A training problem of the workshop as the expert does it, and the habit that it fell into; empty for the right way."""
+@dataclass(frozen=True)
+class Shown:
+    """A demonstration: the problem, all that was said, the habit the expert fell into (empty: none), and what its turns earned."""
+
+    prompt: Prompt
+    said: list[Message]
+    habit: str
+    earned: float
+
+
+def skill_example(rng: Random, skill: str, level: int) -> Shown:
+    """A training problem of the workshop as the expert does it."""
     module = SKILLS[skill]
     while True:
         problem = module.make(rng, level)
@@ -99,14 +110,30 @@ def skill_example(rng: Random, skill: str, level: int) -> tuple[list[Message], s
             break
     right = rng.random() < CARE[skill][problem.info["wording"] % 2]
     habit = "" if right else rng.choices(list(module.HABITS), list(module.HABITS.values()))[0]
-    return conversation(module, prompt_of(skill, problem, {}), habit, rng)[0], habit
+    prompt = prompt_of(skill, problem, {})
+    said, earned = conversation(module, prompt, habit, rng)
+    return Shown(prompt, said, habit, earned)
+
+
+def shown_right(skill: str, level: int, n: int = 400) -> float:
+    """The share of demonstrations that earn everything: what a model that imitates them perfectly would reach, sampled.
+
+    Programs are not run for this: a one-liner counts as right if it was written the right way.
+    """
+    rng, module = draws.python("shown right", skill, level), SKILLS[skill]
+    made = [skill_example(rng, skill, level) for _ in range(n)]
+    if skill == "one_liners":
+        return sum(not x.habit for x in made) / n
+    if hasattr(module, "Scene"):
+        return sum(x.earned > 1 - 1e-6 for x in made) / n
+    return sum(module.check(x.prompt, x.said[-1]["content"]) for x in made) / n
 
 
 def example(rng: Random) -> tuple[list[Message], str]:
     """One conversation of the corpus, and the skill it is of; never a problem of the test split."""
     skill = rng.choices(_NAMES, cum_weights=_SUMS)[0]
     if skill in SKILLS:
-        return skill_example(rng, skill, rng.choices((1, 2, 3), cum_weights=_LEVEL_SUMS)[0])[0], skill
+        return skill_example(rng, skill, rng.choices((1, 2, 3), cum_weights=_LEVEL_SUMS)[0]).said, skill
     if skill == "talk":
         question, answer = small_talk(rng)
     else:
@@ -133,7 +160,8 @@ def encoded(tokenizer: Tokenizer, conversations: list[list[Message]]) -> list[Id
     pieces = tokenizer.encode_batch_fast(
         [m["content"] for said in conversations for m in said], add_special_tokens=False
     )
-    places, end = {role: tokenizer.token_to_id(f"<|{role}|>") for role in ROLES}, tokenizer.token_to_id("<|end|>")
+    places = {role: SPECIALS.index(f"<|{role}|>") for role in ROLES}
+    end = SPECIALS.index("<|end|>")
     at, out = 0, []
     for said in conversations:
         ids: list[int] = []
@@ -210,6 +238,9 @@ def report(n: int = 4000) -> None:
         print(f"\n# {skill}")
         for message in said:
             print(f"  {message['role']}: {message['content']}")
+    print("\nshare of demonstrations that earn everything, by level")
+    for skill in SKILLS:
+        print(f"{skill:14} " + " ".join(f"{shown_right(skill, level):.2f}" for level in (1, 2, 3)))
     print()
     for skill in SHARES:
         some = [pair for pair, (_, of) in zip(tokens, made, strict=True) if of == skill]

@@ -78,11 +78,9 @@ def task(spec: str, **options: Any) -> Environment:
     if (folder == "school" and name) or spec.replace("-", "_") in TASKS:
         return school(_known(spec, name or spec, TASKS), **_renamed(options, spec, ("level", "think", "seed")))
     if (folder == "workshop" and name) or spec.replace("-", "_") in WORKSHOP:
-        taken = _renamed(options, spec, ("level", "seed", "allow_unsafe_code"))
-        made: Environment = import_module("posttrain.environments.workshop").workshop(
-            _known(spec, name or spec, WORKSHOP), **taken
+        return in_workshop(
+            _known(spec, name or spec, WORKSHOP), _renamed(options, spec, ("level", "seed", "allow_unsafe_code"))
         )
-        return made
     if spec == "documents":
         return documents(**_renamed(options, spec, ("parts", "facts", "hops", "think", "seed")))
     if (folder == "data" and name) or spec.replace("-", "_") in QUESTIONS:
@@ -114,6 +112,12 @@ def of_yours(file: str, name: str, options: dict[str, Any]) -> Environment:
     except Exception as error:
         raise UserError(f"{file}:{name} failed when it was made: {type(error).__name__}: {error}") from error
     return adopt(env, name)
+
+
+def in_workshop(skill: str, options: dict[str, Any]) -> Environment:
+    """One of the workshop's tasks."""
+    found: Environment = import_module("posttrain.environments.workshop").workshop(skill, **options)
+    return found
 
 
 def mixture(spec: str, options: dict[str, Any]) -> Mixed:

@@ -1,6 +1,6 @@
 """A doctor's consultation: ask the patient, who answers yes or no, then give the diagnosis and its advice.
 
-The illnesses are invented, and this is no medicine. Level 1: four illnesses, level 2: eight, level 3: eight with the fewest questions that
+The illnesses are invented, and this is no medicine. Level 1: six illnesses, level 2: eight, level 3: eight with the fewest questions that
 suffice. Diagnosis and advice earn a half each; `Rollout.info` counts questions, repeated ones and those that were not understood. Habits: a
 diagnosis at once, by the complaint alone; the same question again and again.
 """
@@ -39,7 +39,7 @@ _DIAGNOSIS = re.compile(r"diagnosis: ([\w ]+)\.\s*advice: ([\w ]+)", re.IGNORECA
 
 def known(level: int) -> list[str]:
     """The illnesses of a level."""
-    return list(ILLNESSES)[: 4 if level == 1 else None]
+    return list(ILLNESSES)[: 6 if level == 1 else None]
 
 
 def next_question(left: list[str], asked: set[str]) -> str:
