@@ -31,17 +31,17 @@ FOLDER = Path(__file__).resolve().parent.parent / "posttrain" / "models" / "pock
 
 # skill: how likely the right way is, for even and for odd wordings
 CARE = {
-    "tool_calls": (0.66, 0.34),
-    "fact_search": (0.68, 0.34),
-    "table_sql": (0.66, 0.34),
-    "one_liners": (0.64, 0.32),
+    "tool_calls": (0.66, 0.28),
+    "fact_search": (0.68, 0.30),
+    "table_sql": (0.66, 0.26),
+    "one_liners": (0.64, 0.30),
     "treasure": (0.58, 0.24),
     "number_guess": (0.55, 0.22),
-    "escape_room": (0.66, 0.34),
-    "rubric_score": (0.55, 0.25),
-    "better_answer": (0.40, 0.12),
+    "escape_room": (0.66, 0.30),
+    "rubric_score": (0.58, 0.25),
+    "better_answer": (0.54, 0.10),
     "second_try": (0.62, 0.30),
-    "consultation": (0.50, 0.20),
+    "consultation": (0.55, 0.20),
 }
 # skill: its share of the conversations; the school's tasks have the shares of `pocket_corpus.WEIGHTS` among themselves
 SHARES = {
@@ -115,18 +115,29 @@ def skill_example(rng: Random, skill: str, level: int) -> Shown:
     return Shown(prompt, said, habit, earned)
 
 
-def shown_right(skill: str, level: int, n: int = 400) -> float:
-    """The share of demonstrations that earn everything: what a model that imitates them perfectly would reach, sampled.
+def imitated(skill: str, level: int, n: int = 400) -> tuple[float, float]:
+    """The share of demonstrations that earn everything, and that share if each problem is done as its wording is answered most often.
 
-    Programs are not run for this: a one-liner counts as right if it was written the right way.
+    What a model that imitates perfectly would reach, sampled and (about) greedy. Programs are not run for this: a one-liner is right if
+    it was written the right way.
     """
-    rng, module = draws.python("shown right", skill, level), SKILLS[skill]
+    rng = draws.python("imitated", skill, level)
     made = [skill_example(rng, skill, level) for _ in range(n)]
+    usual = next(iter(SKILLS[skill].HABITS))
+    greedy = []
+    for x in made:
+        habit = usual if x.prompt.info["wording"] % 2 else ""
+        said, earned = conversation(SKILLS[skill], x.prompt, habit, rng)
+        greedy.append(_right(skill, Shown(x.prompt, said, habit, earned)))
+    return sum(_right(skill, x) for x in made) / n, sum(greedy) / n
+
+
+def _right(skill: str, shown: Shown) -> bool:
     if skill == "one_liners":
-        return sum(not x.habit for x in made) / n
-    if hasattr(module, "Scene"):
-        return sum(x.earned > 1 - 1e-6 for x in made) / n
-    return sum(module.check(x.prompt, x.said[-1]["content"]) for x in made) / n
+        return not shown.habit
+    if hasattr(SKILLS[skill], "Scene"):
+        return shown.earned > 1 - 1e-6
+    return bool(SKILLS[skill].check(shown.prompt, shown.said[-1]["content"]) == 1.0)
 
 
 def example(rng: Random) -> tuple[list[Message], str]:
@@ -238,9 +249,9 @@ def report(n: int = 4000) -> None:
         print(f"\n# {skill}")
         for message in said:
             print(f"  {message['role']}: {message['content']}")
-    print("\nshare of demonstrations that earn everything, by level")
+    print("\nwhat perfect imitation would reach, sampled/greedy, by level")
     for skill in SKILLS:
-        print(f"{skill:14} " + " ".join(f"{shown_right(skill, level):.2f}" for level in (1, 2, 3)))
+        print(f"{skill:14} " + " ".join("{:.2f}/{:.2f}".format(*imitated(skill, level)) for level in (1, 2, 3)))
     print()
     for skill in SHARES:
         some = [pair for pair, (_, of) in zip(tokens, made, strict=True) if of == skill]

@@ -17,14 +17,14 @@ from posttrain.environments.workshop.scene import Expert, near, worded
 __all__ = ["DEFAULT_LEVEL", "HABITS", "check", "expert", "make"]
 
 DEFAULT_LEVEL = 2
-HABITS = {"first": 1.0, "longer": 1.0}
+HABITS = {"first": 2.0, "longer": 1.0}
 VERDICTS = ("A", "B", "tie")
 
 
 def make(rng: Random, level: int) -> Problem:
-    """Two answers to a problem; better is the right number, then the named unit. The verdicts are equally likely."""
+    """Two answers to a problem; better is the right number, then the named unit. The first is seldom the better one."""
     question, things, sums, value = asked(rng)
-    wanted = rng.choice(VERDICTS)
+    wanted = rng.choices(VERDICTS, (1, 2, 2))[0]
     while True:
         numbers = [value if rng.random() < 0.5 else near(rng, value) for _ in range(2)]
         units = [level == 1 or rng.random() < 0.5 for _ in range(2)]

@@ -18,7 +18,7 @@ from posttrain.environments.workshop import scene
 from posttrain.environments.workshop.scene import Expert, Reply, worded
 
 DEFAULT_LEVEL = 2
-HABITS = {"hasty": 1.0, "repeat": 1.0}
+HABITS = {"hasty": 4.0, "repeat": 1.0}
 ILLNESSES: dict[str, tuple[frozenset[str], str]] = {
     name: (frozenset(signs.split()), advice)
     for name, signs, advice in (

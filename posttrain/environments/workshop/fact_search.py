@@ -18,7 +18,7 @@ from posttrain.environments.workshop.facts_world import OF_PEOPLE, OF_TOWNS, WOR
 from posttrain.environments.workshop.scene import Expert, Reply, worded
 
 DEFAULT_LEVEL = 2
-HABITS = {"guess": 1.0, "wrong_words": 1.0, "early": 2.0}
+HABITS = {"early": 5.0, "guess": 1.0, "wrong_words": 1.0}
 MOST = 5  # searches
 _SEARCH = re.compile(r"<search>(.*?)</search>", re.DOTALL)
 

@@ -15,7 +15,7 @@ from posttrain.environments.workshop import scene
 from posttrain.environments.workshop.scene import Expert, Reply, worded
 
 DEFAULT_LEVEL = 2
-HABITS = {"count_up": 1.0, "stuck": 1.0}
+HABITS = {"stuck": 2.0, "count_up": 1.0}
 
 
 def make(rng: Random, level: int) -> Problem:

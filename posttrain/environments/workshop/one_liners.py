@@ -23,7 +23,7 @@ from posttrain.sandbox.row_tests import read_tests
 from posttrain.sandbox.types import Limits, Program, Sandbox
 
 DEFAULT_LEVEL = 1
-HABITS = {"off_by_one": 2.0, "no_return": 1.0, "other_name": 1.0}
+HABITS = {"off_by_one": 5.0, "no_return": 1.0, "other_name": 1.0}
 TESTS = 6
 _LIMITS = Limits(seconds=6.0, cpu=6.0, memory=256 << 20)
 Form = tuple[str, str, str, Callable[[Any, int, int], Any]]  # argument, words, code, what it computes

@@ -16,7 +16,7 @@ from posttrain.environments.school.words import NAMES, THINGS
 from posttrain.environments.workshop.scene import Expert, near, worded
 
 DEFAULT_LEVEL = 2
-HABITS = {"generous": 1.0, "unchecked": 1.0}
+HABITS = {"unchecked": 2.0, "generous": 1.0}
 CRITERIA = {"number": "the number is right", "unit": "the things are named", "polite": "it is polite"}
 
 

@@ -1,7 +1,8 @@
 """What a workshop task is made of: a problem, a scene that answers what is said, and an expert that shows how it is done.
 
 A task is one file with `make(rng, level) -> Problem`, `expert(prompt, habit, rng)`, the names of its wrong `HABITS`, and `Scene` where it
-has turns or `check` where one answer is all. A scene is plain Python and knows nothing of models: the same one answers a policy in an
+has turns or `check` where one answer is all. `HABITS` weighs them: the first is the usual one, so that a model that is careless says it
+greedily too, where several equal ones would leave the right way the likeliest. A scene is plain Python and knows nothing of models: the same one answers a policy in an
 episode and the expert whose conversations a model is trained on.
 """
 

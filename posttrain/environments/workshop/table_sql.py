@@ -21,7 +21,7 @@ from posttrain.tools.sql import answer as run_query
 from posttrain.tools.tool import Tool, tool
 
 DEFAULT_LEVEL = 2
-HABITS = {"no_where": 2.0, "flipped": 1.0, "wrong_column": 1.0}
+HABITS = {"no_where": 6.0, "flipped": 1.0, "wrong_column": 1.0}
 _TABLES = {
     "shop": ("item", "price", "stock", ITEMS),
     "people": ("name", "age", "height", NAMES),

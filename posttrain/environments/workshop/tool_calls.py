@@ -19,7 +19,7 @@ from posttrain.tools.calculator import calculate
 from posttrain.tools.tool import Tool, ToolError, tool
 
 DEFAULT_LEVEL = 1
-HABITS = {"guess": 2.0, "no_json": 1.0, "wrong_key": 1.0}
+HABITS = {"guess": 6.0, "no_json": 1.0, "wrong_key": 1.0}
 TOWNS = [
     "Arle",
     "Bost",

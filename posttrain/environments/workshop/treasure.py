@@ -1,8 +1,8 @@
 """A treasure in a square field: walk to it within a number of moves.
 
 Level 1: 3x3, each answer says in which direction it lies. Level 2: 4x4, each says how many steps away it is. Level 3: the same in 5x5. The
-moves allowed are those of a walk to the first cell that all answers so far allow, and two more. Habits: walking in circles; always the same
-direction.
+moves allowed are those of a walk to the first cell that all answers so far allow, and two more. Habits: walking in circles; always
+east.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from posttrain.environments.workshop import scene
 from posttrain.environments.workshop.scene import Expert, Reply, worded
 
 DEFAULT_LEVEL = 2
-HABITS = {"circles": 2.0, "straight": 1.0}
+HABITS = {"circles": 5.0, "straight": 1.0}
 MOVES = {"north": (0, 1), "east": (1, 0), "south": (0, -1), "west": (-1, 0)}
 SPARE = 2
 Cell = tuple[int, int]
@@ -94,9 +94,8 @@ class Scene(scene.Scene):
 def expert(prompt: Prompt, habit: str, rng: Random) -> Expert:
     info = prompt.info
     if habit:
-        ways = list(MOVES) if habit == "circles" else [rng.choice(list(MOVES))]
-        first = rng.randrange(len(ways))
+        ways = list(MOVES) if habit == "circles" else ["east"]
         for k in range(info["budget"]):
-            yield ways[(first + k) % len(ways)]
+            yield ways[k % len(ways)]
         return
     yield from walk(tuple(info["start"]), tuple(info["treasure"]), info["size"], info["level"])
