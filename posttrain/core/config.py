@@ -21,7 +21,7 @@ class Config:
     task: str = "arithmetic"
     """a school task, reasoning-gym/<name>, a preset from the data folder, or a file"""
     model: str = "pocket"
-    """pocket, smollm2, a model folder, a Hugging Face hub id, or a run (runs/NAME, runs/NAME@best): a new run from its weights"""
+    """pocket, pocket-2, smollm2, a model folder, a Hugging Face hub id, or a run (runs/NAME, runs/NAME@best): a new run from its weights"""
     name: str = ""
     """name of the run's folder under runs/; if empty, made from the method and the task"""
     seed: int = 0
