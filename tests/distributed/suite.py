@@ -181,7 +181,7 @@ def fork(asked: dict[str, Any], rank: int) -> int:
     out = os.open(Path(asked["folder"], f"rank-{rank}.txt"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(out, 1)
     os.dup2(out, 2)
-    signal.alarm(240)  # nothing hangs for ever
+    signal.alarm(400)  # nothing hangs for ever
     os.environ.update(asked["env"] | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
     code = 1
     try:
