@@ -72,7 +72,7 @@ function answers(p) {
   const text = (p.text || "").toLowerCase(), at = Number(p.at ? JSON.parse(p.at)[0] : 0), limit = Number(p.limit || 50);
   const inside = (x, low, high) => (low === undefined || (x !== null && x >= Number(low))) && (high === undefined || (x !== null && x <= Number(high)));
   const kept = file.answers.filter((r) => r.phase === p.phase && inside(r.step, p.first, p.last) && inside(r.total, p.low, p.high)
-    && inside(r.length, p.shortest, p.longest) && (!p.prompt || r.prompt_id === p.prompt) && (!p.stop || r.stop === p.stop) && (!p.failed || r.failed)
+    && inside(r.length, p.shortest, p.longest) && (!p.prompt || r.prompt_id === p.prompt) && (!p.stop || r.stop === p.stop) && (!p.failed || r.failed) && (!p.role || r.role === p.role)
     && (!p.component || inside(r.rewards[p.component] ?? null, p.component_low, p.component_high))
     && (!text || `${r.prompt || ""}\n${r.text || ""}`.toLowerCase().includes(text)));
   const place = (a) => a.step * 1e8 + a.group_index * 1e4 + a.sample_index;
