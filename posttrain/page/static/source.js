@@ -24,16 +24,34 @@ export async function get(address, params = {}) {
   return body;
 }
 
-export async function say(model, messages, temperature) {
+// the answer of a model as it is written: hear(text) for each piece; signal ends it; returns how it ended
+export async function say(asked, hear, signal) {
   let reply;
   try {
-    reply = await fetch("/chat", { method: "POST", headers: { "Content-Type": "application/json", "X-Posttrain-Token": chatMeta.content }, body: JSON.stringify({ model, messages, temperature }) });
-  } catch {
+    reply = await fetch("/chat", { method: "POST", headers: { "Content-Type": "application/json", "X-Posttrain-Token": chatMeta.content }, body: JSON.stringify(asked), signal });
+  } catch (error) {
+    if (signal.aborted) return { end: "stopped", tokens: null };
     throw new Failed("The page has lost its server: posttrain view was closed. Start it again and reload.");
   }
-  const body = await reply.json().catch(() => ({ error: `the server answered with ${reply.status}` }));
-  if (!reply.ok) throw new Failed(body.error);
-  return body;
+  if (!reply.ok) throw new Failed((await reply.json().catch(() => ({}))).error || `the server answered with ${reply.status}`);
+  const pieces = reply.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "", ended = null;
+  try {
+    for (let got = await pieces.read(); !got.done; got = await pieces.read()) {
+      const events = (rest + got.value).split("\n\n");
+      rest = events.pop();
+      for (const event of events.map((e) => JSON.parse(e.replace(/^data: /, "")))) {
+        if (event.error) throw new Failed(event.error);
+        if (event.end) ended = event;
+        else hear(event.text);
+      }
+    }
+  } catch (error) {
+    if (signal.aborted) return { end: "stopped", tokens: null };
+    throw error instanceof Failed ? error : new Failed("The answer broke off: posttrain view was closed, or the model's server was.");
+  }
+  if (!ended) throw new Failed("The answer broke off: posttrain view was closed, or the model's server was.");
+  return ended;
 }
 
 export function follow(run, onchange, onstate) {

@@ -36,7 +36,8 @@ export async function treeOf(key) {
   const longest = Math.max(...rows.map((n) => n.length), 1), x = (tokens) => LEFT + ((WIDE - LEFT - RIGHT) * tokens) / longest, y = (n) => ROW * n.row + 24;
   const facts = h("div", { class: "branch-facts", role: "status", "aria-live": "polite" });
   const svg = h("svg", { viewBox: `0 0 ${WIDE} ${ROW * rows.length + 8}`, class: "tree", role: "group", "aria-label": `tree of ${rows.length} answers` });
-  const leaf = (n) => h("svg:a", { href: link("tokens", { ...key, sample: n.sample_index }), class: "leaf", tabindex: n.row ? "-1" : "0", "data-row": n.row, "aria-label": `answer ${n.sample_index + 1}: reward ${n.total === null ? "not scored" : num(n.total)}${n.parent === null ? "" : `, left answer ${n.parent + 1} after ${n.at} tokens`}` },
+  const leaf = (n) => h("svg:a", { href: link("tokens", { ...key, sample: n.sample_index }), class: "leaf", tabindex: n.row ? "-1" : "0", "data-row": n.row },
+    h("svg:title", {}, n.parent === null ? "from the prompt" : `left answer ${n.parent + 1} after ${n.at} tokens`),
     h("svg:rect", { x: 2, y: ROW * n.row + 5, width: WIDE - 4, height: ROW - 2, rx: 4, class: "hit" }),
     h("svg:path", { d: n.parent === null ? (n.row ? `M${x(0)} ${y(rows[0])}V${y(n) - 5}q0 5 5 5H${Math.max(x(n.length), x(0) + 5)}` : `M${x(0)} ${y(n)}H${x(n.length)}`) : `M${x(n.at)} ${y(by.get(n.parent))}V${y(n) - 5}q0 5 5 5H${Math.max(x(n.length), x(n.at) + 5)}`, class: "line" }),
     h("svg:circle", { cx: x(n.length), cy: y(n), r: 5, class: `end ${shade(n.total, low, high)} ${n.stopped ? "" : "cut"}` }),
