@@ -28,6 +28,7 @@ from posttrain.distributed.setup import PACKAGE, setup
 from posttrain.distributed.shards import Sampler
 from posttrain.distributed.sources import Schedule, ShardedSource
 from posttrain.distributed.versions import Versions
+from posttrain.policies.vllm import choose as engines
 from posttrain.rewards.runtime.score import RewardSum, say_once
 
 _SHARDS = 8  # pieces of a step where workers sample
@@ -49,6 +50,7 @@ def in_shards(config: Config) -> bool:
 def refuse(config: Config, method: Method, given: Mapping[str, Any]) -> None:
     """One sentence for settings that cannot work, before anything is loaded."""
     _options(config)
+    _engine(config, method, given)
     if hasattr(ranks(), "gather_saving") and config.sampler == "local" and config.lag:
         raise UserError(
             f"--lag {config.lag}: the processes that train here sample with the weights they have; older ones are kept by workers: add --sampler process"
@@ -85,6 +87,20 @@ def _options(config: Config) -> None:
         raise UserError("--lag is a fixed age of the weights, and --max-staleness the most; use one of the two")
     if config.ray_address and config.sampler != "ray":
         raise UserError(f"--ray-address {config.ray_address} needs --sampler ray")
+
+
+def _engine(config: Config, method: Method, given: Mapping[str, Any]) -> None:
+    if not config.engine:
+        return
+    engines.check(config)
+    if method.scores or method.rollout.card.data == "pairs":
+        raise UserError(
+            f"{method.name} samples no answers, so there is nothing for --engine {config.engine} to do; leave it away"
+        )
+    if given.get("others"):
+        raise UserError(
+            f"several policies play here, and --engine {config.engine} has the weights of one; leave it away"
+        )
 
 
 def _off_policy(config: Config, method: Method) -> None:
@@ -148,7 +164,7 @@ class Elsewhere:
             ask = RolloutRequest(policies, (), how[0], how[2], env=env, finished=begin)
             sampler = LocalSampler(rollout, ask, ledger)
         else:
-            told = setup(c, rollout, env="env" not in self.given, use=self.files(rollout))
+            told = setup(c, rollout, env="env" not in self.given, use=self.files(rollout), folder=self.folder)
             pool = Pool(self.handles(told, c.rollout_workers), c.rollout_timeout)
             self.open.append(pool)
             first = next(iter(policies.values()))

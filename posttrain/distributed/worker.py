@@ -14,6 +14,7 @@ import threading
 import traceback
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 
@@ -31,15 +32,19 @@ class Worker:
         self.policy: Any = None
         self.env: Any = None
         self.scorer: Any = None
-        self._begin_rewards() if self.told["role"] == "reward" else self._begin_rollouts()
+        self._begin_rewards() if self.told["role"] == "reward" else self._begin_rollouts(index)
 
-    def _begin_rollouts(self) -> None:
+    def _begin_rollouts(self, index: int) -> None:
         from posttrain.core.method import find_method
         from posttrain.core.protocols import Environment
         from posttrain.runs.build import asked_environment, load_policy
         from posttrain.runs.fit import fit
 
         self.policy = load_policy(self.config).eval()
+        if self.config.engine:
+            from posttrain.policies.vllm.choose import engine_for
+
+            self.policy.outside = engine_for(self.policy, self.config, Path(self.told["folder"]), index)
         self.env = Environment()
         if self.told["env"]:
             method = find_method("grpo").but(rollout=self.rollout)
