@@ -103,8 +103,7 @@ def _run_config(
             return summary
         workers = Elsewhere(start.for_workers(config, runs), store.folder, given, start.use)
         with sampling_engine(policy, config, store.folder), closing(workers) as source:
-            if ranks().lead:  # who scores
-                workers.rewards(scorer, method.rollout)
+            workers.rewards(scorer, method.rollout)
             extra |= {"source": led(source)} if source else {}
             pieces = Pieces(env, scorer, store, callbacks=callbacks, pause=start.pause, **extra)
             loop = build_loop(config, method, policy, pieces)
