@@ -34,12 +34,12 @@ from posttrain.distributed.pool import Died, Pool
 from posttrain.distributed.process import Process
 from posttrain.distributed.setup import setup
 from posttrain.distributed.versions import Versions, load
-from posttrain.distributed.wire import pack, unpack
 from posttrain.distributed.worker import Worker
 from posttrain.environments.task import task
 from posttrain.methods.grpo import grpo
 from posttrain.runs.build import load_policy
 from posttrain.runs.run import Run
+from posttrain.runs.wire import pack, unpack
 
 REWARD = """
 import os, time

@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 from posttrain.core.errors import UserError
-from posttrain.core.protocols import Environment, Episode, Step
+from posttrain.core.protocols import Environment, Episode, Limits, Step
 from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import Prompt
 
@@ -60,7 +60,7 @@ class Adopted(Environment):
     """An object with some of an environment's methods; what it lacks is as if it subclassed Environment."""
 
     def __init__(self, inner: Any) -> None:
-        self.inner = inner
+        self.inner, self.limits = inner, getattr(inner, "limits", Limits())
 
     def __getattr__(self, name: str) -> Any:
         if name == "inner":
@@ -114,6 +114,12 @@ class AdoptedEpisode(Episode):
 
     def step(self, turn: Turn) -> Step | Awaitable[Step]:
         said: Step | Awaitable[Step] = self.inner.step(turn)
+        return said
+
+    def replay(self, turn: Turn, step: Step) -> Awaitable[None] | None:
+        said: Awaitable[None] | None = (
+            self.inner.replay(turn, step) if hasattr(self.inner, "replay") else super().replay(turn, step)
+        )
         return said
 
     def fork(self) -> Episode:

@@ -96,6 +96,16 @@ class Config:
     task's own grade"""
     reward_timeout: float = 10.0
     """seconds per call of a reward, after which the answer is masked and counted as failed"""
+    max_turns: int | None = None
+    """turns of an episode before it is ended, of all who speak; None: as the environment says, mostly 64"""
+    episode_seconds: float | None = None
+    """seconds that the environment may take for an episode, all its replies together; None: as it says, mostly 600"""
+    overlap: int | None = None
+    """steps of sampling that a tool or an environment may take before sampling waits for it; None: as the environment says, mostly 64.
+    The last bits of a run depend on it"""
+    free_running: bool = False
+    """let episodes go on as soon as their reply is there: faster where replies take very different times; such a run cannot be
+    repeated to the bit"""
     sampler: str = "local"
     """who samples: "local" (this process), "process" (workers on this machine), "ray" (actors of a Ray cluster); changes speed, never
     the answers"""
@@ -187,6 +197,7 @@ _POSITIVE = (
     ("critic_max_norm", "a norm"),
     ("reward_timeout", "a time"),
     ("rollout_timeout", "a time"),
+    ("episode_seconds", "a time"),
 )
 _RANGES: dict[str, tuple[int, int]] = {
     "steps": (0, 10**9),
@@ -206,6 +217,8 @@ _RANGES: dict[str, tuple[int, int]] = {
     "rollout_workers": (1, 10**5),
     "reward_workers": (0, 10**5),
     "shards": (0, 10**6),
+    "max_turns": (1, 10**6),
+    "overlap": (0, 10**6),
     "lag": (0, 1000),
     "max_staleness": (0, 1000),
 }

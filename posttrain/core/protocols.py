@@ -7,6 +7,7 @@ Curriculum.propose -> prompts -> rollout part (Policy.act, Environment.open -> E
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self, runtime_checkable
@@ -94,12 +95,40 @@ class Episode:
         """What follows a turn; it may be a coroutine: a tool, a server."""
         raise UserError(f"{type(self).__name__} does not say what follows a turn; give it step(turn) -> Step")
 
+    def replay(self, turn: Turn, step: Step) -> Awaitable[None] | None:
+        """Get to the state after a turn whose reply is known: a resumed run has the replies of turns that were finished. Unless it
+        says otherwise, the step is made again, and must give the same; one that acts on the world notes the turn and no more."""
+        return repeated(self, turn, step)
+
     def fork(self) -> Episode:
         """An independent episode in the same state: a copy where it can be copied; else replay the actions."""
         return copy.deepcopy(self)
 
     def close(self) -> None:
         """Release its resources."""
+
+
+async def repeated(episode: Any, turn: Turn, step: Step) -> None:
+    """Make a step again; one that comes out otherwise is an error, since what follows would not fit to what was seen."""
+    said = episode.step(turn)
+    again = await said if inspect.isawaitable(said) else said
+    for name in ("messages", "reward", "stop", "role"):
+        was, now = getattr(step, name), getattr(again, name)
+        if not isinstance(was, Observation) and was != now:
+            raise RuntimeError(
+                f"{type(episode).__name__}.step, made again after a restart, gave {name} {now!r:.80}, and {was!r:.80} before; "
+                "give it replay(turn, step), or let its draws depend on the key alone"
+            )
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long episodes may be, and whether those that are ready wait for others."""
+
+    turns: int = 64  # of all roles
+    seconds: float = 600.0  # that the environment may take for an episode, all its replies together
+    overlap: int = 64  # steps of sampling that a reply may take before sampling waits for it
+    free: bool = False  # ready ones go on at once: faster, and not reproducible
 
 
 class Environment:
@@ -119,6 +148,7 @@ class Environment:
         return type(self).open is not Environment.open
 
     name: Any  # what the task is called; a string
+    limits: Limits = Limits()  # of its episodes
 
     def prompt(self, index: int, split: str = "train") -> Prompt:
         """Prompt number `index` of a split: a function of the two alone. With a `size`, indices are below it."""
@@ -148,6 +178,19 @@ class Scorer(Protocol):
     def score(self, groups: list[Group]) -> Any: ...
 
 
+class Replies(Protocol):
+    """What environments replied to turns of the steps since the last checkpoint, so that a resumed run asks none of them again."""
+
+    def get(self, step: int, name: bytes) -> Step | None:
+        """The reply to the turn of this name, where there is one."""
+
+    def put(self, step: int, name: bytes, reply: Step) -> None:
+        """Keep a reply, whatever happens to this process."""
+
+    def flush(self) -> None:
+        """Whatever happens to the machine."""
+
+
 Finished = Callable[[Prompt, int, Callable[[], str]], None]  # prompt, index of the answer, its text when asked for
 
 
@@ -163,6 +206,7 @@ class RolloutRequest:
     env: Environment = field(default_factory=Environment)
     version: int | None = None  # of the weights; the step unless they are older
     finished: Finished | None = None  # told of each answer as it ends, while others are still sampled
+    replies: Replies | None = None  # of environments, as far as this step had got before it was interrupted
 
     @property
     def policy(self) -> Policy:

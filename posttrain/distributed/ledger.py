@@ -13,8 +13,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from posttrain.distributed.wire import Damaged, pack, unpack
 from posttrain.runs.checkpoint import disk_errors
+from posttrain.runs.wire import Damaged, pack, unpack
 
 FOLDER = "ledger"
 SCORED = "scored"

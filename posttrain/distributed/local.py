@@ -11,7 +11,7 @@ from posttrain.core.registry import Part
 from posttrain.core.types import Group
 from posttrain.distributed.ledger import Ledger
 from posttrain.distributed.shards import Shard, done, make, record
-from posttrain.distributed.wire import Unsendable, pack
+from posttrain.runs.wire import Unsendable, pack
 
 
 class LocalSampler:

@@ -25,8 +25,8 @@ from posttrain.core.types import Group, Prompt
 from posttrain.distributed.remote import RemoteSampler
 from posttrain.distributed.shards import Shard, cut, done
 from posttrain.distributed.sources import Schedule, Scored, as_tensor, passed
-from posttrain.distributed.wire import unpack
 from posttrain.rollouts.sources import LocalSource
+from posttrain.runs.wire import unpack
 
 
 @dataclass

@@ -17,8 +17,8 @@ import numpy as np
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.distributed.pool import Died, Handle
-from posttrain.distributed.wire import unpack
 from posttrain.distributed.worker import Worker
+from posttrain.runs.wire import unpack
 
 _START = 600.0  # seconds to place an actor and load a model
 _OURS: list[Any] = []  # Ray, where a run here has connected it

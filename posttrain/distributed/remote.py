@@ -12,7 +12,7 @@ from posttrain.distributed.ledger import Ledger
 from posttrain.distributed.pool import Pool, then
 from posttrain.distributed.shards import Shard
 from posttrain.distributed.versions import Version, Versions
-from posttrain.distributed.wire import Unsendable, pack, unpack
+from posttrain.runs.wire import Unsendable, pack, unpack
 
 
 class RemoteSampler:

@@ -12,9 +12,9 @@ from concurrent.futures import Future
 
 from posttrain.core.errors import UserError
 from posttrain.distributed.pool import Lost, Pool
-from posttrain.distributed.wire import Unsendable, pack, unpack
 from posttrain.rewards.runtime.conventions import Answers
 from posttrain.rewards.runtime.outcome import Failure, Outcome
+from posttrain.runs.wire import Unsendable, pack, unpack
 
 _EACH = 4  # pieces for each process, so that a slow one does not hold the others
 _THREADS = 8  # calls side by side in a process, as RewardSum has them

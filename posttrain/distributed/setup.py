@@ -16,8 +16,8 @@ from posttrain.core.config import Config, from_dict, to_dict
 from posttrain.core.errors import UserError
 from posttrain.core.python_file import import_file
 from posttrain.core.registry import Part, find
-from posttrain.distributed.wire import Unsendable, pack
 from posttrain.environments.contents import contents
+from posttrain.runs.wire import Unsendable, pack
 
 PACKAGE = Path(__file__).parents[1]
 

@@ -28,9 +28,9 @@ from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt
 from posttrain.distributed.ledger import SCORED, Ledger
 from posttrain.distributed.shards import Sampler, Shard, cut, done, matches
-from posttrain.distributed.wire import Unsendable, pack, unpack
 from posttrain.rollouts.sources import LocalSource
 from posttrain.runs.checkpoint import listing
+from posttrain.runs.wire import Unsendable, pack, unpack
 
 _PATIENCE = 5.0  # seconds that the end of a run waits for rewards that are being computed
 Scored = tuple[list[Group], Any]  # groups with their rewards, the report of the scoring

@@ -23,7 +23,7 @@ class Worker:
 
     def __init__(self, setup: bytes, index: int = 0) -> None:
         from posttrain.distributed.setup import check, restored
-        from posttrain.distributed.wire import unpack
+        from posttrain.runs.wire import unpack
 
         self.told: dict[str, Any] = unpack(setup)
         check(self.told)
@@ -61,7 +61,7 @@ class Worker:
         """The answer to a message. weights: their bytes, where they are not read from the disk."""
         from posttrain.core.errors import UserError
         from posttrain.distributed.pool import ERROR, MISTAKE, OK
-        from posttrain.distributed.wire import Unsendable, pack, unpack
+        from posttrain.runs.wire import Unsendable, pack, unpack
 
         try:
             asked = unpack(message)

@@ -48,7 +48,7 @@ class Mapped(Environment):
     """An environment of any kind whose prompts are changed; all else is its own."""
 
     def __init__(self, env: Environment, change: Change) -> None:
-        self.env, self.change = env, change
+        self.env, self.change, self.limits = env, change, env.limits
 
     def __getattr__(self, name: str) -> Any:
         if name == "env":

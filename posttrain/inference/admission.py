@@ -11,12 +11,14 @@ from torch import Tensor
 
 from posttrain.inference.jobs import Job, SlotTable
 from posttrain.inference.pages import OutOfPages
+from posttrain.inference.sessions import Session
 from posttrain.inference.slots import Slots
 from posttrain.inference.transfer import to_device
 
 MAX_BATCH_TOKENS = 8_192  # padded tokens per prefill batch
 MAX_AHEAD_TOKENS = 32_768  # tokens of contexts that are prefilled before a slot is free for them
 CHUNK_TOKENS = 4_096  # tokens of one sequence per prefill batch: longer ones are prefilled in chunks
+Copy = tuple[int, int]  # one page into another
 
 
 @dataclass
@@ -31,10 +33,10 @@ class PrefillTask:
 class Admission:
     """Assigns slots and pages to jobs. `prefixes` holds the context's pages of each group that still has jobs waiting."""
 
-    def __init__(self, slots: Slots, table: SlotTable, prefix_cache: bool) -> None:
+    def __init__(self, slots: Slots, table: SlotTable, prefix_cache: bool, prefill_tokens: int = 0) -> None:
         self.slots, self.table, self.prefix_cache = slots, table, prefix_cache
         self.prefixes: dict[int, list[int]] = {}
-        self.admitted = self.prefill_tokens = 0
+        self.admitted, self.prefill_tokens = 0, prefill_tokens
 
     def admit(self, waiting: deque[Job], steps: int) -> list[int]:
         """Admit jobs while there are slots and pages, and prefill what no page holds yet; returns the slots assigned."""
@@ -50,7 +52,7 @@ class Admission:
             if not waiting:
                 break
             try:
-                task, source = self._assign_pages(waiting[0], slot, steps)
+                task, copied = self._assign_pages(waiting[0], slot, steps)
             except OutOfPages:
                 break
             job = waiting.popleft()
@@ -58,8 +60,8 @@ class Admission:
             job.order = self.admitted
             if task is not None:
                 tasks.append(task)
-            if source:
-                copies.append((source, job.pages[0]))
+            if copied:
+                copies.append(copied)
             self.table.assign(slot, job)
             new.append(slot)
         if not new:
@@ -74,22 +76,32 @@ class Admission:
         self.release_prefixes(keep={job.group for job in waiting})
         return new
 
+    def keep(self, job: Job, slot: int) -> None:
+        """What a job has read, for whoever goes on from it: its conversation, or any job with the same prefix."""
+        pool, read = self.slots.pages, job.sequence[:-1]
+        if job.session is not None and self.slots.one_page_each:
+            job.session.copy_out(read, slot + 1, pool)
+        elif job.session is not None:
+            job.session.keep(read, job.pages, pool)
+            job.pages = []
+        elif self.prefix_cache and not self.slots.one_page_each:
+            pool.cache_prefix(read, job.pages, job.identity)
+
     def release_prefixes(self, keep: set[int]) -> None:
         """Release the context pages of all other groups."""
         for group in self.prefixes.keys() - keep:
             self.slots.pages.release(self.prefixes.pop(group))
 
-    def _assign_pages(self, job: Job, slot: int, steps: int) -> tuple[PrefillTask | None, int]:
-        """Give a job its pages; returns what to prefill into them, and the page to copy its only one from (or 0)."""
+    def _assign_pages(self, job: Job, slot: int, steps: int) -> tuple[PrefillTask | None, Copy | None]:
+        """Give a job its pages; returns what to prefill into them, and what to copy into one of them after that."""
         pool = self.slots.pages
         tokens = job.sequence[:-1]
         if self.slots.one_page_each:
-            job.pages, sibling = [slot + 1], self._sibling(job)
-            if sibling is not None or not len(tokens):
-                return None, sibling.pages[0] if sibling is not None and len(tokens) else 0
-            return PrefillTask(tokens, job.pages), 0
+            return self._only_page(job, slot, tokens)
+        if job.session is not None:
+            return self._of_session(job, job.session, tokens, pool.needed(len(tokens) + steps + 1))
         if job.group >= 0 and job.is_new and len(tokens) and not self.prefix_cache:
-            return self._with_shared_prefix(job, tokens, pool.needed(steps + 1)), 0
+            return self._with_shared_prefix(job, tokens, pool.needed(steps + 1)), None
         found = pool.find_prefix(tokens, job.identity) if self.prefix_cache else []
         need = pool.needed(len(tokens) + steps + 1)
         try:
@@ -100,7 +112,43 @@ class Admission:
         if self.prefix_cache:  # a sibling may share them at once: they are prefilled before any step reads them
             pool.cache_prefix(tokens, job.pages, job.identity)
         past = len(found) * pool.size
-        return (PrefillTask(tokens, job.pages, past) if past < len(tokens) else None), 0
+        return (PrefillTask(tokens, job.pages, past) if past < len(tokens) else None), None
+
+    def _only_page(self, job: Job, slot: int, tokens: Tensor) -> tuple[PrefillTask | None, Copy | None]:
+        """Where each slot has one page: the conversation so far is copied into it, or the context from a sibling."""
+        job.pages, sibling, past = [slot + 1], self._sibling(job), 0
+        if sibling is not None or not len(tokens):
+            return None, (sibling.pages[0], slot + 1) if sibling is not None and len(tokens) else None
+        if job.session is not None and job.session.copied is not None and job.session.begins(tokens):
+            past = job.session.length
+            job.session.copy_in(slot + 1, self.slots.pages)
+        return (PrefillTask(tokens, job.pages, past) if past < len(tokens) else None), None
+
+    def _of_session(
+        self, job: Job, session: Session, tokens: Tensor, need: int
+    ) -> tuple[PrefillTask | None, Copy | None]:
+        """A turn of a conversation: its positions stand one after another in its pages, so that the next turn can go on in the page
+        that this one ends in. Siblings that begin alike share the full pages of their context, and copy the one that is not full."""
+        pool, prefix = self.slots.pages, self.prefixes.get(job.group) if job.is_new else None
+        job.prefix_len, past, copied = 0, 0, None
+        if session.pages and session.begins(tokens):
+            held, past = session.take(pool), session.length
+            try:
+                job.pages = held + pool.allocate(max(need - len(held), 0))
+            except OutOfPages:
+                session.keep(session.ids, held, pool)
+                raise
+        elif prefix is not None:
+            full, past = len(tokens) // pool.size, len(tokens)
+            own = pool.allocate(need - full)
+            job.pages = pool.share(prefix[:full]) + own
+            copied = (prefix[full], own[0]) if len(tokens) % pool.size else None
+        else:
+            session.drop(pool)
+            job.pages = pool.allocate(need)
+            if job.group >= 0 and job.is_new and len(tokens):
+                self.prefixes[job.group] = pool.share(job.pages[: pool.needed(len(tokens))])
+        return (PrefillTask(tokens, job.pages, past) if past < len(tokens) else None), copied
 
     def _with_shared_prefix(self, job: Job, tokens: Tensor, own: int) -> PrefillTask | None:
         """The pages of the group's context, prefilled for the first job that comes, and after them pages of the job's own."""

@@ -41,6 +41,8 @@ class Engine:
     stride: decode steps between two snapshots (0: 8 on a GPU, 1 elsewhere); above 1 the host is one snapshot behind
     """
 
+    least_length, lent = 0, False  # positions that a sequence to come will need; conversations are in progress
+
     def __init__(
         self, model: Decoder, max_slots: int = 0, num_pages: int = 0, prefix_cache: bool = False, stride: int = 0
     ) -> None:
@@ -64,9 +66,7 @@ class Engine:
         identities: Sequence[bytes] | None = None, find_stop: Callable[[Tensor], int] | None = None,
         limits: Sequence[Sequence[int]] | None = None,
     ) -> list[list[Sample]]:  # fmt: skip
-        """For each context, one answer per key; the same answers as `inference.sampling.generate`.
-
-        `identities` names what was observed besides each context's tokens (images, sound): different ones share neither pages
+        """For each context, one answer per key; the same answers as `inference.sampling.generate`. `identities` names what was observed besides each context's tokens (images, sound): different ones share neither pages
         nor prefill. `limits` are token limits of single answers.
         """
         groups, observed = [], [b""] * len(contexts) if identities is None else identities
@@ -99,7 +99,7 @@ class Engine:
         """Have slots for this many sequences of `length` positions and `width` new tokens, and the live weights."""
         if len(stop_ids) > MAX_STOP_IDS:
             raise UserError(f"{len(stop_ids)} stop tokens; at most {MAX_STOP_IDS} are supported")
-        count, length = self._bucket(min(jobs, self.max_slots)), -(-(length + 1) // PAGE) * PAGE
+        count, length = self._bucket(min(jobs, self.max_slots)), -(-(max(length, self.least_length) + 1) // PAGE) * PAGE
         s = self.slots
         if s is None or s.length < length or s.width < width or s.count < count:  # it only ever grows
             old = (s.count, s.length, s.width) if s else (0, 0, 0)
@@ -107,7 +107,7 @@ class Engine:
             vars(self).pop("admission", None)  # and the reference that admission holds
             s = self.slots = self._allocate(max(count, old[0]), max(length, old[1]), max(width, old[2]))
             self.table = SlotTable(s.count)
-            self.admission = Admission(s, self.table, self.prefix_cache)
+            self.admission = Admission(s, self.table, self.prefix_cache, self.prefill_tokens)
         elif s.fused.refresh():
             s.pages.clear_cache()
         s.stop_ids.fill_(-1)
@@ -293,8 +293,7 @@ class Engine:
             n = len(job.tokens) if job.done else int(num_generated[slot])  # a stop string may end some tokens earlier
             job.tokens, job.logp = tokens[row][:n], logp[row][:n]
             job.stopped, job.done = bool(stopped[slot]) or job.done, True
-            if self.prefix_cache and not s.one_page_each:
-                s.pages.cache_prefix(job.sequence[:-1], job.pages, job.identity)
+            self.admission.keep(job, slot)
             out.append(job)
         self._release(finished)
         return out

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from posttrain.core.sampling import Sampling
 from posttrain.inference.masks import Constraint
+from posttrain.inference.sessions import Session
 from posttrain.models.sampling import Sample
 
 _NONE = torch.zeros(0, dtype=torch.long)  # shared: two new tensors per job would cost more than the rest of the job
@@ -35,6 +36,7 @@ class Job:
     prefix_len: int = 0  # positions in the pages shared with its group; its own begin with the next page
     order: int = 0  # of admission: the youngest is preempted first
     constraint: Constraint | None = None  # which tokens may come next; None: any
+    session: Session | None = None  # of the conversation that this is a turn of
 
     @property
     def sequence(self) -> Tensor:

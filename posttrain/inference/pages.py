@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +17,12 @@ from torch import Tensor
 from posttrain.models.decoder import Decoder
 
 PAGE = 64  # positions per page
+
+
+class Holder(Protocol):
+    """Whoever holds pages that it can do without."""
+
+    def drop(self, pool: Pages | None) -> None: ...
 
 
 class OutOfPages(Exception):
@@ -34,6 +41,9 @@ class Pages:
         self.ref_count = [0] * count
         self.free = list(range(count - 1, 0, -1))
         self.cached: OrderedDict[bytes, int] = OrderedDict()  # hash up to the end of a page -> page; least recent first
+        self.idle: dict[
+            int, Holder
+        ] = {}  # sessions whose conversations wait for a reply, in the order in which they began to
 
     @staticmethod
     def bytes_per_page(model: Decoder, size: int = PAGE) -> int:
@@ -45,9 +55,12 @@ class Pages:
         return -(-positions // self.size)
 
     def allocate(self, count: int) -> list[int]:
-        """Free pages, each with one reference; evicts cached prefixes, least recently used first, where there are too few."""
+        """Free pages, each with one reference; where there are too few, cached prefixes go, least recently used first, and then what
+        idle sessions hold, the last to become idle first, since it is the last to come back."""
         while len(self.free) < count and self.cached:
             self.release([self.cached.popitem(last=False)[1]])
+        while len(self.free) < count and self.idle:
+            self.idle[next(reversed(self.idle))].drop(self)
         if len(self.free) < count:
             raise OutOfPages
         taken = [self.free.pop() for _ in range(count)]

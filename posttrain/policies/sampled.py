@@ -29,6 +29,7 @@ from posttrain.models.layout import stacked
 from posttrain.models.rows import Whole
 from posttrain.models.sampling import Sample, generate
 from posttrain.policies.continued import among, grown
+from posttrain.policies.engine_turns import EngineTurns
 from posttrain.policies.window import check_ids, no_room, room_for, vocabulary
 
 Contexts = Sequence[Sequence[Turn]]
@@ -145,19 +146,30 @@ class Samples(Actor, nn.Module):
         told = [n for n in (self.window, getattr(self.outside, "window", 0)) if n]
         return min(told, default=0)
 
-    def _engine(self) -> Any:
-        """The native engine where it pays: our decoder on a GPU, or with packed weights, which it unpacks once a call and not at
-        every token. Made once; it reads the live weights."""
+    def _engine(self, turns: bool = False) -> Any:
+        """The native engine where it pays: our decoder on a GPU, for conversations, or with packed weights, which it unpacks once a call
+        and not at every token. Made once; it reads the live weights. None while conversations are in progress in it. One outside takes
+        its place, but for conversations, which are asked turn by turn then."""
         if self.outside is not None:
-            return self.outside
+            return None if turns else self.outside
         model = self.acting
-        packed = any(isinstance(m, FourBit) for m in model.modules())
         on_gpu = self.device.type == "cuda"
-        if not isinstance(model, Decoder) or not (heads_fit(model.config.head_dim) if on_gpu else packed):
+        pays = heads_fit(model.config.head_dim) if on_gpu and isinstance(model, Decoder) else not on_gpu
+        if not isinstance(model, Decoder) or not pays:
+            return None
+        if not on_gpu and not turns and not any(isinstance(m, FourBit) for m in model.modules()):
             return None
         if self._native is None or self._native.model is not model:
             self._native = Engine(model)
-        return self._native
+        return None if self._native.lent else self._native
+
+    def turns(self, how: Sampling, version: int, count: int) -> EngineTurns | None:
+        """Turns of up to `count` conversations at a time, whose contexts are read once; None where this model is not sampled by the engine,
+        where several processes share the work, or where `act` is not this one."""
+        here = ranks()
+        own = type(self).act is not Samples.act or "act" in vars(self)
+        engine = None if own or here.world > 1 or here.shards > 1 else self._engine(turns=True)
+        return None if engine is None else EngineTurns(self, engine, how, version, count)
 
 
 def divided(here: Ranks, count: int, act: Callable[[slice], list[list[Turn]]]) -> list[list[Turn]]:

@@ -1,27 +1,29 @@
-"""Episodes: the policy acts and the environment responds, turn by turn, many episodes at a time.
+"""Episodes: the policy acts and the environment replies, turn by turn, many episodes at a time.
 
-All episodes take a turn together, so what is sampled when depends on turn counts alone and a run is a function of its seed;
-all episodes wait for a slow tool.
+While an environment works on its reply, turns of other episodes are sampled. An episode takes its next turn a fixed number of sampling
+steps after its last one ended (`Limits.overlap`), or at once when nothing else is being sampled; if its reply is not there by then, all
+wait for it. So what is sampled beside what depends on the number of turns and of tokens alone, never on the clock, and a run is a function
+of its seed. With `Limits.free` an episode goes on as soon as its reply is there: faster where replies take very different times, and
+not reproducible, because the last bits of a sum depend on what is computed beside it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import threading
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from posttrain.core import rng
 from posttrain.core.adopt import adopt_episode
 from posttrain.core.errors import UserError, unknown
-from posttrain.core.protocols import Episode, Policy, RolloutRequest, Step
+from posttrain.core.protocols import Policy, RolloutRequest, Step
 from posttrain.core.ranks import ranks
 from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import STOPS, End, Group, Message, Prompt, Rollout
-
-MAX_TURNS = 64
+from posttrain.rollouts.reply import Talk
+from posttrain.rollouts.turn_sampler import Samplers
 
 
 @dataclass
@@ -30,7 +32,7 @@ class Playing:
 
     prompt: Prompt
     index: int
-    episode: Episode
+    talk: Talk
     role: str
     seen: Observation
     turns: dict[str, list[Turn]] = field(default_factory=dict)
@@ -38,6 +40,8 @@ class Playing:
     stop: str = ""
     info: dict[str, object] = field(default_factory=dict)
     owed: dict[str, float] = field(default_factory=dict)  # earned by roles that have not moved
+    due: int = 0  # the sampling step at which it goes on
+    reply: asyncio.Task[Step] | None = None  # being made by the environment
 
     def pending(self) -> list[Turn]:
         """The mover's turns so far, and the one to be made."""
@@ -45,15 +49,16 @@ class Playing:
         return [*mine, Turn.empty(self.seen, continues=bool(mine))]
 
 
-def episodes(ask: RolloutRequest, n: int = 8, max_turns: int = MAX_TURNS) -> list[Group]:
-    """n episodes of each prompt, each a rollout of every role that moved in it."""
+def episodes(ask: RolloutRequest, n: int = 8, max_turns: int = 0) -> list[Group]:
+    """n episodes of each prompt, each a rollout of every role that moved in it; max_turns: 0 as the environment's limits say."""
     playing = [begin(ask, p, i) for p in ask.prompts for i in range(n)]
     for x, seen in zip(playing, ranks().from_lead([x.seen for x in playing]), strict=True):
         x.seen = seen
-    while going := [x for x in playing if not x.stop and fits(ask, x)]:
-        for role in dict.fromkeys(x.role for x in going):
-            move(ask, policy_of(ask, role), [x for x in going if x.role == role])
-        asyncio.run(answer(ask, going, max_turns))
+    play = Play(ask, playing, max_turns or ask.env.limits.turns)
+    try:
+        in_a_loop(play.run())
+    finally:
+        play.samplers.close()
     broken = [x for x in playing if x.stop == "broken"]
     if broken and len(broken) == len(playing) and ask.step == 0:
         raise UserError(f"the environment failed in every episode: {broken[0].info['error']}")
@@ -61,20 +66,96 @@ def episodes(ask: RolloutRequest, n: int = 8, max_turns: int = MAX_TURNS) -> lis
     return [Group(p, [r for some in made[k * n : (k + 1) * n] for r in some]) for k, p in enumerate(ask.prompts)]
 
 
-def fits(ask: RolloutRequest, x: Playing) -> bool:
-    """Whether the mover's context has room for a turn; an episode that outgrows the window ends there, truncated."""
-    window = int(getattr(policy_of(ask, x.role), "window", 0))
-    length = sum(len(t.observation.tokens) + len(t) for t in x.pending())
-    if not window or length < window:  # a turn is cut off where the window ends
-        return True
-    if not x.turns:
-        raise UserError(
-            f"the prompt {x.prompt.id!r} has {length:,} tokens, and the model's window {window:,} positions; shorten it, or use a "
-            "model with a longer window"
-        )
-    x.stop = "max_context"
-    end(x)
-    return False
+def in_a_loop(work: Coroutine[Any, Any, None]) -> None:
+    """Run it in an event loop of its own; in a thread where one runs here already (a notebook)."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    failed: list[BaseException] = []
+
+    def elsewhere() -> None:
+        try:
+            asyncio.run(work)
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+
+
+class Play:
+    """Episodes until all have ended."""
+
+    def __init__(self, ask: RolloutRequest, playing: Sequence[Playing], max_turns: int) -> None:
+        self.ask, self.playing, self.max_turns, self.limits = ask, playing, max_turns, ask.env.limits
+        self.samplers = Samplers(ask, len(playing))
+        self.clock = 0  # sampling steps
+        self.free = self.limits.free and ranks().world == 1
+
+    async def run(self) -> None:
+        for place, x in enumerate(self.playing):
+            self.move(place, x)
+        try:
+            while self.samplers.busy or any(x.reply for x in self.playing):
+                if self.samplers.busy:
+                    self.sample()
+                    await asyncio.sleep(0)  # replies go on between two steps
+                await self.go_on()
+        finally:  # where something failed: nobody waits for the others
+            left = [x.reply for x in self.playing if x.reply]
+            for reply in left:
+                reply.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+
+    def sample(self) -> None:
+        """Sample for a while; environments get the turns that have ended."""
+        ended = self.samplers.step()
+        self.clock += 1
+        every = max(
+            self.limits.overlap // 8, 1
+        )  # turns join in eighths of the overlap: a few at a time cost little more than one
+        for name, turn in ended:
+            x = self.playing[name[0]]
+            x.turns.setdefault(x.role, []).append(turn)
+            x.count += 1
+            x.due = -(-(self.clock + self.limits.overlap) // every) * every
+            x.reply = asyncio.ensure_future(x.talk.reply(turn, x.count))
+
+    async def go_on(self) -> None:
+        """Take the replies of the episodes whose time has come, and let them move."""
+        waiting = [(place, x) for place, x in enumerate(self.playing) if x.reply]
+        if not waiting:
+            return
+        if self.free:
+            if not self.samplers.busy:
+                await asyncio.wait([x.reply for _, x in waiting if x.reply], return_when=asyncio.FIRST_COMPLETED)
+            ready = [(place, x) for place, x in waiting if x.reply and x.reply.done()]
+        else:
+            if not self.samplers.busy:
+                self.clock = max(self.clock, min(x.due for _, x in waiting))
+            ready = [(place, x) for place, x in waiting if x.due <= self.clock]
+        if not ready:
+            return
+        # a tool may answer each process otherwise, so all take what the first one got
+        steps = ranks().from_lead([await x.reply for _, x in ready if x.reply])
+        if self.ask.replies is not None:
+            self.ask.replies.flush()
+        for (place, x), step in zip(ready, steps, strict=True):
+            x.reply = None
+            take(self.ask, x, step, self.max_turns)
+            self.move(place, x)
+
+    def move(self, place: int, x: Playing) -> None:
+        """Ask for the next turn; the first one draws what a single answer would."""
+        if not x.stop and fits(self.ask, x):
+            key = rng.key(self.ask.seed, self.ask.step, x.prompt.id, x.index, *([x.count] if x.count else []))
+            self.samplers.ask(policy_of(self.ask, x.role), (place, x.role), x.pending(), key)
+        else:
+            self.samplers.end([(place, role) for role in x.turns])
 
 
 def begin(ask: RolloutRequest, prompt: Prompt, index: int) -> Playing:
@@ -93,7 +174,24 @@ def begin(ask: RolloutRequest, prompt: Prompt, index: int) -> Playing:
         raise UserError(f"{ask.env.name} could not begin an episode of the prompt {prompt.id!r}: {told}") from error
     if not isinstance(seen, Observation | None):
         raise UserError(f"{type(opened).__name__}.start gave {type(seen).__name__}, expected an Observation or None")
-    return Playing(prompt, index, episode, role, policy_of(ask, role).observe(prompt) if seen is None else seen)
+    talk = Talk(ask, episode, f"{prompt.id}\0{index}")
+    return Playing(prompt, index, talk, role, policy_of(ask, role).observe(prompt) if seen is None else seen)
+
+
+def fits(ask: RolloutRequest, x: Playing) -> bool:
+    """Whether the mover's context has room for a turn; an episode that outgrows the window ends there, truncated."""
+    window = int(getattr(policy_of(ask, x.role), "window", 0))
+    length = sum(len(t.observation.tokens) + len(t) for t in x.pending())
+    if not window or length < window:  # a turn is cut off where the window ends
+        return True
+    if not x.turns:
+        raise UserError(
+            f"the prompt {x.prompt.id!r} has {length:,} tokens, and the model's window {window:,} positions; shorten it, or use a "
+            "model with a longer window"
+        )
+    x.stop = "max_context"
+    end(x)
+    return False
 
 
 def policy_of(ask: RolloutRequest, role: str) -> Policy:
@@ -105,35 +203,22 @@ def policy_of(ask: RolloutRequest, role: str) -> Policy:
     return ask.policy
 
 
-def move(ask: RolloutRequest, policy: Policy, movers: list[Playing]) -> None:
-    """One turn in every episode where this role moves; the first turn draws what a single answer would."""
-    keys = [[rng.key(ask.seed, ask.step, x.prompt.id, x.index, *([x.count] if x.count else []))] for x in movers]
-    version = ask.step if ask.version is None else ask.version
-    for x, (turn,) in zip(movers, policy.act([x.pending() for x in movers], keys, ask.sampling, version), strict=True):
-        x.turns.setdefault(x.role, []).append(turn)
-        x.count += 1
-
-
-async def answer(ask: RolloutRequest, going: Sequence[Playing], max_turns: int) -> None:
-    """Step all environments concurrently; a failure ends its episode, which is masked and counted."""
-    steps = ranks().from_lead(
-        await asyncio.gather(*(_step(x) for x in going))
-    )  # a tool may answer each process otherwise
-    for x, step in zip(going, steps, strict=True):
-        turn = x.turns[x.role][-1]
-        turn.reward = step.reward
-        pay(ask, x, step.rewards)
-        x.info |= step.info
-        if step.messages is None:
-            x.stop = step.stop
-        elif not turn.stopped:
-            x.stop = "length"
-        elif x.count >= max_turns:
-            x.stop = "max_turns"
-        else:
-            x.role, x.seen = step.role, observed(ask, x, step)
-        if x.stop:
-            end(x)
+def take(ask: RolloutRequest, x: Playing, step: Step, max_turns: int) -> None:
+    """What a reply does to an episode: rewards, the next observation, the end."""
+    turn = x.turns[x.role][-1]
+    turn.reward = step.reward
+    pay(ask, x, step.rewards)
+    x.info |= step.info
+    if step.messages is None:
+        x.stop = step.stop
+    elif not turn.stopped:
+        x.stop = "length"
+    elif x.count >= max_turns:
+        x.stop = "max_turns"
+    else:
+        x.role, x.seen = step.role, observed(ask, x, step)
+    if x.stop:
+        end(x)
 
 
 def pay(ask: RolloutRequest, x: Playing, rewards: Mapping[str, float]) -> None:
@@ -152,49 +237,9 @@ def pay(ask: RolloutRequest, x: Playing, rewards: Mapping[str, float]) -> None:
 def end(x: Playing) -> None:
     """Let the episode go; it has been played, so a failure here is only noted."""
     try:
-        x.episode.close()
+        x.talk.episode.close()
     except Exception as error:
         x.info["close_failed"] = f"{type(error).__name__}: {error}"
-
-
-async def _step(x: Playing) -> Step:
-    try:
-        said = x.episode.step(x.turns[x.role][-1])
-        step = await said if inspect.isawaitable(said) else said
-        return checked(step)
-    except UserError:
-        raise
-    except Exception as error:  # the episode is masked and counted
-        return Step(None, stop="broken", info={"error": f"{type(error).__name__}: {error}"})
-
-
-def checked(step: Any) -> Step:
-    """The step with plain numbers; one that says what cannot be is a failure of the environment."""
-    if not isinstance(step, Step):
-        raise TypeError(f"step() gave {type(step).__name__}, expected a Step")
-    seen = step.messages
-    if isinstance(seen, str | Mapping) or (not isinstance(seen, Observation | None) and not _messages(seen)):
-        raise TypeError(
-            f'a Step has messages [{{"role": ..., "content": ...}}], an Observation or None, got {seen!r:.80}'
-        )
-    if seen is None and step.stop not in STOPS:
-        raise UserError(f"an episode ended with {step.stop!r}; expected one of {', '.join(STOPS)}")
-    if not isinstance(step.info, Mapping) or not isinstance(step.rewards, Mapping):
-        raise TypeError(f"rewards and info of a Step are dicts, got {step.rewards!r:.40} and {step.info!r:.40}")
-    rewards = {role: number(worth) for role, worth in step.rewards.items()}
-    return replace(step, reward=None if step.reward is None else number(step.reward), rewards=rewards)
-
-
-def _messages(seen: Any) -> bool:
-    return isinstance(seen, Sequence) and len(seen) > 0 and all(isinstance(m, dict) and "content" in m for m in seen)
-
-
-def number(worth: Any) -> float:
-    """A reward as a plain number; one that is not finite says nothing about the turn."""
-    found = math.nan if isinstance(worth, str) else float(worth)
-    if not math.isfinite(found):
-        raise TypeError(f"a reward is a finite number, got {worth!r:.80}")
-    return found
 
 
 def observed(ask: RolloutRequest, x: Playing, step: Step) -> Observation:

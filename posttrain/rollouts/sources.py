@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from posttrain.core.protocols import Curriculum, Environment, Policy, RolloutRequest, Scorer
+from posttrain.core.protocols import Curriculum, Environment, Policy, Replies, RolloutRequest, Scorer
 from posttrain.core.ranks import ranks, scored
 from posttrain.core.registry import Part
 from posttrain.core.sampling import Sampling
@@ -30,6 +30,7 @@ class LocalSource:
         self._step = -1  # that they belong to
         self._of: dict[str, Prompt] = {}  # what those prompts are that were asked under another identity
         self._refills = 0  # rounds so far that were not the first of their step
+        self.replies: Replies | None = None  # of environments with turns, for a run that is resumed
 
     def next(self, step: int) -> tuple[list[Group], Any]:
         """prompts -> rollouts -> rewards; a failed reward is masked and counted, never taken as 0.
@@ -42,7 +43,9 @@ class LocalSource:
         alone = ranks().world == 1
         begin = getattr(self.scorer, "begin", None) if alone else None  # grades an answer while others are sampled
         prompts = self.propose(step)
-        asked = RolloutRequest(self.policies, prompts, self.sampling, self.seed, step, self.env, finished=begin)
+        asked = RolloutRequest(
+            self.policies, prompts, self.sampling, self.seed, step, self.env, finished=begin, replies=self.replies
+        )
         groups, report = scored(self.scorer, self.rollout(asked))
         self._last, self._step = earlier + groups, step
         return groups, report

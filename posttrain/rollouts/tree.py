@@ -38,7 +38,8 @@ def tree(ask: RolloutRequest, n: int = 16,
     longest = min(ask.sampling.max_tokens, getattr(ask.policy, "T", ask.sampling.max_tokens))
     shape = Shape(n, segment or -(-longest // SEGMENTS), branch, root, repeats)
     trees = [Tree(ask, shape, [stem(ask.policy, p)]) for p in ask.prompts]
-    with remembering(ask.policy):  # what was read of one segment is there for the next
+    room = max((len(t.paths[0].context) for t in trees), default=0) + longest
+    with remembering(ask.policy, room):  # what was read of one segment is there for the next
         while any(tree.grows() for tree in trees):
             _grow(ask, shape.segment, trees)
     return [Group(p, tree.paths) for p, tree in zip(ask.prompts, trees, strict=True)]

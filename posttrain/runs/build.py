@@ -27,8 +27,10 @@ from posttrain.rollouts.sources import LocalSource
 from posttrain.runs import saved as saved  # so that a reward may name a run
 from posttrain.runs.critics import critic_for
 from posttrain.runs.guard import Guard
+from posttrain.runs.limited import limited
 from posttrain.runs.monitored import Monitored
 from posttrain.runs.rate import RateProbe, suggested_lr
+from posttrain.runs.replies import kept_by
 from posttrain.runs.short import Short
 from posttrain.runs.silence import Silence
 from posttrain.runs.threads import Busy
@@ -72,7 +74,7 @@ def environment(config: Config, method: Method) -> Environment:
 def said_first(env: Environment, config: Config) -> Environment:
     """The environment with the system message and the prefill of the settings."""
     env = with_system_message(env, config.system) if config.system else env
-    return with_prefill(env, config.prefill) if config.prefill else env
+    return limited(with_prefill(env, config.prefill) if config.prefill else env, config)
 
 
 def asked_environment(config: Config) -> Environment:
@@ -201,6 +203,7 @@ def build_loop(config: Config, method: Method, policy: Policy, pieces: Pieces) -
     env, scorer, curriculum = pieces.env, pieces.scorer, method.prompts.live()
     how, probe = (config.sampling, config.prompts, config.seed), RateProbe()
     source = pieces.source(playing(policies, method), env, method.rollout, scorer, curriculum, how)
+    kept = kept_by(source, env, pieces.run, pieces.phase)
     return Loop(
         config=config,
         method=method,
@@ -215,6 +218,7 @@ def build_loop(config: Config, method: Method, policy: Policy, pieces: Pieces) -
             *(pieces.callbacks if ranks().lead else ()),
             probe,
             *([source] if hasattr(source, "on_checkpoint") else []),
+            *kept,
         ],
         evaluator=HeldOut(lambda p: measure(p, config, method, env, scorer, pieces.others))
         if pieces.evaluated

@@ -172,6 +172,8 @@ class Running:
             return self.why
         if ending.memory:
             return "memory"
-        if ending.signal == 9 and ending.cpu >= self.limits.cpu * _MOST:  # nobody else in its namespace could have ended it so
+        if (
+            ending.signal == 9 and ending.cpu >= self.limits.cpu * _MOST
+        ):  # nobody else in its namespace could have ended it so
             return "CPU time"
         return f"signal {ending.signal}" if ending.signal else "ended"

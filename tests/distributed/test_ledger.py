@@ -16,10 +16,10 @@ from posttrain.core.types import Branch, End, Group, Origin, Prompt, Rollout
 from posttrain.distributed.ledger import SCORED, Ledger
 from posttrain.distributed.shards import Shard, cut, matches, record
 from posttrain.distributed.versions import Versions, load, read_bytes, sampled
-from posttrain.distributed.wire import Damaged, Unsendable, pack, unpack
 from posttrain.models.lora import add_lora
 from posttrain.rewards.runtime.outcome import Failure
 from posttrain.rewards.runtime.scorer import RewardReport, ScoreReport
+from posttrain.runs.wire import Damaged, Unsendable, pack, unpack
 from tests.models import tiny
 
 

@@ -13,10 +13,10 @@ from posttrain.core.protocols import Environment
 from posttrain.core.registry import Part, find
 from posttrain.distributed.choose import refuse, settled
 from posttrain.distributed.setup import check, code, setup
-from posttrain.distributed.wire import unpack
 from posttrain.methods.grpo import grpo
 from posttrain.rollouts.sample import sample
 from posttrain.runs.build import Pieces, build_loop
+from posttrain.runs.wire import unpack
 from tests.models import tiny
 
 

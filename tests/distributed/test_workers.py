@@ -13,7 +13,7 @@ import posttrain
 from posttrain.core.errors import UserError
 from posttrain.distributed import choose
 from posttrain.distributed.process import Process
-from posttrain.distributed.wire import pack, unpack
+from posttrain.runs.wire import pack, unpack
 from tests.distributed import small
 from tests.distributed.test_lag import Nursery, nursery
 from tests.runs.test_resume import ending, same

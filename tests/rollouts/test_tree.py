@@ -173,13 +173,13 @@ def test_segments_share_the_engines_memory(monkeypatch: pytest.MonkeyPatch) -> N
         engine = Engine(p.model, num_pages=80)
         monkeypatch.setattr(p, "_engine", lambda engine=engine: engine)
         monkeypatch.setattr(
-            "posttrain.rollouts.tree.remembering", kept if kept is remembering else lambda p: nullcontext()
+            "posttrain.rollouts.tree.remembering", kept if kept is remembering else lambda p, room: nullcontext()
         )
         (g,) = tree(ask, n=4, fork=(16, 2), root=(2, 2))
         read.append(engine.prefill_tokens)
         texts.append([r.text for r in g.rollouts])
         assert not engine.prefix_cache and not engine.slots.pages.cached  # nothing is left for other weights
-    assert texts[0] == texts[1] and read[0] < 0.7 * read[1]
+    assert texts[0] == texts[1] and read[0] < 0.75 * read[1]  # pages of 64 that are full are not read again
 
 
 def test_bad_settings() -> None:

@@ -11,6 +11,7 @@ table written, a transaction, an optimiser step, a rollout. `kill_after=s` kills
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -29,9 +30,10 @@ from posttrain.core.loop import Loop
 from posttrain.core.method import Method
 from posttrain.core.pause import Pause, Paused
 from posttrain.core.plan import Context, Do, Phase, Plan
-from posttrain.core.protocols import Environment
+from posttrain.core.protocols import Environment, Episode, Limits, Step
 from posttrain.core.rng import torch_generator
 from posttrain.core.sampling import Sampling
+from posttrain.core.turn import Turn
 from posttrain.core.types import Prompt
 from posttrain.losses.aggregate import token_mean
 from posttrain.losses.regularisers.kl import kl
@@ -40,11 +42,13 @@ from posttrain.methods.grpo import grpo
 from posttrain.models.decoder import Decoder, DecoderConfig
 from posttrain.policies.language import LanguagePolicy
 from posttrain.rewards.runtime.score import RewardSum
+from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.shaping.adaptive_kl import adaptive_kl
 from posttrain.rollouts.sources import LocalSource
 from posttrain.rollouts.written import demonstrations
 from posttrain.runs import checkpoint
 from posttrain.runs import store as store_module
+from posttrain.runs.replies import kept_by
 from posttrain.runs.run import Run
 from posttrain.runs.start import Start
 from posttrain.runs.store import Store
@@ -129,6 +133,54 @@ def start(folder: Path, pause: Pause | None = None) -> None:
         loop.pause = pause or loop.pause
         train(loop)
         run.finish("train")
+
+
+class Asking(Count):
+    """Three turns; each reply takes another time, and says how often it was asked for (a file beside the run counts): another one each time."""
+
+    def __init__(self, counts: Path) -> None:
+        self.counts = counts
+        self.limits = Limits(overlap=3)
+
+    def open(self, prompt: Prompt, key: int) -> Episode:
+        return Asked(self, f"{prompt.id}-{key}", prompt.answer)
+
+
+class Asked(Episode):
+    def __init__(self, env: Asking, name: str, letter: str) -> None:
+        self.env, self.name, self.letter, self.turns = env, name, letter, 0
+
+    async def step(self, turn: Turn) -> Step:
+        self.turns += 1
+        await asyncio.sleep(0.001 * (sum(turn.actions.tolist()) % 3))
+        told = self.env.counts / f"{self.name}-{self.turns}"
+        times = told.stat().st_size + 1 if told.exists() else 1
+        reply = Step(
+            [{"role": "user", "content": str(times)}] if self.turns < 3 else None,
+            reward=turn.text.count(self.letter) / times,
+        )
+        with open(told, "ab", buffering=0) as file:
+            file.write(b"x")
+        return reply
+
+    def replay(self, turn: Turn, step: Step) -> None:
+        self.turns += 1
+
+
+def start_turns(folder: Path) -> None:
+    """A run of episodes whose replies cannot be had twice."""
+    counts = folder.parent / "counts"
+    counts.mkdir(parents=True, exist_ok=True)
+    settings = config(steps=5, sampling=Sampling(max_tokens=8))
+    with Run(folder, to_dict(settings)) as run:
+        loop = build(run, settings)
+        loop.policy.stops = tuple(range(1, 12))  # type: ignore[attr-defined]  # so that most turns end by themselves
+        loop.env = loop.source.env = Asking(counts)  # type: ignore[attr-defined]
+        loop.source.scorer = Prescored()  # type: ignore[attr-defined]
+        loop.callbacks += kept_by(loop.source, loop.env, run, "train")
+        train(loop)
+        run.finish("train")
+    (folder.parent / "asked").write_text(" ".join(str(f.stat().st_size) for f in counts.iterdir()))
 
 
 def start_plan(folder: Path, pause: Pause | None = None) -> None:
@@ -229,6 +281,8 @@ def _child(request: dict[str, Any]) -> None:
             from tests.policies.kinds import start as start_kind
 
             start_kind(request["kind"], Path(request["folder"]))
+        elif request.get("turns"):
+            start_turns(Path(request["folder"]))
         else:
             with Pause(request.get("hours")).listening() as pause:
                 (start_plan if request.get("plan") else start)(Path(request["folder"]), pause)

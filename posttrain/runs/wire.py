@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from posttrain.core.prompt import Prompt
+from posttrain.core.protocols import Step
 from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import Branch, End, Group, Origin, Rollout
 from posttrain.rewards.runtime.outcome import Failure
@@ -29,7 +30,7 @@ _SHARED = (Tensor, Prompt, Observation)  # written once, however often they are 
 _ENUMS: dict[str, type[Enum]] = {"End": End, "Origin": Origin}
 _PLAIN = (str, int, float, bool)
 _CLASSES: dict[str, type] = {
-    c.__name__: c for c in (Prompt, Observation, Turn, Rollout, Group, Branch, Failure, RewardReport, ScoreReport)
+    c.__name__: c for c in (Prompt, Observation, Turn, Rollout, Group, Branch, Failure, RewardReport, ScoreReport, Step)
 }
 _DTYPES = {
     str(d).removeprefix("torch."): d
