@@ -112,6 +112,9 @@ class Config:
     sampler: str = "local"
     """who samples: "local" (this process), "process" (workers on this machine), "ray" (actors of a Ray cluster); changes speed, never
     the answers"""
+    engine: str = ""
+    """what samples there: vllm in the same process, "vllm(gpu_memory_utilization=0.5)", or the address of a vLLM server
+    (http://host:8000); if empty, posttrain's own engine"""
     rollout_workers: int = 1
     """workers that sample, with --sampler process or ray; any number gives the same run"""
     reward_workers: int = 0
@@ -235,7 +238,8 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 
 # who samples and scores where: of a single method, trained by `posttrain run`
 ELSEWHERE = (
-    "sampler", "rollout_workers", "reward_workers", "shards", "lag", "max_staleness", "rollout_timeout", "ray_address",
+    "sampler", "engine", "rollout_workers", "reward_workers", "shards", "lag", "max_staleness", "rollout_timeout",
+    "ray_address",
 )  # fmt: skip
 
 
