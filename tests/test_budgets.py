@@ -93,7 +93,7 @@ def test_import_is_fast_and_help_needs_no_torch():
 
 def test_the_wheel_carries_the_weights():
     config = (ROOT / "pyproject.toml").read_text()
-    assert "models/pocket/*" in config
+    assert "models/pocket/*" in config and "models/pocket2/*" in config
     weights = ROOT / "posttrain/models/pocket/model.safetensors"
     assert 1_000_000 < weights.stat().st_size <= 8_000_000
 
