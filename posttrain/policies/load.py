@@ -178,19 +178,35 @@ def load_tokenizer(folder: str) -> Any:
     return tokenizer
 
 
-def save_model(policy: LanguagePolicy, folder: Path) -> None:
-    """A Hugging Face folder that `transformers` loads with equal logits."""
+def named_weights(policy: LanguagePolicy) -> dict[str, torch.Tensor]:
+    """Every tensor by its name in a Hugging Face folder, adapters added to their matrices."""
+    model: Any = policy.model
+    if not isinstance(model, Decoder):
+        return merged_state(model.inner)
+    state = merged_state(model)
+    if model.config.tied:
+        state.pop("lm_head.weight")
+    return state
+
+
+def save_weights(policy: LanguagePolicy, folder: Path) -> None:
+    """The weights alone, as a Hugging Face folder has them."""
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
     model = policy.model
     if not isinstance(model, Decoder):
         model.save(folder)  # type: ignore[operator]
-    else:
-        state = {k: v.detach().cpu().contiguous() for k, v in merged_state(model).items()}
-        if model.config.tied:
-            state.pop("lm_head.weight")
-        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+        return
+    state = {k: v.detach().cpu().contiguous() for k, v in named_weights(policy).items()}
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def save_model(policy: LanguagePolicy, folder: Path) -> None:
+    """A Hugging Face folder that `transformers` loads with equal logits."""
+    save_weights(policy, folder)
+    model = policy.model
+    if isinstance(model, Decoder):
         dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
         t = policy.tokenizer
         ids = {"eos_token_id": t.eos_token_id, "pad_token_id": t.pad_token_id, "bos_token_id": t.bos_token_id}
