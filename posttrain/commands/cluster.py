@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # options that mean something for several cards alone -> default
 OWN = {"nodes": None, "mean_tokens": None, "lengths": "", "reward_model": "", "reward_seconds": 0.0, "reward_workers": 0,
        "price": 0.0}  # fmt: skip
+SERVERS = "vLLM servers have it, at their own speed: --engine http://HOST:8000"
 MEAN = 4  # the longest answer is so many times the average one, where nothing is said
 
 
@@ -137,7 +138,7 @@ def plan(args: argparse.Namespace) -> Iterator[Row]:
     yield from details(best, site, args)
     if (wide := plans[-1]).layout.tp > best.layout.tp and wide.outcome:
         told = f"{wide.name} would be {wide.rate / best.rate:.1f} times as fast, by tensor parallel, which posttrain's own engine has not"
-        yield "engine", told, "note", "that layout is planned only", {}
+        yield "engine", told, "note", f"that layout is planned only; {SERVERS}", {}
 
 
 def details(best: Plan, site: Site, args: argparse.Namespace) -> Iterator[Row]:
@@ -155,7 +156,7 @@ def details(best: Plan, site: Site, args: argparse.Namespace) -> Iterator[Row]:
     yield "cost", report.cost(best, args.steps, args.price), "ok", "", {}
     if best.layout.tp > 1:
         told = f"{args.model} does not fit on one card, so rollouts need an engine with tensor parallel, which posttrain's own has not"
-        yield "engine", told, "note", "this layout is planned only", {}
+        yield "engine", told, "note", f"this layout is planned only; {SERVERS}", {}
     typed = words.command(best, site.work, site.cluster, args.model, args.method)
     parser = Parser("posttrain run", "", "")
     run.options(parser)

@@ -49,7 +49,10 @@ class Parser(argparse.ArgumentParser):
 
 def parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
     """The options; an unknown one is an error that suggests the nearest. `--max_norm` is `--max-norm`."""
+    tools, argv = take(argv, "--tools.") if "--tools" in parser.names() else ({}, argv)
     args, extra = parser.parse_known_args([dashed(a) for a in argv])
+    if tools:
+        args.tools = used_so(getattr(args, "tools", None) or "", tools)
     for word in extra:
         if word.startswith("-"):
             name = word.partition("=")[0]
@@ -61,6 +64,23 @@ def parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
             raise UserError(f"{parser.prog} has no option {name}; {hint}")
         raise UserError(f"{parser.prog} does not know what to do with {word!r}; see {parser.prog} --help")
     return args
+
+
+def used_so(spec: str, options: dict[str, str]) -> str:
+    """The tools of --tools with how they may be used: `--tools mine.py --tools.max-turns 4` is `--tools "mine.py(max_turns=4)"`."""
+    from posttrain.tools.named import check_option, with_options
+
+    first = next(iter(options)).replace("_", "-")
+    if not spec:
+        raise UserError(f"--tools.{first} says how tools may be used; name them too: --tools mine.py")
+    given: dict[str, typing.Any] = {}
+    for name, text in options.items():
+        check_option(name)
+        try:
+            given[name] = ast.literal_eval(text)
+        except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+            given[name] = text
+    return with_options(spec, given)
 
 
 def take(argv: list[str], prefix: str) -> tuple[dict[str, str], list[str]]:

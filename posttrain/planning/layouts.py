@@ -110,9 +110,9 @@ class Site:
         return replace(plan, stages=stages, outcome=outcome, tokens=tokens, cards=self.cluster.cards)
 
     def plans(self) -> Iterator[Plan]:
-        """Colocated, and the best split, each synchronous, with a lag of one step, and the split with two or opportunistic; the best
-        with engines of several cards where it is faster, or all that fits."""
-        yield from (self.timed(self.colocated(lag)) for lag in (0, 1))
+        """Colocated, with a lag of one step too where there is a slow reward, which is all that it hides there; the best split, synchronous,
+        with a lag of one step or two, or opportunistic; the best with engines of several cards where it is faster, or all that fits."""
+        yield from (self.timed(self.colocated(lag)) for lag in ((0, 1) if self.work.reward_s else (0,)))
         single = [self.split(trainers, lag=1) for trainers in self.splits()]
         several = [self.split(t, lag=1, tp=tp) for t in self.splits() for tp in self.wide(t)]
         best, wide = (max(map(self.timed, filter(_fits, some)), key=_rate, default=None) for some in (single, several))

@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import traceback
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +133,20 @@ SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 
 
+BARE: dict[str, Any] = {"eval_problems": 0, "eval_every": 0}
+
+
 def worth(question: str, answer: str) -> float:
     return sum(c in "abc" for c in answer) / max(len(answer), 1)
+
+
+def noted(file: Any, question: str, answer: str) -> float:
+    """The same, with a note of who was asked; the second process's word on one question fails."""
+    asked = str(getattr(question, "content", question))
+    file.write(f"{asked}|{answer}\n")
+    if os.environ["RANK"] == "1" and "'b'" in asked:
+        raise ValueError("no idea")
+    return worth(question, answer)
 
 
 def run(folder: str, name: str, method: str | Method, **more: Any) -> None:
@@ -232,6 +244,17 @@ def main(folder: str, *todo: str) -> None:
                 for exact in (False, True):
                     near = find_method("grpo").but(terms=(kl.but(coef=0.5),), reference=rule)
                     run(folder, f"{name}-{exact}", near, steps=3, eval_every=1, lr=1e-4, exact_sums=exact)
+        elif what == "lag":
+            run(folder, "lag-exact", "grpo", steps=3, lag=1, exact_sums=True, **BARE)
+            run(folder, "lag-rows", "grpo", steps=3, lag=1, **BARE)
+        elif what == "lag-killed":
+            kill_at(2, rank=1)
+            run(folder, "lag-killed", "grpo", steps=3, lag=1, **BARE)
+        elif what == "lag-rest":
+            run(folder, "lag-killed", "grpo", steps=3, lag=1, **BARE)
+        elif what == "shares":
+            with open(Path(folder, f"asked-{os.environ['RANK']}.txt"), "w") as file:
+                run(folder, "shares", "grpo", steps=2, reward=partial(noted, file), **BARE)
         elif what == "few":
             run(folder, "few", "grpo", steps=3, prompts=1)
         elif what == "led":
