@@ -26,6 +26,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "docs/from-trl.md",
     ROOT / "docs/metrics.md",
+    ROOT / "docs/workshop.md",
     *sorted((ROOT / "docs/tutorials").glob("*.md")),
 ]
 LANGUAGES = ("bash", "python", "json", "toml", "text")
