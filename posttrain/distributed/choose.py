@@ -134,6 +134,11 @@ def _elsewhere(config: Config, method: Method, given: Mapping[str, Any]) -> None
         raise UserError(
             f"workers find the rollout {part.name} by its name, and this one is another; use --sampler local"
         )
+    if "tools" in given:
+        raise UserError(
+            "workers build the tools from settings, and these were given as functions of Python; name their file (tools='FILE.py'), or use "
+            "--sampler local"
+        )
     if "env" in given and (given["env"].opens or part.name != "sample"):
         raise UserError(
             "workers build the task from settings, and this run was given one as an object of Python; name it (task='FILE.py:NAME'), "

@@ -23,6 +23,7 @@ from posttrain.core.types import Prompt, Rollout
 from posttrain.inference.attention import heads_fit
 from posttrain.inference.engine import Engine
 from posttrain.inference.jobs import nobody
+from posttrain.inference.stop_strings import cut, finder
 from posttrain.models.decoder import Decoder
 from posttrain.models.four_bit import FourBit
 from posttrain.models.layout import stacked
@@ -43,6 +44,7 @@ class Samples(Actor, nn.Module):
 
     if TYPE_CHECKING:  # what the other half has
 
+        def decode(self, tokens: Tensor) -> str: ...
         def decode_all(self, many: Sequence[Tensor]) -> list[str]: ...
         def lead(self, prompt: Prompt) -> str: ...
         @property
@@ -128,12 +130,20 @@ class Samples(Actor, nn.Module):
         self, engine: Any, rows: Sequence[Turn], keys: Sequence[Sequence[int]], how: Sampling, finished: Any = None
     ) -> list[list[Sample]]:
         contexts = [torch.cat([r.observation.tokens, r.actions]) if len(r) else r.observation.tokens for r in rows]
+        stops = how.stops
         if engine is not None:
             engine.finished = finished or nobody
-            found: list[list[Sample]] = engine.generate(contexts, keys, how, self.stop_ids)
-            return found
+            ours = stops and engine is not self.outside
+            ends = {"find_stop": finder(self.decode, stops)} if ours else {}
+            made: list[list[Sample]] = engine.generate(contexts, keys, how, self.stop_ids, **ends)
+            return made if ours or not stops else self._cut(made, stops)
         seen = stacked([r.observation for r in rows], self.device)
-        return generate(self.acting, contexts, keys, how, self.stop_ids, seen, finished)
+        told = None if stops else finished  # whoever is told early would be told too much
+        made = generate(self.acting, contexts, keys, how, self.stop_ids, seen, told)
+        return self._cut(made, stops) if stops else made
+
+    def _cut(self, made: list[list[Sample]], stops: Sequence[str]) -> list[list[Sample]]:
+        return [[cut(s, self.decode, stops) for s in some] for some in made]
 
     @property
     def acting(self) -> Any:
