@@ -164,6 +164,9 @@ def test_weights_of_versions_to_come_that_a_kill_left_are_not_taken(
 ) -> None:
     monkeypatch.setattr(choose, "Process", small.Inside)
     monkeypatch.setattr(midway, "LEAST", 2)
-    Versions(tmp_path / "small" / "versions").publish(99, load_model(str(files / "model"), "cpu"))
+    later = load_model(str(files / "model"), "cpu")
+    with torch.no_grad():
+        later.model.lm_head.weight.mul_(2.0)  # type: ignore[union-attr, operator]
+    Versions(tmp_path / "small" / "versions").publish(99, later)
     small.start(files, tmp_path, sampler="process", max_staleness=1, shards=4, steps=2)
     whole(tmp_path / "small", 1, 2)
