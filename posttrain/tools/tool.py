@@ -202,19 +202,23 @@ def cut(text: str, most: int) -> str:
 
 
 def tools_in(file: str) -> list[Tool]:
-    """The tools that a Python file gives: its own public functions, and Tool objects that it makes."""
+    """The tools that a Python file gives: its own public functions, and Tool objects that it makes, also as lists."""
     module = import_file(file, file)
     found: dict[str, Tool] = {}
     for name, thing in vars(module).items():
-        if isinstance(thing, Tool):
-            made = thing
-        elif inspect.isfunction(thing) and thing.__module__ == module.__name__ and not name.startswith("_"):
-            made = tool(thing)
-        else:
-            continue
-        if made.name in found:
-            raise UserError(f"{file} has two tools named {made.name!r}; a model can call one of them only")
-        found[made.name] = made
+        for made in _given(name, thing, module.__name__):
+            if made.name in found:
+                raise UserError(f"{file} has two tools named {made.name!r}; a model can call one of them only")
+            found[made.name] = made
     if not found:
         raise UserError(f"{Path(file).name} gives no tools; write a function with type hints and a docstring")
     return list(found.values())
+
+
+def _given(name: str, thing: Any, module: str) -> list[Tool]:
+    if isinstance(thing, Tool):
+        return [thing]
+    if isinstance(thing, list | tuple) and thing and all(isinstance(one, Tool) for one in thing):
+        return list(thing)
+    own = inspect.isfunction(thing) and thing.__module__ == module and not name.startswith("_")
+    return [tool(thing)] if own else []
