@@ -20,9 +20,11 @@ from posttrain.distributed.choose import Elsewhere, closing, settled
 from posttrain.distributed.choose import refuse as refuse_elsewhere
 from posttrain.distributed.group import joined
 from posttrain.distributed.led import led
+from posttrain.environments.adapters.verifiers import Verifiers, is_verifiers
 from posttrain.environments.contents import contents, mentioned
 from posttrain.environments.task import default_task, of_rows
 from posttrain.evals.accuracy import Score
+from posttrain.policies.vllm.choose import sampling_engine
 from posttrain.rewards.runtime.score import RewardSum, best_effort, say_once
 from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.scorers.pairwise import is_judge
@@ -103,9 +105,8 @@ def _run_config(
         if start.reuse and store.finished("train") and (summary := store.read_summary()):
             return summary
         workers = Elsewhere(start.for_workers(config, runs), store.folder, given, start.use)
-        with closing(workers) as source:
-            if ranks().lead:  # who scores
-                workers.rewards(scorer, method.rollout)
+        with sampling_engine(policy, config, store.folder), closing(workers) as source:
+            workers.rewards(scorer, method.rollout)
             extra |= {"source": led(source)} if source else {}
             pieces = Pieces(env, scorer, store, callbacks=callbacks, pause=start.pause, **extra)
             loop = build_loop(config, method, policy, pieces)
@@ -176,7 +177,7 @@ def run(
         given["policy"] = model
         plain["model"] = getattr(model, "name", "") or type(model).__name__
     if env is not None:
-        given["env"] = adopt(env)
+        given["env"] = adopt(Verifiers(env) if is_verifiers(env) else env)
         plain["task"] = given["env"].name
     elif isinstance(task, str | Path):
         plain["task"] = str(task)

@@ -188,6 +188,7 @@ def grader_of(args: argparse.Namespace, env: Any) -> str:
 
 
 def answers_of(args: argparse.Namespace, policy: Any, env: Any, prompts: list[Any], how: Any) -> list[Any]:
+    from posttrain.environments.recorded import Recorded
     from posttrain.evals.accuracy import answers
 
     part = rollout_of(args.rollout)
@@ -195,7 +196,7 @@ def answers_of(args: argparse.Namespace, policy: Any, env: Any, prompts: list[An
         what = f"--rollout {part.name}" if part is not None else f"{env.name} (a task with turns)"
         raise UserError(f"{what} needs a model that runs here; a model behind --url answers single questions")
     if part is None and env.opens:
-        part = find("sample", "rollout")
+        part, env = find("sample", "rollout"), Recorded(env)
     return answers(policy, env, prompts, how, args.num_generations, part)
 
 

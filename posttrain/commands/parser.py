@@ -152,7 +152,7 @@ def add_setting(group: Any, kind: type, field: dataclasses.Field[Any], prefix: s
     if default not in (None, "", dataclasses.MISSING):
         told += f" [{default}]"
     common: dict[str, Any] = {"dest": prefix + field.name, "default": argparse.SUPPRESS, "help": told}
-    plain = plain_type(typing.get_type_hints(kind)[field.name])
+    plain = plain_type(field_types(kind)[field.name])
     if plain is bool:
         group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
     else:
@@ -164,6 +164,12 @@ def plain_type(hint: Any) -> Any:
     """int | None -> int: an option that is left out means None."""
     kinds = [k for k in typing.get_args(hint) if k is not type(None)] if isinstance(hint, types.UnionType) else [hint]
     return kinds[0]
+
+
+@functools.cache
+def field_types(kind: type) -> dict[str, Any]:
+    """field -> its type; to read the annotations of a class takes milliseconds, and there are 70 fields."""
+    return typing.get_type_hints(kind)
 
 
 @functools.cache

@@ -197,6 +197,10 @@ def build_loop(config: Config, method: Method, policy: Policy, pieces: Pieces) -
         raise UserError(
             "here answers are sampled by this process, step by step; --sampler, --lag and --shards are for posttrain run, so leave them away"
         )
+    if config.engine and config.sampler == "local" and getattr(policy, "outside", None) is None:
+        raise UserError(
+            f"here answers are sampled by posttrain's own engine; --engine {config.engine} is for posttrain run"
+        )
     method = method.within(followed(config))
     policies = {"policy": policy, **pieces.others}
     env, scorer, curriculum = pieces.env, pieces.scorer, method.prompts.live()

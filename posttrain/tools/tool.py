@@ -166,7 +166,9 @@ def fitting(value: Any, schema: Mapping[str, Any], where: str) -> Any:
         if value not in schema["enum"]:
             raise ToolError(f"{where} is one of {', '.join(map(repr, schema['enum']))}, got {value!r:.60}")
         return value
-    kind = schema["type"]
+    kind = schema.get("type")
+    if kind not in ("string", "integer", "number", "boolean", "array", "object"):
+        return value  # a server's schema may say what is not checked here: it checks itself
     if kind == "integer" and isinstance(value, float) and value.is_integer():
         value = int(value)
     right: Any = {
@@ -202,23 +204,22 @@ def cut(text: str, most: int) -> str:
 
 
 def tools_in(file: str) -> list[Tool]:
-    """The tools that a Python file gives: its own public functions, and Tool objects that it makes, also as lists."""
+    """The tools that a Python file gives: its own public functions, and Tool objects that it makes, one by one or in lists."""
     module = import_file(file, file)
     found: dict[str, Tool] = {}
     for name, thing in vars(module).items():
-        for made in _given(name, thing, module.__name__):
+        if isinstance(thing, Tool):
+            some = [thing]
+        elif isinstance(thing, list | tuple) and thing and all(isinstance(x, Tool) for x in thing):
+            some = list(thing)  # of a server: posttrain.tools.mcp
+        elif inspect.isfunction(thing) and thing.__module__ == module.__name__ and not name.startswith("_"):
+            some = [tool(thing)]
+        else:
+            continue
+        for made in some:
             if made.name in found:
                 raise UserError(f"{file} has two tools named {made.name!r}; a model can call one of them only")
             found[made.name] = made
     if not found:
         raise UserError(f"{Path(file).name} gives no tools; write a function with type hints and a docstring")
     return list(found.values())
-
-
-def _given(name: str, thing: Any, module: str) -> list[Tool]:
-    if isinstance(thing, Tool):
-        return [thing]
-    if isinstance(thing, list | tuple) and thing and all(isinstance(one, Tool) for one in thing):
-        return list(thing)
-    own = inspect.isfunction(thing) and thing.__module__ == module and not name.startswith("_")
-    return [tool(thing)] if own else []
