@@ -16,6 +16,7 @@ from posttrain.core.registry import fold, parse, parts
 from posttrain.evals.accuracy import accuracy
 from posttrain.evals.intervals import PAIRED_LEVEL, differences, paired, student
 from posttrain.runs.in_memory import InMemoryRun, one_thread
+from posttrain.runs.users import users
 from posttrain.train import train
 
 # rollouts that are read and not made, and what they are
@@ -150,15 +151,15 @@ def _train(method: Method, env: Environment, config: Config) -> tuple[float, flo
     from posttrain.runs.build import Pieces, at_test, build_loop, load_policy, measure, scorer_of
 
     policy, run = load_policy(config), InMemoryRun()
-    scorer = scorer_of(config, method, env)
+    scorer, others = scorer_of(config, method, env), users(config, env, "runs")
 
     def held_out() -> float:
         if env.opens:
-            return measure(policy, config, method, env, scorer).accuracy
+            return measure(policy, config, method, env, scorer, others).accuracy
         return accuracy(policy, env, config.eval_problems, config.sampling, rollout=at_test(method, env)).accuracy
 
     before = held_out()
-    train(build_loop(config, method, policy, Pieces(env, scorer, run)))
+    train(build_loop(config, method, policy, Pieces(env, scorer, run, others=others)))
     after = held_out()
     return before, after, [row["reward"] for row in run.rows]
 
