@@ -71,6 +71,10 @@ def task_options(group: Any) -> None:
     group.add_argument("--answer", metavar="COLUMN", help="column of a data file that holds the answer")
     group.add_argument("--data", metavar="DIR", help="folder of data sets, for presets")
     group.add_argument(
+        "--tools", metavar="FILE",
+        help="functions that the model may call, as in posttrain run, with --tools.max-turns and the like [the run's]",
+    )  # fmt: skip
+    group.add_argument(
         "--user", metavar="MODEL", help="a model that plays the user, in a task with that role [the run's]"
     )
 
@@ -159,6 +163,7 @@ def sampling_of(args: argparse.Namespace, config: Any) -> Any:
 
 def scorer_of(args: argparse.Namespace, config: Any, env: Any) -> tuple[Any, str]:
     """What scores the answers, and what the score is called: --reward, the task's grade, the turns' rewards, the run's reward."""
+    from posttrain.environments.tooled import Tooled
     from posttrain.rewards.runtime.scorer import Prescored
     from posttrain.rewards.scorers.spec import build_scorer, task_scorer
     from posttrain.runs import saved as saved  # so that a reward may name a run
@@ -166,7 +171,7 @@ def scorer_of(args: argparse.Namespace, config: Any, env: Any) -> tuple[Any, str
     own = args.task is None or args.task == config.task
     if args.reward:
         return build_scorer(args.reward, env, config.reward_timeout, args.device), "reward"
-    if env.opens:
+    if env.opens and (env.graded or not isinstance(env, Tooled)):
         return Prescored(), "reward"
     if env.graded:
         return task_scorer(env, config.reward_timeout), "accuracy"
@@ -224,6 +229,7 @@ def task_of(args: argparse.Namespace, config: Any) -> Any:
     """The task asked for; options that were not given are the run's, if it is the run's task."""
     from posttrain.environments.mapped import with_prefill, with_system_message
     from posttrain.environments.task import task
+    from posttrain.runs.tool_files import with_named_tools
 
     own = args.task is None or args.task == config.task
     level = args.level if args.level is not None else config.level if own else None
@@ -235,7 +241,9 @@ def task_of(args: argparse.Namespace, config: Any) -> Any:
     env = task(args.task or config.task, level=level, think=think, **said)
     system = args.system if args.system is not None else config.system
     env = with_system_message(env, system) if system else env
-    return with_prefill(env, config.prefill) if config.prefill else env
+    env = with_prefill(env, config.prefill) if config.prefill else env
+    tools = args.tools if args.tools is not None else config.tools if own else ""
+    return with_named_tools(env, tools, args.reward or "") if tools else env
 
 
 def strict(x: Any) -> Any:

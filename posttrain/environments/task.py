@@ -6,6 +6,7 @@
     "gymnasium(id='FrozenLake-v1')"       environments of other packages, played in words (`adapters/`)
     "textworld(rooms=2, quest=3)", "verifiers(id='wordle')"
     "simulated_user(file='my.jsonl')"     conversations with a user who knows facts
+    fact_search, workshop/fact_search     tasks with turns, tools and games (`workshop/`)
     gsm8k, data/gsm8k                     public data sets under the data folder
     school_pairs, hh_rlhf                 preference pairs, for methods that learn from them (`pair_task`)
     path/to/file.jsonl, path/to/folder    your own data
@@ -48,6 +49,11 @@ from posttrain.environments.stream import stream
 DEFAULT, DEFAULT_PAIRS = "arithmetic", "school_pairs"  # what is learned from when no task is named
 _GYM = ("reasoning-gym", "reasoning_gym", "rg")
 ADAPTERS = ("gymnasium", "textworld", "verifiers")  # files of environments/adapters, each with a function of its name
+# the files of environments/workshop, which are read when one of them is asked for
+WORKSHOP = (
+    "tool_calls", "fact_search", "table_sql", "one_liners", "treasure", "number_guess", "escape_room", "rubric_score", "better_answer",
+    "second_try", "consultation",
+)  # fmt: skip
 _FIELDS = tuple(n for n in NAMES if n not in ("chosen", "rejected"))
 _PAIR_FIELDS = ("question", "messages", "input", "system", "chosen", "rejected")
 
@@ -76,6 +82,10 @@ def task(spec: str, **options: Any) -> Environment:
         return gym.reasoning_gym(_known(spec, name, gym.names()), **_renamed(options, spec, closed=None))
     if (folder == "school" and name) or spec.replace("-", "_") in TASKS:
         return school(_known(spec, name or spec, TASKS), **_renamed(options, spec, ("level", "think", "seed")))
+    if (folder == "workshop" and name) or spec.replace("-", "_") in WORKSHOP:
+        return in_workshop(
+            _known(spec, name or spec, WORKSHOP), _renamed(options, spec, ("level", "seed", "allow_unsafe_code"))
+        )
     if spec == "documents":
         return documents(**_renamed(options, spec, ("parts", "facts", "hops", "think", "seed")))
     if spec == "simulated_user":
@@ -91,7 +101,7 @@ def task(spec: str, **options: Any) -> Environment:
         raise UserError(
             f"{spec} holds preference pairs, which dpo and reward-model learn from; name a task with questions"
         )
-    if is_hub_id(spec) and not get_close_matches(folder, ("school", "data", *_GYM[:2]), cutoff=0.85):
+    if is_hub_id(spec) and not get_close_matches(folder, ("school", "workshop", "data", *_GYM[:2]), cutoff=0.85):
         return _file(spec, options)
     raise unknown("task", spec, names())
 
@@ -124,6 +134,12 @@ def adapted(name: str, options: dict[str, Any], given: dict[str, Any]) -> Enviro
     except TypeError as error:
         raise UserError(f"{name} cannot be made with {options or 'no options'}: {error}") from None
     return made
+
+
+def in_workshop(skill: str, options: dict[str, Any]) -> Environment:
+    """One of the workshop's tasks."""
+    found: Environment = import_module("posttrain.environments.workshop").workshop(skill, **options)
+    return found
 
 
 def mixture(spec: str, options: dict[str, Any]) -> Mixed:
@@ -206,14 +222,8 @@ def names() -> list[str]:
         rg = [f"reasoning-gym/{n}" for n in gym.names()]
     except UserError:
         rg = []
-    return [
-        *TASKS,
-        "documents",
-        "simulated_user",
-        *ADAPTERS,
-        *(n if n not in TASKS else f"data/{n}" for n in QUESTIONS),
-        *rg,
-    ]
+    data = [n if n not in TASKS else f"data/{n}" for n in QUESTIONS]
+    return [*TASKS, "documents", "simulated_user", *WORKSHOP, *ADAPTERS, *data, *rg]
 
 
 def _known(spec: str, name: str, known: Any) -> str:

@@ -22,15 +22,15 @@ from posttrain.policies.tool_use import offered, results
 Piece = tuple[list[int], list[int], str]  # ids that are read, ids that are learned, the text of those
 
 
-def turns_of(tokenizer: Any, messages: Sequence[Message]) -> list[Turn]:
-    """One turn per answer of the assistant, each going on in the context of the one before."""
+def turns_of(tokenizer: Any, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> list[Turn]:
+    """One turn per answer of the assistant, each going on in the context of the one before; tools: schemas, for the template."""
     template = getattr(tokenizer, "chat_template", None)
     if not template:
         pieces = _plain(tokenizer, messages)
     elif marks_itself(template):
-        pieces = _marked(tokenizer, messages)
+        pieces = _marked(tokenizer, messages, tools)
     else:
-        pieces = _rendered(tokenizer, messages)
+        pieces = _rendered(tokenizer, messages, tools)
     made = []
     for k, (read, learned, text) in enumerate(pieces):
         turn = Turn.of(
@@ -46,7 +46,7 @@ def marks_itself(template: Any) -> bool:
     return isinstance(template, str) and "{% generation" in template.replace("{%-", "{%")
 
 
-def _marked(tokenizer: Any, messages: Sequence[Message]) -> list[Piece]:
+def _marked(tokenizer: Any, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> list[Piece]:
     """By the template's own mask: every run of marked tokens is a turn."""
     found = applied(
         tokenizer,
@@ -55,6 +55,7 @@ def _marked(tokenizer: Any, messages: Sequence[Message]) -> list[Piece]:
         return_dict=True,
         return_assistant_tokens_mask=True,
         add_generation_prompt=False,
+        **({"tools": list(tools)} if tools else {}),
     )
     ids, mask = list(found["input_ids"]), list(found["assistant_masks"])
     if not any(mask):
@@ -69,11 +70,11 @@ def _marked(tokenizer: Any, messages: Sequence[Message]) -> list[Piece]:
     return pieces
 
 
-def _rendered(tokenizer: Any, messages: Sequence[Message]) -> list[Piece]:
+def _rendered(tokenizer: Any, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> list[Piece]:
     """By rendering: what stands between the beginning of an answer and its end token is the assistant's."""
 
     def render(some: Sequence[Message], begin: bool) -> str:
-        return rendered(tokenizer, some, answering=begin)
+        return rendered(tokenizer, some, answering=begin, tools=tools)
 
     def ids(text: str) -> list[int]:
         return list(tokenizer(text, add_special_tokens=False)["input_ids"])

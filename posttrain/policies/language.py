@@ -22,7 +22,7 @@ from posttrain.models.rows import in_rows, load_whole, whole
 from posttrain.policies.conversation import as_read, between, only_text, turns_of
 from posttrain.policies.sampled import Samples
 from posttrain.policies.template import opened
-from posttrain.policies.tool_use import shown_ids
+from posttrain.policies.tool_use import offered, shown_ids
 from posttrain.policies.window import check_rows, positions
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -114,7 +114,8 @@ class LanguagePolicy(Samples):
 
     def imitated(self, prompt: Prompt, messages: Sequence[Message]) -> Rollout:
         """A conversation that somebody else wrote: every turn of the assistant is an action, all else is only read."""
-        return Rollout(prompt, turns_of(self.tokenizer, only_text(messages)), origin=Origin.WRITTEN)
+        said, tools = offered(self.tokenizer, prompt, only_text(messages))
+        return Rollout(prompt, turns_of(self.tokenizer, said, tools), origin=Origin.WRITTEN)
 
     # ---- sampling
 

@@ -19,6 +19,7 @@ from posttrain.tools.written import described
 RESULT = "<tool_response>\n{}\n</tool_response>"
 _TOOLS = re.compile(r"\btools\b")
 _ROLE = re.compile(r"""['"]tool['"]""")
+_NO_SYSTEM = re.compile(r"raise_exception\([^)]*[Ss]ystem role not supported")  # Gemma
 _TAGS = (*HERMES, PYTHON_TAG, *PYTHONIC)
 
 
@@ -36,9 +37,10 @@ def own_format(tokenizer: Any) -> str:
 
 def offered(tokenizer: Any, prompt: Prompt, content: Sequence[Message]) -> tuple[list[Message], list[Any] | None]:
     """The messages of a prompt and what its template is given as `tools`; without a place for them, a system message tells."""
-    schemas, asked = prompt.info.get("tools"), prompt.info.get("tool_format", "auto")
+    schemas: Any = prompt.info.get("tools")
+    asked = str(prompt.info.get("tool_format", "auto"))
     messages = results(tokenizer, content)
-    if not schemas:
+    if not are_schemas(schemas):
         return messages, None
     own = own_format(tokenizer)
     if own and asked in ("auto", own):
@@ -46,7 +48,16 @@ def offered(tokenizer: Any, prompt: Prompt, content: Sequence[Message]) -> tuple
     told = described(schemas, "hermes" if asked == "auto" else asked)
     if messages and messages[0]["role"] == "system":
         return [{**messages[0], "content": f"{messages[0]['content']}\n\n{told}"}, *messages[1:]], None
+    if messages and _NO_SYSTEM.search(template_of(tokenizer) or ""):
+        return [{**messages[0], "content": f"{told}\n\n{messages[0]['content']}"}, *messages[1:]], None
     return [{"role": "system", "content": told}, *messages], None
+
+
+def are_schemas(value: Any) -> bool:
+    """Whether it is a list of tools as chat templates take them; a column of that name may hold anything."""
+    ones = value if isinstance(value, list | tuple) else ()
+    known = [one["function"] for one in ones if isinstance(one, dict) and isinstance(one.get("function"), dict)]
+    return bool(known) and len(known) == len(ones) and all(isinstance(f.get("name"), str) for f in known)
 
 
 def results(tokenizer: Any, messages: Sequence[Message]) -> list[Message]:

@@ -8,6 +8,7 @@ from typing import Any
 from posttrain.core.errors import UserError
 from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import Prompt
+from posttrain.policies.tool_use import are_schemas
 
 
 def positions(model: Any) -> int:
@@ -76,7 +77,7 @@ def token_count(policy: Any, prompt: Prompt, text: str | None = None, limit: int
 
 def at_most(policy: Any, prompt: Prompt, text: str | None = None) -> int:
     """A number of tokens that a prompt, with an answer if one is given, does not exceed; from the bytes alone."""
-    tools = _tools(policy, prompt) if prompt.info.get("tools") else 0
+    tools = _tools(policy, prompt) if are_schemas(prompt.info.get("tools")) else 0
     return _bytes(prompt, text) + len(prompt.content) * _frame(policy) + tools
 
 

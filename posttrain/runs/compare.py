@@ -13,8 +13,10 @@ from posttrain.core.json_file import strict
 from posttrain.core.method import Method, find_method
 from posttrain.core.protocols import Environment
 from posttrain.core.registry import fold, parse, parts
-from posttrain.evals.accuracy import accuracy
+from posttrain.environments.tooled import Tooled
+from posttrain.evals.accuracy import accuracy, mean_reward
 from posttrain.evals.intervals import PAIRED_LEVEL, differences, paired, student
+from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.runs.in_memory import InMemoryRun, one_thread
 from posttrain.runs.users import users
 from posttrain.train import train
@@ -86,6 +88,7 @@ def compare(
     """Train each method from the same start on the same prompts with each seed, and compare held-out accuracy; where the task has turns,
     the mean reward of held-out episodes."""
     from posttrain.environments.task import task as find_task
+    from posttrain.runs.tool_files import with_named_tools
 
     if len(methods) < 2 or len(set(methods)) < len(methods):
         raise UserError(f"a comparison needs at least two different methods, got {', '.join(methods) or 'none'}")
@@ -93,6 +96,8 @@ def compare(
     made: dict[str, Method] = {name: comparable(name, config.num_generations) for name in methods}
     settings = {name: own_settings(method, config) for name, method in made.items()}
     env = find_task(task, level=config.level, think=config.think, data=config.data or None)
+    if config.tools:
+        env = with_named_tools(env, config.tools)
     if not env.graded and not env.opens:
         raise UserError(f"{task} has no gold answers, so accuracy cannot be compared on it; use another --task")
     score = "reward" if env.opens else "accuracy"
@@ -154,12 +159,16 @@ def _train(method: Method, env: Environment, config: Config) -> tuple[float, flo
     scorer, others = scorer_of(config, method, env), users(config, env, "runs")
 
     def held_out() -> float:
+        many, how, rollout = config.eval_problems, config.sampling, at_test(method, env)
+        if isinstance(env, Tooled):  # the episode has graded the answer
+            return mean_reward(policy, env, many, how, Prescored(), rollout).accuracy
         if env.opens:
             return measure(policy, config, method, env, scorer, others).accuracy
-        return accuracy(policy, env, config.eval_problems, config.sampling, rollout=at_test(method, env)).accuracy
+        return accuracy(policy, env, many, how, rollout=rollout).accuracy
 
     before = held_out()
-    train(build_loop(config, method, policy, Pieces(env, scorer, run, others=others)))
+    trained_in = env.unpaid() if isinstance(env, Tooled) and config.reward else env
+    train(build_loop(config, method, policy, Pieces(trained_in, scorer, run, others=others)))
     after = held_out()
     return before, after, [row["reward"] for row in run.rows]
 

@@ -18,7 +18,8 @@ USER = "user"
 def users(config: Config, env: Environment, runs: str | Path, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The policies of other roles: those that were given, and the user's."""
     others = dict(given or {})
-    wanted = USER in getattr(env, "roles", ())
+    roles = roles_of(env)
+    wanted = USER in (roles or ())
     if not config.user:
         if wanted and USER not in others:
             raise UserError(
@@ -27,11 +28,19 @@ def users(config: Config, env: Environment, runs: str | Path, given: Mapping[str
         return others
     if not env.opens:
         raise UserError(f"{env.name} has single answers, so nobody speaks with the policy; leave --user away")
-    if hasattr(env, "roles") and not wanted:
+    if roles is not None and not wanted:
         raise UserError(f"no model plays a user in {env.name}; leave --user away, or use a task whose user is a model")
     if config.sampler != "local" or config.lag or config.shards > 1:
         raise UserError("--user: the user speaks in the process that trains; leave --sampler, --lag and --shards away")
     return others | {USER: frozen(config, runs)}
+
+
+def roles_of(env: Environment) -> set[str] | None:
+    """Who speaks in a task, or in some task of a mixture; None where it does not say."""
+    mixed = getattr(env, "tasks", None)
+    told = [roles_of(one) for one in mixed.values()] if isinstance(mixed, Mapping) else [getattr(env, "roles", None)]
+    known = [set(roles) for roles in told if roles is not None]
+    return set().union(*known) if known else None
 
 
 def frozen(config: Config, runs: str | Path) -> Any:

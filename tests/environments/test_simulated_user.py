@@ -12,6 +12,7 @@ import torch
 
 import posttrain as pt
 from posttrain.core.errors import UserError
+from posttrain.environments.mixed import Mixed
 from posttrain.environments.simulated_user import ASK, LOST, SimulatedUser
 from posttrain.environments.task import task
 from posttrain.rollouts.sample import sample
@@ -146,5 +147,8 @@ def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
         users(pt.Config(user="pocket"), tiny_run.Count(), tmp_path)
     with pytest.raises(UserError, match="no model plays a user"):
         users(pt.Config(user="pocket"), SimulatedUser(ROWS), tmp_path)
+    mixed = Mixed({"talk": SimulatedUser(ROWS, user="model"), "count": tiny_run.Count()})
+    with pytest.raises(UserError, match="is a model; name one"):
+        users(pt.Config(), mixed, tmp_path)
     with pytest.raises(UserError, match="leave --sampler"):
         users(pt.Config(user="pocket", lag=1), SimulatedUser(ROWS, user="model"), tmp_path)
