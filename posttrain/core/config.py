@@ -99,6 +99,8 @@ class Config:
     task's own grade"""
     reward_timeout: float = 10.0
     """seconds per call of a reward, after which the answer is masked and counted as failed"""
+    user: str = ""
+    """a model that plays the user in a task with that role (a name, a folder, a run); it is frozen, and only the policy's tokens are trained"""
     max_turns: int | None = None
     """turns of an episode before it is ended, of all who speak; None: as the environment says, mostly 64"""
     episode_seconds: float | None = None
