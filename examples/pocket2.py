@@ -140,7 +140,7 @@ def train(args: argparse.Namespace) -> tuple[Decoder, dict[str, float]]:
     model = fresh(shape_of(args)).to(device)
     optimiser = optimiser_of(model, args.lr)
     stream = Stream(args.workers, args.seed)
-    step_fn = torch.compile(loss_of) if device == "cuda" else loss_of
+    step_fn = torch.compile(loss_of) if device == "cuda" and not args.eager else loss_of
     began, tokens, step, shown = time.time(), 0, 0, 0.0
     budget = args.minutes * 60
     while (spent := time.time() - began) < budget and (not args.steps or step < args.steps):
@@ -203,6 +203,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=max(1, (mp.cpu_count() or 2) - 2))
     parser.add_argument("--problems", type=int, default=200, help="of each skill and level in the card; 0: no card")
+    parser.add_argument("--eager", action="store_true", help="without torch.compile: slower, where that fails")
     parser.add_argument("--count", action="store_true", help="print FLOPs and tokens and do nothing")
     args = parser.parse_args()
     if args.width % 32 or args.width < 32 or args.layers < 1:
