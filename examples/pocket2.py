@@ -122,11 +122,8 @@ def loss_of(model: Decoder, rows_B3L: torch.Tensor) -> torch.Tensor:
     """Next-token loss over conversations packed in rows; the assistant's tokens count in full, others a tenth, padding nothing."""
     tokens, learned, part = rows_B3L[:, 0, :-1], rows_B3L[:, 1, 1:], rows_B3L[:, 2, :-1]
     target, same = rows_B3L[:, 0, 1:], rows_B3L[:, 2, 1:] == part
-    place = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-    begins = torch.ones_like(part, dtype=torch.bool)
-    begins[:, 1:] = part[:, 1:] != part[:, :-1]
-    start = torch.where(begins, place, 0).cummax(-1).values
-    logits = model.logits(model.hidden(tokens, place - start, part)).float()
+    # rotary positions are relative, so a conversation may stand anywhere in its row
+    logits = model.logits(model.hidden(tokens, segments_BT=part)).float()
     weight = (OBSERVED + (1 - OBSERVED) * learned) * same * (part >= 0)
     loss = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none")
     return (loss * weight.flatten()).sum() / weight.sum()
