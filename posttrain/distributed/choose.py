@@ -168,7 +168,7 @@ class Elsewhere:
             sampler = LocalSampler(rollout, ask, ledger, begun_by_all if several else None)
         else:
             told = setup(c, rollout, env="env" not in self.given, use=self.files(rollout), folder=self.folder)
-            pool = Pool(self.handles(told, c.rollout_workers), c.rollout_timeout)
+            pool = Pool(self.handles(told, useful(c)), c.rollout_timeout)
             self.open.append(pool)
             first = next(iter(policies.values()))
             sampler = RemoteSampler(pool, first, Versions(self.folder / published.FOLDER), ledger)
@@ -232,6 +232,17 @@ class Elsewhere:
             from posttrain.distributed.ray_pool import disconnect
 
             disconnect()
+
+
+def useful(config: Config) -> int:
+    """How many rollout workers can have something to do: a step has so many shards, and so many steps are made at a time."""
+    most = min(config.shards or _SHARDS, config.prompts) * (1 + max(config.lag, config.max_staleness))
+    if config.rollout_workers > most:
+        say_once(
+            f"--rollout-workers {config.rollout_workers}: {most} are started, as many as there are shards at a time; more --shards give "
+            "more of them something to do"
+        )
+    return min(config.rollout_workers, most)
 
 
 @contextmanager

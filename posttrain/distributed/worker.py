@@ -76,6 +76,7 @@ class Worker:
 
     def make(self, asked: dict[str, Any], weights: Any) -> dict[str, Any]:
         """A shard: load the weights of its version unless they are there, then answer its prompts."""
+        from posttrain.core.errors import UserError
         from posttrain.core.protocols import RolloutRequest
         from posttrain.distributed import midway
         from posttrain.distributed.shards import Shard, make, record
@@ -83,7 +84,13 @@ class Worker:
 
         if self.version != asked["weights"]:
             self.version = ""  # half loaded is none
-            load(self.policy, asked["path"], weights)
+            try:
+                load(self.policy, asked["path"], weights)
+            except FileNotFoundError:
+                raise UserError(
+                    f"a worker cannot read {asked['path']}, the weights of version {asked['version']}: somebody removed them, or the disk is not "
+                    "the run's; the same command goes on from the last checkpoint"
+                ) from None
             self.version = asked["weights"]
         self.number = asked["version"]
         prompts, step, c = asked["prompts"], asked["step"], self.config

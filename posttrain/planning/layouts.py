@@ -160,8 +160,12 @@ def remedies(site: Site) -> list[tuple[str, Site]]:
     for part in (2, 4, 8):
         if (most := work.lengths.most // part) >= 256:
             lengths = replace(work.lengths, most=most, mean=min(work.lengths.mean, most))
-            shorter = replace(work, lengths=lengths, micro_tokens=min(work.micro_tokens, most))
-            out.append((f"--context {most + work.prompt_tokens}", replace(site, work=shorter)))
+            out.append((f"--context {most + work.prompt_tokens}", replace(site, work=replace(work, lengths=lengths))))
+    out += [
+        (f"--micro-tokens {n}", replace(site, work=replace(work, micro_tokens=n)))
+        for n in (16384, 8192, 4096, 2048)
+        if work.lengths.most <= n < work.micro_tokens
+    ]
     return out
 
 

@@ -133,15 +133,16 @@ class Samples(Actor, nn.Module):
         stops = how.stops
         if engine is not None:
             engine.finished = finished or nobody
-            ends = finder(self.decode, stops) if stops else None
-            found: list[list[Sample]] = engine.generate(contexts, keys, how, self.stop_ids, find_stop=ends)
-            return found
+            ours = stops and engine is not self.outside
+            ends = {"find_stop": finder(self.decode, stops)} if ours else {}
+            made: list[list[Sample]] = engine.generate(contexts, keys, how, self.stop_ids, **ends)
+            return made if ours or not stops else self._cut(made, stops)
         seen = stacked([r.observation for r in rows], self.device)
-        if not stops:
-            return generate(self.acting, contexts, keys, how, self.stop_ids, seen, finished)
-        made = generate(
-            self.acting, contexts, keys, how, self.stop_ids, seen
-        )  # whoever is told early would be told too much
+        told = None if stops else finished  # whoever is told early would be told too much
+        made = generate(self.acting, contexts, keys, how, self.stop_ids, seen, told)
+        return self._cut(made, stops) if stops else made
+
+    def _cut(self, made: list[list[Sample]], stops: Sequence[str]) -> list[list[Sample]]:
         return [[cut(s, self.decode, stops) for s in some] for some in made]
 
     @property

@@ -56,6 +56,18 @@ def test_what_does_not_fit_ends_with_what_would() -> None:
     assert said.code == 1 and "use a smaller model, or cards with more memory" in said.out
 
 
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        (("--prompts", "1000000", "--num-generations", "64"), "64,000,000 per step; at most 1,000,000 are planned for"),
+        (("--lora", "999999999"), "a rank is at most 65,536"),
+    ],
+)
+def test_sizes_that_nobody_means(words: tuple[str, ...], told: str) -> None:
+    said = call("doctor", "--model", "Qwen/Qwen2.5-0.5B", "--hardware", "8xh100-80gb", "--context", "1024", *words)
+    assert said.code == 2 and told in said.err
+
+
 def test_a_folder_a_reward_model_and_the_lengths_of_a_run(tmp_path: Path) -> None:
     config = {"model_type": "llama", "vocab_size": 512, "hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 6,
               "num_attention_heads": 4, "max_position_embeddings": 1024}  # fmt: skip

@@ -148,6 +148,13 @@ def test_two_changes_where_one_is_not_enough() -> None:
     assert what_would_fit(small) == ["--lora 16 --nodes 4"]
 
 
+def test_what_is_said_to_fit_fits_when_it_is_typed() -> None:
+    """Passes of 10^12 tokens fit nowhere; smaller ones do, a shorter context does not, and what is said is what was tried."""
+    large = replace(site(), work=replace(SMALL, micro_tokens=10**12))
+    assert what_would_fit(large) == ["--micro-tokens 16384"]
+    assert replace(large, work=replace(large.work, micro_tokens=16384)).colocated().fits
+
+
 # ---- the command
 
 
