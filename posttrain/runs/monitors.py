@@ -23,6 +23,7 @@ TAKEN = 0.5  # share of the reward's variance within groups
 RISEN = 0.05  # of the first component
 SILENT = 0.5  # share of groups whose answers all earned the same
 GAP, GAP_TIMES = 0.01, 3.0  # nats, and times the start
+RISE = 4.0  # standard errors of a window's mean that a reward must rise by
 ECHO = 0.1  # share of answers that repeat their prompt
 NAMES = ("over-optimised", "length drift", "cut off", "entropy collapse", "silent groups", "take-over", "gap growing", "repetition",
          "echo")  # fmt: skip
@@ -78,7 +79,7 @@ def _noise(curve: Curve) -> float:
 def over_optimised(reward: Curve, held_out: Curve) -> Finding | None:
     """The reward rises (by more than 4 standard errors) while the last three held-out scores are all at or below the first."""
     r, scores = ends(reward), [(s, v) for s, v in held_out if math.isfinite(v)]
-    if r is None or len(scores) < 4 or r.now - r.start <= 4 * _noise(reward):
+    if r is None or len(scores) < 4 or r.now - r.start <= RISE * _noise(reward):
         return None
     before, last = scores[0][1], scores[-3:]
     if any(v > before for _, v in last) or last[-1][1] >= before:
