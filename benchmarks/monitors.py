@@ -5,7 +5,8 @@ python -m benchmarks.monitors --runs FOLDER        # runs named sound-... or pla
 
 Published curves are returns of several runs of one agent in one game, by iteration. Held-out scores of a run are those of another run of the
 same agent, every tenth iteration: whatever speaks of over-optimisation there is wrong, unless that other run itself ended below its start. The
-same scores turned around in time fall while the reward rises: silence is wrong there. A curve in random order has no trend: a rise is wrong.
+same scores turned around in time fall while the reward rises: silence is wrong there. A curve in random order has no trend: neither a rise nor
+a fall is right. A curve that is followed by itself, turned around, ends where it began: silence is wrong where it had risen.
 """
 
 from __future__ import annotations
@@ -66,11 +67,15 @@ def on_curves(folder: Path) -> dict[str, Any]:
             for errors in (2.0, 3.0, m.RISE):
                 mixed = draw.sample(reward, len(reward))
                 found[f"a rise of {errors:g} standard errors in random order"] += rises(mixed, errors)
+            found["a fall, said"] += m.reward_falls(curve(reward)) is not None
+            found["a fall in random order, said"] += m.reward_falls(curve(draw.sample(reward, len(reward)))) is not None
+            back = m.reward_falls(curve(reward + reward[::-1])) is not None
+            found["a fall back to the start after a rise, said"] += back and rises(reward)
     return dict(found)
 
 
 def on_runs(folder: Path) -> dict[str, list[str]]:
-    """Run -> the monitors that speak at its end, or `cannot be read`."""
+    """Run -> the monitors that speak at its end."""
     out = {}
     for path in sorted(folder.glob("*/run.sqlite")):
         with Reader(path) as reader:
