@@ -2,7 +2,7 @@
 
 `links`: which episode it is of, where that is not its place in the group (several roles), and the answer that it forked from with the
 number of actions they share. `calls`: by turn, what `Rollout.info["calls"]` says: a list per turn of {name, arguments, result, fault,
-repaired, seconds}.
+repaired, seconds}; or `Rollout.info["tools"]`, a record per turn of calls and of sentences about those that could not be made.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def link_of(id: int, place: int, r: Rollout, group: Group) -> list[tuple[Any, ..
 
 def calls_of(id: int, r: Rollout) -> list[tuple[int, int, str]]:
     """id, turn, JSON of its calls, each with the fields above alone; what is something else is left out."""
-    told = r.info.get("calls")
+    told = r.info.get("calls", _by_turn(r.info.get("tools")))
     if not isinstance(told, list | tuple):
         return []
     out = []
@@ -40,6 +40,16 @@ def calls_of(id: int, r: Rollout) -> list[tuple[int, int, str]]:
         if kept:
             out.append((id, turn, as_json(kept)))
     return out
+
+
+def _by_turn(records: Any) -> list[list[Any]]:
+    """The calls of each turn, then its faults."""
+    known = [t if isinstance(t, dict) else {} for t in _listed(records)]
+    return [[*_listed(t.get("calls")), *({"fault": fault} for fault in _listed(t.get("faults")))] for t in known]
+
+
+def _listed(x: Any) -> list[Any]:
+    return list(x) if isinstance(x, list | tuple) else []
 
 
 def _short(x: Any) -> Any:

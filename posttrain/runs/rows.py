@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posttrain.core.codec import FIGURES, encode, read
+from posttrain.core.codec import FIGURES, STREAMS, encode, read
 from posttrain.core.turn import Turn
 from posttrain.core.types import Group, Rollout
 from posttrain.runs.episode_rows import calls_of, link_of
@@ -20,6 +20,7 @@ from posttrain.runs.pictures import Held, Shapes, insert_pictures
 from posttrain.runs.schema import as_json
 from posttrain.runs.streams import alike, array, arrays, blobs
 
+_TURN = ("id", "turn", "text", "reward", "continues", "seen", *STREAMS)  # columns of the table
 _GRAM = 4  # tokens of the n-grams whose repetition is counted
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # an odd number: n-grams that differ nearly always get numbers that differ
 T = TypeVar("T", Turn, Rollout)
@@ -139,8 +140,11 @@ class Rows:
     def write(self, db: sqlite3.Connection) -> None:
         for table in ("groups", "rollouts", "bodies", "turns", "links", "calls"):
             rows = getattr(self, table)
+            named = (
+                f" ({', '.join(_TURN)})" if table == "turns" else ""
+            )  # one of an earlier version has streams in another order
             if rows:
-                db.executemany(f"INSERT INTO {table} VALUES ({','.join('?' * len(rows[0]))})", rows)
+                db.executemany(f"INSERT INTO {table}{named} VALUES ({','.join('?' * len(rows[0]))})", rows)
 
 
 def _size(row: Row) -> int:

@@ -50,7 +50,7 @@ CREATE INDEX IF NOT EXISTS rollouts_failed ON rollouts (phase, step) WHERE faile
 CREATE TABLE IF NOT EXISTS bodies (id INTEGER PRIMARY KEY, prompt TEXT, text TEXT, rewards TEXT, stop TEXT);
 CREATE TABLE IF NOT EXISTS turns (
     id INTEGER, turn INTEGER, text TEXT, reward REAL, continues INTEGER, seen BLOB, tokens BLOB, logp BLOB, mask BLOB, adv BLOB,
-    entropy BLOB, ratio BLOB, kl BLOB, value BLOB, PRIMARY KEY (id, turn));
+    entropy BLOB, ratio BLOB, kl BLOB, value BLOB, versions BLOB, PRIMARY KEY (id, turn));
 CREATE TABLE IF NOT EXISTS links (id INTEGER PRIMARY KEY, episode INTEGER, parent INTEGER, at INTEGER);
 CREATE TABLE IF NOT EXISTS calls (id INTEGER, turn INTEGER, calls TEXT, PRIMARY KEY (id, turn));
 CREATE TABLE IF NOT EXISTS pictures (

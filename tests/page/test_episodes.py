@@ -82,6 +82,23 @@ def test_calls_that_are_something_else_are_left_out(tmp_path: Path, told: object
     assert kept in ([], ["[{}]"] * 2)
 
 
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [
+        ([{"calls": [{"name": "search", "result": "7"}], "faults": []}, {"calls": [], "faults": ["not JSON"]}],
+         [(0, [{"name": "search", "result": "7"}]), (1, [{"fault": "not JSON"}])]),
+        ("text", []), ([3, {"calls": 3, "faults": "no"}], []),
+    ],
+)  # fmt: skip
+def test_records_of_tools_are_kept_by_turn(tmp_path: Path, told: object, kept: list[object]) -> None:
+    group = episodes.tools()
+    group.rollouts = group.rollouts[:1]
+    group.rollouts[0].info = {"tools": told}
+    with Store(tmp_path / "run.sqlite") as store:
+        store.log("train", 0, {}, [group], 0.0)
+        assert [(t, json.loads(c)) for t, c in store.db.execute("SELECT turn, calls FROM calls ORDER BY turn")] == kept
+
+
 def test_a_tree_says_who_left_whom_and_where(root: Path) -> None:
     nodes = ask(root, "tree", TREE)["nodes"]
     assert [(n["parent"], n["at"], n["length"], n["total"]) for n in nodes] == [
