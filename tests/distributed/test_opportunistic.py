@@ -46,6 +46,11 @@ class Late(small.Inside):
     """A worker whose first shard is late: another could have made all of steps 0 and 1 by then, so that step 1 must wait for it."""
 
     made = 0
+    every: list[small.Inside] = []
+
+    def __init__(self, setup: bytes, index: int) -> None:
+        super().__init__(setup, index)
+        Late.every.append(self)
 
     def ask(self, message: bytes, timeout: float) -> bytes:
         reply = super().ask(message, timeout)
@@ -66,6 +71,9 @@ def test_late_shards_join_the_next_step(
     assert "cannot be repeated to the bit; --lag 1 can" in capfd.readouterr().err
     versions = {(r["step"], r["version"]) for r in rows(tmp_path / "small")}
     assert any(step > version for step, version in versions)
+    assert len(Late.every) == 2 and all(one.killed and not one.busy.locked() for one in Late.every), (
+        "they end with the run"
+    )
 
 
 def test_a_kill_loses_no_prompt_and_repeats_none(nursery: Nursery, files: Path, tmp_path: Path) -> None:
