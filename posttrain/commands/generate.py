@@ -100,7 +100,7 @@ def prompts_of(args: argparse.Namespace, env: Any) -> list[Any]:
 
 def settings(args: argparse.Namespace, config: Any, how: Any) -> dict[str, Any]:
     """What decides an answer: a file that was begun with other settings is not gone on with."""
-    from posttrain.environments.contents import contents
+    from posttrain.environments.contents import contents, mentioned
 
     newest = weights(args) if args.run else ""
     found = {
@@ -115,6 +115,8 @@ def settings(args: argparse.Namespace, config: Any, how: Any) -> dict[str, Any]:
     found |= {"task": named, "level": args.level, "think": args.think, "reward": args.reward or ""}
     said = {k: v for k in ("system", "question", "answer", "data") if (v := getattr(args, k)) is not None}
     found |= said | ({"contents": held} if (held := contents(named)) else {})
+    tools = args.tools if args.tools is not None else config.tools if args.task in (None, config.task) else ""
+    found |= {"tools": tools, "tool_files": mentioned(tools)} if tools else {}
     return found | {"tokens": args.tokens, "sampling": dataclasses.asdict(how)}
 
 

@@ -98,7 +98,7 @@ def compare(
     env = find_task(task, level=config.level, think=config.think, data=config.data or None)
     if config.tools:
         env = with_named_tools(env, config.tools)
-    if not env.graded and not env.opens:
+    if not env.graded and (not env.opens or isinstance(env, Tooled)):
         raise UserError(f"{task} has no gold answers, so accuracy cannot be compared on it; use another --task")
     score = "reward" if env.opens else "accuracy"
     before, found, curves = 0.0, {}, {}

@@ -15,6 +15,7 @@ import torch
 
 from posttrain.core.errors import UserError
 from posttrain.core.png import brightness, png
+from posttrain.core.turn import Observation
 from posttrain.core.types import Branch
 from posttrain.page.api import answer
 from posttrain.page.folder import Folder
@@ -209,6 +210,19 @@ def test_pictures_are_few_and_small(tmp_path: Path) -> None:
         assert [tuple(r) for r in left] == [(0, 0), (1, 0)], "the worst of a step is pinned, the best has no picture"
 
 
+def test_few_pictures_are_held_until_they_are_written() -> None:
+    held = pictures.Held({})
+    same = {"pixels": torch.zeros(2, 8, 8)}
+    seen = [
+        Observation(torch.zeros(0).long(), {"pixels": torch.zeros(2, 8, 8), "state": torch.zeros(1, 3)})
+        for _ in range(60)
+    ]
+    kept = [held(Observation(torch.zeros(0).long(), same), "policy").streams for _ in range(60)]
+    assert all(k["pixels"] is kept[0]["pixels"] for k in kept), "what is shown to many is held once"
+    rest = [held(o, "policy").streams for o in seen]
+    assert sum(map(len, rest)) == 23 and all("state" not in k for k in rest), "48 in all, two at a time"
+
+
 def test_a_run_of_before_opens(root: Path, tmp_path: Path) -> None:
     """Databases that were made without the new tables: they are read as they are, and get them when the run goes on."""
     where = made.write(tmp_path, "old", steps=3)
@@ -234,3 +248,24 @@ def test_png_and_brightness() -> None:
     assert brightness([0.0, 0.5, 1.0]) == (0, 1) and brightness([-0.5, 0.5]) == (-1, 1)
     assert brightness([0, 200]) == (0, 255) and brightness([-300.0, 300.0]) == (-300, 300)
     assert brightness([nan, inf]) == (0, 1) and brightness([nan, -7.0, 9.0, -8.0]) == (-8, 9)
+
+
+def test_damaged_rows_are_passed_over(tmp_path: Path) -> None:
+    where = episodes.write(tmp_path)
+    with sqlite3.connect(where / "run.sqlite") as db:
+        for k, wrong in enumerate(("{", "[1, null, [2]]", "7")):
+            db.execute("UPDATE calls SET calls = ? WHERE turn = ?", (wrong, k))
+        db.execute("UPDATE pictures SET png = 'text' WHERE name = 'start'")
+        db.execute("UPDATE pictures SET png = x'00' WHERE name != 'start'")
+        db.execute("UPDATE shapes SET shape = '[4, \"x\"]'")
+        db.execute("UPDATE links SET parent = 99, at = 99 WHERE at = 5")
+    assert [t["calls"] for t in ask(tmp_path, "tokens", TOOLS, sample=0)["turns"]] == [[], [], []]
+    assert ask(tmp_path, "group", DRAWN)["pictures"] == []
+    (turn,) = ask(tmp_path, "tokens", DRAWN, sample=0)["turns"]
+    assert turn["drawn"] is None and [len(a) for a in turn["tokens"]] == [13] * 3, (
+        "vectors, as many numbers as are shown"
+    )
+    assert ask(tmp_path, "tree", TREE)["nodes"][3]["parent"] is None
+    with sqlite3.connect(where / "run.sqlite") as db:
+        db.execute("UPDATE shapes SET shape = '{'")
+    assert ask(tmp_path, "group", DRAWN)["answers"][0]["picture"] is None
