@@ -125,6 +125,12 @@ def test_a_parent_that_was_taken_out(tmp_path: Path) -> None:
     assert links == [(1, -1, 3), (2, -1, 0), (3, 0, 5)]
 
 
+def test_of_a_large_tree_the_first_are_drawn(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("posttrain.page.tree.MOST", 2)
+    found = ask(root, "tree", TREE)
+    assert [n["sample_index"] for n in found["nodes"]] == [0, 1] and found["left_out"] == 2
+
+
 def test_a_circle_is_no_endless_tree(root: Path, tmp_path: Path) -> None:
     group = episodes.tree()
     group.rollouts[0].branch = Branch(1, 2)
