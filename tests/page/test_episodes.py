@@ -100,6 +100,18 @@ def test_records_of_tools_are_kept_by_turn(tmp_path: Path, told: object, kept: l
         assert [(t, json.loads(c)) for t, c in store.db.execute("SELECT turn, calls FROM calls ORDER BY turn")] == kept
 
 
+def test_calls_as_episodes_with_tools_tell_them(tmp_path: Path) -> None:
+    group = episodes.tools()
+    good = {"name": "calculator", "arguments": {"x": 1}, "repaired": False, "result": "2", "seconds": 0.5}
+    record = {"calls": [good], "faults": ["no tool named 'calc'"], "seconds": 0.5}
+    group.rollouts[0].info = {"tools": [record, {"calls": [], "faults": [], "seconds": 0.0}]}
+    group.rollouts[1].info = {}
+    with Store(tmp_path / "run.sqlite") as store:
+        store.log("train", 0, {}, [group], 0.0)
+        ((turn, kept),) = store.db.execute("SELECT turn, calls FROM calls").fetchall()
+    assert turn == 0 and json.loads(kept) == [good | {"arguments": '{"x": 1}'}, {"fault": "no tool named 'calc'"}]
+
+
 def test_a_tree_says_who_left_whom_and_where(root: Path) -> None:
     nodes = ask(root, "tree", TREE)["nodes"]
     assert [(n["parent"], n["at"], n["length"], n["total"]) for n in nodes] == [
