@@ -100,6 +100,18 @@ def test_records_of_tools_are_kept_by_turn(tmp_path: Path, told: object, kept: l
         assert [(t, json.loads(c)) for t, c in store.db.execute("SELECT turn, calls FROM calls ORDER BY turn")] == kept
 
 
+def test_calls_as_episodes_with_tools_tell_them(tmp_path: Path) -> None:
+    group = episodes.tools()
+    good = {"name": "calculator", "arguments": {"x": 1}, "repaired": False, "result": "2", "seconds": 0.5}
+    record = {"calls": [good], "faults": ["no tool named 'calc'"], "seconds": 0.5}
+    group.rollouts[0].info = {"tools": [record, {"calls": [], "faults": [], "seconds": 0.0}]}
+    group.rollouts[1].info = {}
+    with Store(tmp_path / "run.sqlite") as store:
+        store.log("train", 0, {}, [group], 0.0)
+        ((turn, kept),) = store.db.execute("SELECT turn, calls FROM calls").fetchall()
+    assert turn == 0 and json.loads(kept) == [good | {"arguments": '{"x": 1}'}, {"fault": "no tool named 'calc'"}]
+
+
 def test_a_tree_says_who_left_whom_and_where(root: Path) -> None:
     nodes = ask(root, "tree", TREE)["nodes"]
     assert [(n["parent"], n["at"], n["length"], n["total"]) for n in nodes] == [
@@ -123,6 +135,12 @@ def test_a_parent_that_was_taken_out(tmp_path: Path) -> None:
         store.forget("train", 0)
         assert store.db.execute("SELECT COUNT(*) FROM links").fetchone()[0] == 0
     assert links == [(1, -1, 3), (2, -1, 0), (3, 0, 5)]
+
+
+def test_of_a_large_tree_the_first_are_drawn(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("posttrain.page.tree.MOST", 2)
+    found = ask(root, "tree", TREE)
+    assert [n["sample_index"] for n in found["nodes"]] == [0, 1] and found["left_out"] == 2
 
 
 def test_a_circle_is_no_endless_tree(root: Path, tmp_path: Path) -> None:
