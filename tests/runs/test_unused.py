@@ -246,7 +246,7 @@ def test_every_plan_says_what_it_reads(name: str) -> None:
 
 # ---- how answers are drawn: what is accepted changes something, in training or where it is measured
 
-OTHER = {"max_tokens": 3, "temperature": 0.5, "top_k": 2, "top_p": 0.3, "min_p": 0.4, "raw_logp": True}
+OTHER = {"max_tokens": 3, "temperature": 0.5, "top_k": 2, "top_p": 0.3, "min_p": 0.4, "stop": "a|b|c", "raw_logp": True}
 SAMPLED, HOT = ("grpo", "sft", "copg"), {"max_tokens": 8, "temperature": 2.0}
 
 
