@@ -186,7 +186,8 @@ def action_of(text: str) -> tuple[str, str]:
 
 def information(found: Iterable[Document]) -> Message:
     """Documents as the policy reads them."""
-    listed = "\n".join(f"Doc {i} (Title: {d.title}) {d.text.strip()}" for i, d in enumerate(found, 1))
+    titled = [(f" (Title: {d.title})" if d.title else ":", d.text.strip()) for d in found]
+    listed = "\n".join(f"Doc {i}{title} {text}" for i, (title, text) in enumerate(titled, 1))
     return {"role": "user", "content": f"<information>{listed or 'nothing was found; try other words'}</information>"}
 
 

@@ -42,7 +42,10 @@ EXCEPTIONS = {
     ("posttrain/core/registry.py", "posttrain"): "discovers the parts of every folder by its name",
     ("posttrain/view/index.py", "claims"): "writes the verdicts of a checkout into the index",
     ("posttrain/commands/check.py", "claims"): "repeats experiments, which only a checkout has",
-    ("posttrain/tools/search.py", "environments"): "reads rows of a file as tasks do; a task with tools needs no search",
+    (
+        "posttrain/tools/search.py",
+        "environments",
+    ): "reads rows of a file as tasks do; a task with tools needs no search",
     ("posttrain/commands/completion.py", "cli"): "writes down the commands, whose table is in cli.py",
 }
 
