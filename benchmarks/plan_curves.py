@@ -22,7 +22,7 @@ from posttrain.planning.work import Work
 MODEL, CARD = "Qwen/Qwen2.5-1.5B", "h100-80gb"
 WORK = Work(1024, 16, Lengths(4064, 16256), 128)
 COUNTS = tuple(2**i for i in range(11))
-LAYOUTS = ("colocated, synchronous", "colocated, lag 1", "split, synchronous", "split, lag 1")
+LAYOUTS = ("colocated, synchronous", "split, synchronous", "split, lag 1")
 STEPS = 12
 
 
@@ -33,9 +33,7 @@ def site_of(cards: int, model: str = MODEL) -> Site:
 def plans(cards: int, model: str = MODEL) -> dict[str, Plan]:
     """The fastest of each layout that fits on so many cards."""
     site = site_of(cards, model)
-    found = {
-        f"colocated, {told}": site.timed(site.colocated(lag), STEPS) for lag, told in ((0, "synchronous"), (1, "lag 1"))
-    }
+    found = {"colocated, synchronous": site.timed(site.colocated(), STEPS)}
     every = [site.timed(site.split(t, 1), STEPS) for t in site.splits()]
     if fitting := [p for p in every if p.outcome]:
         best = max(fitting, key=lambda p: p.rate)

@@ -47,8 +47,9 @@ def step(plan: Plan) -> float:
 
 
 def nemo() -> Iterator[Row]:
-    """2,048 answers per step, average length, cards and cards per engine as stated; groups of 32, prompts of 100 tokens assumed."""
-    rows = (("meta-llama/Llama-3.1-8B", 16, 16, 1, 1060, 97.7, 74.6), ("Qwen/Qwen3-32B", 32, 64, 4, 3206, 393.0, 215.0))
+    """2,048 answers per step, average length, cards and cards per engine as stated; groups of 32, prompts of 100 tokens assumed. Its 32B
+    model fits in no layout here: a process that trains keeps the whole weights in bf16."""
+    rows = (("meta-llama/Llama-3.1-8B", 16, 16, 1, 1060, 97.7, 74.6),)
     for model, few, many, tp, length, sync, off in rows:
         work = Work(64, 32, Lengths(length - 100, 3996, 0.5), 100, save_every=10**6)
         one = colocated(model, work, cluster("8xh100-80gb", few // 8), tp)

@@ -1,11 +1,16 @@
-"""Twelve systems on one published language model: the same questions, as many answers and as many updates each, three seeds, two tasks.
+r"""Twelve systems on one published language model: the same questions, as many answers and as many updates each, three seeds, two tasks.
 
 python examples/smollm2_tasks.py --out tasks
 python -m benchmarks.systems --model smollm2 --tasks tasks/word-problems tasks/two-digit-sums --jobs 4 --out benchmarks/sweeps/systems.json
 python -m benchmarks.systems --out benchmarks/sweeps/systems.json --table        (no run: what is there, as Markdown)
 
 Every method runs as registered but for what makes arms equal: 8 answers to each of 16 questions a step, 4 updates a step, no refill of
-dropped groups. Rows are added to the file as runs end; a killed command goes on where it was.
+dropped groups. A task with turns is scored by the mean reward of held-out episodes. How credit is given over turns:
+
+python -m benchmarks.systems --model pocket --tasks examples/guess.py:Guess --systems grpo "grpo(advantage='turns')" gigpo \
+    "ppo(advantage='turn_gae')" ppo --seeds 0 1 2 3 4 5 6 7 --max-tokens 16 --jobs 16 --out benchmarks/sweeps/turn_credit.json
+
+Rows are added to the file as runs end; a killed command goes on where it was.
 """
 
 from __future__ import annotations
@@ -52,7 +57,8 @@ def one(job: dict[str, Any]) -> dict[str, Any]:
         )  # fmt: skip
     curve = tally.curves["train"]
     keep = {k: curve[k] for k in ("reward", "length") if k in curve}
-    found = {k: summary[k] for k in ("accuracy_before", "accuracy_after")}
+    score = "accuracy" if "accuracy_after" in summary else "reward"
+    found = {"accuracy_before": summary[f"{score}_before"], "accuracy_after": summary[f"{score}_after"]}
     return job | found | {"spent": tally.spent(), "curve": keep, "seconds": round(time.perf_counter() - began, 1)}
 
 

@@ -31,6 +31,7 @@ class Denoiser(Actor, nn.Module):
     """pi(x' | x, level, digit) = N(mean, std^2): a network guesses the clean picture, x' is one level nearer to it."""
 
     clone = copy.deepcopy
+    picture_shape = (8, 8)  # how `posttrain view` draws an action
 
     def __init__(self, width: int = 128, seed: int = 0) -> None:
         super().__init__()

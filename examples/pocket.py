@@ -107,22 +107,33 @@ def loss_of(model: Decoder, rows: torch.Tensor, mask: torch.Tensor) -> torch.Ten
     return (loss * weight.flatten()).sum() / weight.sum()
 
 
-def train(args: argparse.Namespace) -> Decoder:
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    torch.manual_seed(args.seed)
-    torch.set_float32_matmul_precision("high")
-    model = Decoder(SHAPE).to(device)
+def fresh(shape: DecoderConfig) -> Decoder:
+    """A model of random weights, those that end a block smaller."""
+    model = Decoder(shape)
     for name, p in model.named_parameters():
         if p.dim() == 2:
             torch.nn.init.normal_(p, std=0.02 if "embed" in name else 0.6 / math.sqrt(p.shape[1]))
         if name.endswith(("o_proj.weight", "down_proj.weight")):
-            p.data.mul_(1 / math.sqrt(2 * SHAPE.num_layers))
+            p.data.mul_(1 / math.sqrt(2 * shape.num_layers))
+    return model
+
+
+def optimiser_of(model: Decoder, lr: float) -> torch.optim.Optimizer:
+    """AdamW; vectors do not decay."""
     matrices = [p for p in model.parameters() if p.dim() == 2]
     vectors = [p for p in model.parameters() if p.dim() < 2]
-    optimiser = torch.optim.AdamW(
+    return torch.optim.AdamW(
         [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}],
-        lr=args.lr, betas=(0.9, 0.98), fused=device == "cuda",
+        lr=lr, betas=(0.9, 0.98), fused=matrices[0].is_cuda,
     )  # fmt: skip
+
+
+def train(args: argparse.Namespace) -> Decoder:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(args.seed)
+    torch.set_float32_matmul_precision("high")
+    model = fresh(SHAPE).to(device)
+    optimiser = optimiser_of(model, args.lr)
     stream = Stream(args.workers, args.seed, args.tokenizer, args.sloppy)
     step_fn = torch.compile(loss_of) if device == "cuda" else loss_of
     stream.next(args.batch)
@@ -161,7 +172,7 @@ def save(model: Decoder, folder: Path, about: dict[str, object]) -> None:
         if k != "lm_head.weight"
     }
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-    hf = SHAPE.to_hf() | {"eos_token_id": 1, "pad_token_id": 0, "bos_token_id": None, "dtype": "bfloat16"}
+    hf = model.config.to_hf() | {"eos_token_id": 1, "pad_token_id": 0, "bos_token_id": None, "dtype": "bfloat16"}
     (folder / "config.json").write_text(json.dumps(hf, indent=2) + "\n")
     (folder / "trained.json").write_text(json.dumps(about, indent=2) + "\n")
 

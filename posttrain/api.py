@@ -14,16 +14,17 @@ from posttrain.core.identity import identity
 from posttrain.core.loop import Loop
 from posttrain.core.method import Method, find_method
 from posttrain.core.pause import Pause, Paused
-from posttrain.core.protocols import Environment
 from posttrain.core.ranks import ranks
 from posttrain.core.registry import Part, find, fold, parse, parts
 from posttrain.distributed.choose import Elsewhere, closing, settled
 from posttrain.distributed.choose import refuse as refuse_elsewhere
 from posttrain.distributed.group import joined
 from posttrain.distributed.led import led
-from posttrain.environments.contents import contents
+from posttrain.environments.adapters.verifiers import Verifiers, is_verifiers
+from posttrain.environments.contents import contents, mentioned
 from posttrain.environments.task import default_task, of_rows
 from posttrain.evals.accuracy import Score
+from posttrain.policies.vllm.choose import sampling_engine
 from posttrain.rewards.runtime.score import RewardSum, best_effort, say_once
 from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.scorers.pairwise import is_judge
@@ -39,6 +40,7 @@ from posttrain.runs.settings import check_name, made_name
 from posttrain.runs.start import Start
 from posttrain.runs.threads import settle
 from posttrain.runs.told import tell_left_out, understood
+from posttrain.runs.tool_files import take_tools, tooled
 from posttrain.runs.unused import dotted, refuse_of_method, refuse_of_unmeasured
 from posttrain.train import train
 
@@ -77,7 +79,9 @@ def _run_config(
     config = dataclasses.replace(config, task=default_task(config.task, method.rollout.card.data))
     name = config.name or made_name(method.name, config.task.replace(" + ", "+"))
     config = dataclasses.replace(config, name=check_name(name), model=start.source or config.model)
-    env = of_given(config, given["env"]) if "env" in given else environment(config, method)
+    env = tooled(
+        lambda c: said_first(given["env"], c) if "env" in given else environment(c, method), config, given, method
+    )
     suits(method, env)
     scorer = given["scorer"] if "scorer" in given else scorer_of(config, method, env)
     scored = not isinstance(scorer, Prescored)
@@ -101,9 +105,8 @@ def _run_config(
         if start.reuse and store.finished("train") and (summary := store.read_summary()):
             return summary
         workers = Elsewhere(start.for_workers(config, runs), store.folder, given, start.use)
-        with closing(workers) as source:
-            if ranks().lead:  # who scores
-                workers.rewards(scorer, method.rollout)
+        with sampling_engine(policy, config, store.folder), closing(workers) as source:
+            workers.rewards(scorer, method.rollout)
             extra |= {"source": led(source)} if source else {}
             pieces = Pieces(env, scorer, store, callbacks=callbacks, pause=start.pause, **extra)
             loop = build_loop(config, method, policy, pieces)
@@ -122,14 +125,9 @@ def tell_data(loop: Loop) -> None:
 
 def objects(given: dict[str, Any]) -> dict[str, Any]:
     """What was given in Python, as settings: another reward, other rows or another environment are another run."""
-    names = {"env": "task", "scorer": "reward"}
+    names = {"env": "task", "scorer": "reward", "tools": "tools"}
     found = {names[k]: identity(given[k]) for k in names if k in given}
     return {"objects": found} if found else {}
-
-
-def of_given(config: Config, env: Environment) -> Environment:
-    """An environment that was given, with the system message and the prefill of the settings."""
-    return said_first(env, config)
 
 
 def as_given(policy: Any, config: Config) -> Any:
@@ -143,21 +141,22 @@ def as_given(policy: Any, config: Config) -> Any:
 
 
 def files(config: Config, given: dict[str, Any]) -> dict[str, Any]:
-    """What the files of the task hold, as settings: with other contents it is another run."""
-    found = contents("" if "env" in given else config.task)
+    """What the files of the task and of the tools hold, as settings: with other contents it is another run."""
+    found = contents("" if "env" in given else config.task) | (mentioned(config.tools) if config.tools else {})
     return {"contents": found} if found else {}
 
 
 def run(
     *, model: Any = "pocket", task: Any = None, env: Any = None, reward: Any = None, method: str | Method = "grpo",
-    callbacks: Sequence[Any] = (), **settings: Any,
+    tools: Any = None, callbacks: Sequence[Any] = (), **settings: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """Train, with objects or strings; returns the summary.
 
     model: a name, folder or hub id, or a Policy. task: a name, a file, or a list of rows ({"question": ..., "answer": ...});
     env: an Environment instead. reward: a function of yours (for plans that learn from comparisons also a judge, of
-    (prompt, a, b)), a name, or a run of a reward model. method: a name (a plan's too) or a Method. callbacks:
-    objects with any of on_load, on_data, on_begin, on_rollouts, on_step, on_eval, on_checkpoint, on_end.
+    (prompt, a, b)), a name, or a run of a reward model. method: a name (a plan's too) or a Method. tools: functions that the
+    model may call, or their file ("mine.py(max_turns=4)"). callbacks: objects with any of on_load,
+    on_data, on_begin, on_rollouts, on_step, on_eval, on_checkpoint, on_end.
     settings: anything else that `Config` has (steps, lr, num_generations, `sampling={...}` ...), runs="runs" for the folder of
     all runs, fresh=True to start over, start_from="runs/NAME" to begin with the weights and optimiser state of a run
     (optimizer=False: with its weights), extend_schedule=True to go on past the end of a schedule, max_hours=3.5 to stop after
@@ -178,7 +177,7 @@ def run(
         given["policy"] = model
         plain["model"] = getattr(model, "name", "") or type(model).__name__
     if env is not None:
-        given["env"] = adopt(env)
+        given["env"] = adopt(Verifiers(env) if is_verifiers(env) else env)
         plain["task"] = given["env"].name
     elif isinstance(task, str | Path):
         plain["task"] = str(task)
@@ -196,6 +195,7 @@ def run(
         if not hasattr(reward, "score") and not isinstance(reward, Part):
             say_once(best_effort(name))
         plain["reward"] = ""
+    take_tools(tools, plain, given, plan)
     if isinstance(method, str):
         plain["method"] = method
     whole: Any = find(str(method), "plan")() if chosen is None else chosen

@@ -16,6 +16,7 @@ from posttrain.commands.parser import Parser, parse, take
 from posttrain.core.errors import UserError, unknown
 from posttrain.core.hub_access import hint, is_closed
 from posttrain.core.terminal import printable
+from posttrain.distributed.spokesman import first, heard, leave_word, one_of_several
 
 COMMANDS = {
     "run": "train a model on a task with a method or plan",
@@ -69,8 +70,20 @@ def main(argv: list[str] | None = None) -> int:
             raise
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EFBIG, errno.EBADF):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what stdout still holds cannot be written either
-        print(f"error: {printable(sentence)}", file=sys.stderr)
+        tell(sentence)
         return 2
+
+
+def tell(sentence: str) -> None:
+    """The one line of a mistake; where several processes of a run meet it, the first tells it."""
+    where = ""
+    if one_of_several() and not first():
+        if heard(sentence):
+            return
+        where = f"process {os.environ['RANK']}: "
+    print(f"error: {where}{printable(sentence)}", file=sys.stderr, flush=True)
+    if one_of_several() and first():
+        leave_word(sentence)
 
 
 def dispatch(argv: list[str]) -> int:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 # options that mean something for several cards alone -> default
 OWN = {"nodes": None, "mean_tokens": None, "lengths": "", "reward_model": "", "reward_seconds": 0.0, "reward_workers": 0,
        "price": 0.0}  # fmt: skip
+MOST = 1_000_000  # answers per step: each has a length of its own in the simulation
+LARGEST = 2**16  # rank of adapters, as in `posttrain run`
+SERVERS = "vLLM servers have it, at their own speed: --engine http://HOST:8000"
 MEAN = 4  # the longest answer is so many times the average one, where nothing is said
 
 
@@ -102,6 +105,12 @@ def read_work(args: argparse.Namespace) -> Work:
             f"{method.name} samples no answers, and layouts are planned for methods that do, such as --method grpo"
         )
     n = args.num_generations or int(method.rollout.defaults().get("n", 1))
+    if args.prompts * n > MOST:
+        raise UserError(
+            f"{args.prompts:,} prompts x {n:,} answers are {args.prompts * n:,} per step; at most {MOST:,} are planned for"
+        )
+    if args.lora > LARGEST:
+        raise UserError(f"--lora is {args.lora}; a rank is at most {LARGEST:,}")
     reward = read_shape(args.reward_model, args.runs) if args.reward_model else None
     return Work(
         args.prompts, n, read_lengths(args), args.prompt_tokens, args.micro_tokens, method.epochs, "ref_logp_BT" in method.reads,
@@ -137,7 +146,7 @@ def plan(args: argparse.Namespace) -> Iterator[Row]:
     yield from details(best, site, args)
     if (wide := plans[-1]).layout.tp > best.layout.tp and wide.outcome:
         told = f"{wide.name} would be {wide.rate / best.rate:.1f} times as fast, by tensor parallel, which posttrain's own engine has not"
-        yield "engine", told, "note", "that layout is planned only", {}
+        yield "engine", told, "note", f"that layout is planned only; {SERVERS}", {}
 
 
 def details(best: Plan, site: Site, args: argparse.Namespace) -> Iterator[Row]:
@@ -155,7 +164,7 @@ def details(best: Plan, site: Site, args: argparse.Namespace) -> Iterator[Row]:
     yield "cost", report.cost(best, args.steps, args.price), "ok", "", {}
     if best.layout.tp > 1:
         told = f"{args.model} does not fit on one card, so rollouts need an engine with tensor parallel, which posttrain's own has not"
-        yield "engine", told, "note", "this layout is planned only", {}
+        yield "engine", told, "note", f"this layout is planned only; {SERVERS}", {}
     typed = words.command(best, site.work, site.cluster, args.model, args.method)
     parser = Parser("posttrain run", "", "")
     run.options(parser)

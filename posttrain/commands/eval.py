@@ -70,6 +70,10 @@ def task_options(group: Any) -> None:
     group.add_argument("--question", metavar="COLUMN", help="column of a data file that holds the question")
     group.add_argument("--answer", metavar="COLUMN", help="column of a data file that holds the answer")
     group.add_argument("--data", metavar="DIR", help="folder of data sets, for presets")
+    group.add_argument(
+        "--tools", metavar="FILE",
+        help="functions that the model may call, as in posttrain run, with --tools.max-turns and the like [the run's]",
+    )  # fmt: skip
 
 
 def main(args: argparse.Namespace) -> int:
@@ -156,6 +160,7 @@ def sampling_of(args: argparse.Namespace, config: Any) -> Any:
 
 def scorer_of(args: argparse.Namespace, config: Any, env: Any) -> tuple[Any, str]:
     """What scores the answers, and what the score is called: --reward, the task's grade, the turns' rewards, the run's reward."""
+    from posttrain.environments.tooled import Tooled
     from posttrain.rewards.runtime.scorer import Prescored
     from posttrain.rewards.scorers.spec import build_scorer, task_scorer
     from posttrain.runs import saved as saved  # so that a reward may name a run
@@ -163,7 +168,7 @@ def scorer_of(args: argparse.Namespace, config: Any, env: Any) -> tuple[Any, str
     own = args.task is None or args.task == config.task
     if args.reward:
         return build_scorer(args.reward, env, config.reward_timeout, args.device), "reward"
-    if env.opens:
+    if env.opens and (env.graded or not isinstance(env, Tooled)):
         return Prescored(), "reward"
     if env.graded:
         return task_scorer(env, config.reward_timeout), "accuracy"
@@ -183,6 +188,7 @@ def grader_of(args: argparse.Namespace, env: Any) -> str:
 
 
 def answers_of(args: argparse.Namespace, policy: Any, env: Any, prompts: list[Any], how: Any) -> list[Any]:
+    from posttrain.environments.recorded import Recorded
     from posttrain.evals.accuracy import answers
 
     part = rollout_of(args.rollout)
@@ -190,7 +196,7 @@ def answers_of(args: argparse.Namespace, policy: Any, env: Any, prompts: list[An
         what = f"--rollout {part.name}" if part is not None else f"{env.name} (a task with turns)"
         raise UserError(f"{what} needs a model that runs here; a model behind --url answers single questions")
     if part is None and env.opens:
-        part = find("sample", "rollout")
+        part, env = find("sample", "rollout"), Recorded(env)
     return answers(policy, env, prompts, how, args.num_generations, part)
 
 
@@ -209,6 +215,7 @@ def task_of(args: argparse.Namespace, config: Any) -> Any:
     """The task asked for; options that were not given are the run's, if it is the run's task."""
     from posttrain.environments.mapped import with_prefill, with_system_message
     from posttrain.environments.task import task
+    from posttrain.runs.tool_files import with_named_tools
 
     own = args.task is None or args.task == config.task
     level = args.level if args.level is not None else config.level if own else None
@@ -220,7 +227,9 @@ def task_of(args: argparse.Namespace, config: Any) -> Any:
     env = task(args.task or config.task, level=level, think=think, **said)
     system = args.system if args.system is not None else config.system
     env = with_system_message(env, system) if system else env
-    return with_prefill(env, config.prefill) if config.prefill else env
+    env = with_prefill(env, config.prefill) if config.prefill else env
+    tools = args.tools if args.tools is not None else config.tools if own else ""
+    return with_named_tools(env, tools, args.reward or "") if tools else env
 
 
 def strict(x: Any) -> Any:

@@ -28,7 +28,10 @@ SIZES = {
 def options(parser: Parser) -> None:
     group = parser.add_argument_group("the planned run")
     group.add_argument(
-        "--model", default="pocket", metavar="MODEL", help="pocket, smollm2, a folder, a run or a hub id [pocket]"
+        "--model",
+        default="pocket",
+        metavar="MODEL",
+        help="pocket, pocket-2, smollm2, a folder, a run or a hub id [pocket]",
     )
     group.add_argument(
         "--method", default="grpo", metavar="METHOD", help="method, which decides what is kept in memory [grpo]"
@@ -65,15 +68,15 @@ def options(parser: Parser) -> None:
 
 def config_of(model: str, runs: str) -> tuple[dict[str, Any], str]:
     """The config.json of a model, and what the model is called: from the table of well-known ones, a folder, a run, or the hub."""
-    from posttrain.policies.load import POCKET, find_folder, read_json
+    from posttrain.policies.load import NAMED, find_folder, read_json
     from posttrain.runs.trained import base_model, find_trained
 
     if which := find_trained(model, runs):
         model = base_model(which)
-    if model not in ("pocket", "smollm2") and not Path(model).is_dir():
+    if model not in NAMED and not Path(model).is_dir():
         found: dict[str, Any] = from_table(model) or read_json(from_hub(model))
     else:
-        found = read_json((POCKET if model == "pocket" else Path(find_folder(model))) / "config.json")
+        found = read_json(Path(find_folder(model)) / "config.json")
     return found, model
 
 

@@ -22,6 +22,7 @@ from posttrain.commands.parser import Parser, number, whole
 from posttrain.commands.policy import load_any, policy_options, url_options
 from posttrain.commands.use import load_parts, use_option
 from posttrain.core.errors import UserError
+from posttrain.core.registry import find
 
 ENDLESS = 200  # problems of a task that never ends, where the user does not say
 AT_ONCE = 64  # answers that are sampled together on a CPU
@@ -70,13 +71,15 @@ def main(args: argparse.Namespace) -> int:
         )
     policy.temperature = how.temperature or 1.0
     env = fitting(args, policy, task_of(args, config), how)
-    if env.opens:
-        raise UserError(f"{env.name} has turns; generate writes single answers (posttrain eval --save keeps episodes)")
+    if env.opens and args.url is not None:
+        raise UserError(
+            f"{env.name} has turns, which need a model that runs here; a model behind --url answers single questions"
+        )
     prompts = prompts_of(args, env)
     scorer = scorer_of(args, config, env)[0] if args.reward else None
     same_settings(out, settings(args, config, how), args.fresh)
     kept = begin(out, args.fresh)
-    made, lost = write(args, (policy, scorer, how), prompts, kept)
+    made, lost = write(args, (policy, scorer, how), prompts, kept, env)
     finish(out, prompts, args.num_generations)
     tell(args, made, len(kept), lost)
     return 0
@@ -160,10 +163,9 @@ def begin(out: Path, fresh: bool) -> set[Key]:
 
 
 def write(
-    args: argparse.Namespace, how: tuple[Any, Any, Any], prompts: Sequence[Any], kept: set[Key]
+    args: argparse.Namespace, how: tuple[Any, Any, Any], prompts: Sequence[Any], kept: set[Key], env: Any
 ) -> tuple[int, int]:
     """Sample what is missing, in pieces that depend on the prompts alone; returns how many came and how many did not."""
-    from posttrain.core.types import Group
     from posttrain.evals.figures import lines
 
     policy, scorer, sampling = how
@@ -173,8 +175,7 @@ def write(
             missing = {(p.id, i) for p in some for i in range(args.num_generations)} - kept
             if not missing:
                 continue
-            rollouts = policy.sample(some, args.num_generations, sampling, args.seed, 0)
-            groups = [Group(p, rs) for p, rs in zip(some, rollouts, strict=True)]
+            groups = sampled(args, policy, env, some, sampling)
             if scorer is not None:
                 scorer.score(groups)
             rows = [row(g.prompt, r, args.tokens) for g in groups for r in g.rollouts if "error" not in r.info]
@@ -188,6 +189,19 @@ def write(
     return made, lost
 
 
+def sampled(args: argparse.Namespace, policy: Any, env: Any, prompts: Sequence[Any], how: Any) -> list[Any]:
+    """The answers to some prompts; where the environment has turns, episodes."""
+    from posttrain.core.protocols import RolloutRequest
+    from posttrain.core.types import Group
+    from posttrain.environments.recorded import Recorded
+
+    n = args.num_generations
+    if not env.opens:
+        return [Group(p, rs) for p, rs in zip(prompts, policy.sample(prompts, n, how, args.seed, 0), strict=True)]
+    asked = RolloutRequest({"policy": policy}, prompts, how, args.seed, 0, Recorded(env))
+    return list(find("sample", "rollout").but(n=n)(asked))
+
+
 def pieces(args: argparse.Namespace, policy: Any, prompts: Sequence[Any]) -> Iterator[Sequence[Any]]:
     """Prompts that are sampled together."""
     gpu = getattr(getattr(policy, "device", None), "type", "") == "cuda"
@@ -196,10 +210,14 @@ def pieces(args: argparse.Namespace, policy: Any, prompts: Sequence[Any]) -> Ite
 
 
 def row(prompt: Any, r: Any, tokens: bool) -> dict[str, Any]:
-    """An answer as a row that `logged` and SFT read."""
+    """An answer as a row that `logged` and SFT read; an episode as a conversation, which SFT reads."""
     from posttrain.evals.figures import row as told
+    from posttrain.evals.turns import conversation, is_episode
 
     found = told(prompt, r)
+    if is_episode(r):
+        out = {k: found[k] for k in ("id", "sample", "reward", "stop", "turns")}
+        return out | {"messages": conversation(r)}
     out = {k: found[k] for k in ("id", "sample", "prompt", "gold")} | {"response": r.text, "stop": found["stop"]}
     if r.reward is not None:
         out |= {"reward": found["reward"], "components": found["components"]}

@@ -49,7 +49,10 @@ class Parser(argparse.ArgumentParser):
 
 def parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
     """The options; an unknown one is an error that suggests the nearest. `--max_norm` is `--max-norm`."""
+    tools, argv = take(argv, "--tools.") if "--tools" in parser.names() else ({}, argv)
     args, extra = parser.parse_known_args([dashed(a) for a in argv])
+    if tools:
+        args.tools = used_so(getattr(args, "tools", None) or "", tools)
     for word in extra:
         if word.startswith("-"):
             name = word.partition("=")[0]
@@ -61,6 +64,23 @@ def parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
             raise UserError(f"{parser.prog} has no option {name}; {hint}")
         raise UserError(f"{parser.prog} does not know what to do with {word!r}; see {parser.prog} --help")
     return args
+
+
+def used_so(spec: str, options: dict[str, str]) -> str:
+    """The tools of --tools with how they may be used: `--tools mine.py --tools.max-turns 4` is `--tools "mine.py(max_turns=4)"`."""
+    from posttrain.tools.named import check_option, with_options
+
+    first = next(iter(options)).replace("_", "-")
+    if not spec:
+        raise UserError(f"--tools.{first} says how tools may be used; name them too: --tools mine.py")
+    given: dict[str, typing.Any] = {}
+    for name, text in options.items():
+        check_option(name)
+        try:
+            given[name] = ast.literal_eval(text)
+        except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+            given[name] = text
+    return with_options(spec, given)
 
 
 def take(argv: list[str], prefix: str) -> tuple[dict[str, str], list[str]]:
@@ -132,7 +152,7 @@ def add_setting(group: Any, kind: type, field: dataclasses.Field[Any], prefix: s
     if default not in (None, "", dataclasses.MISSING):
         told += f" [{default}]"
     common: dict[str, Any] = {"dest": prefix + field.name, "default": argparse.SUPPRESS, "help": told}
-    plain = plain_type(typing.get_type_hints(kind)[field.name])
+    plain = plain_type(field_types(kind)[field.name])
     if plain is bool:
         group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
     else:
@@ -144,6 +164,12 @@ def plain_type(hint: Any) -> Any:
     """int | None -> int: an option that is left out means None."""
     kinds = [k for k in typing.get_args(hint) if k is not type(None)] if isinstance(hint, types.UnionType) else [hint]
     return kinds[0]
+
+
+@functools.cache
+def field_types(kind: type) -> dict[str, Any]:
+    """field -> its type; to read the annotations of a class takes milliseconds, and there are 70 fields."""
+    return typing.get_type_hints(kind)
 
 
 @functools.cache

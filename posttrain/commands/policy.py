@@ -17,7 +17,7 @@ def policy_options(parser: Parser) -> None:
     group.add_argument(
         "--model",
         metavar="MODEL",
-        help="pocket, smollm2, a folder (an adapter's too), a hub id, or a run: NAME or runs/NAME (its newest checkpoint), "
+        help="pocket, pocket-2, smollm2, a folder (an adapter's too), a hub id, or a run: NAME or runs/NAME (its newest checkpoint), "
         "runs/NAME@best [pocket]",
     )
     group.add_argument("--adapter", default="", metavar="DIR", help="folder of a PEFT adapter of the model")

@@ -3,7 +3,7 @@
   posttrain samples runs/grpo-arithmetic --worst --limit 3
   posttrain samples grpo-arithmetic --step 12 --contains "<think>"
   posttrain samples grpo-arithmetic --best --component format
-How many answers of each step are stored is the run's --log-rollouts.
+How many answers of each step are stored is the run's --log-rollouts. Episodes are shown by turn: what was observed, what was said, its reward.
 """
 
 from __future__ import annotations
@@ -28,9 +28,13 @@ KEPT = (
     "text",
     "gold",
     "reward",
+    "total",
     "rewards",
     "failed",
     "stopped",
+    "stop",
+    "role",
+    "by_turn",
 )
 
 
@@ -57,6 +61,7 @@ def main(args: argparse.Namespace) -> int:
     folder = run_folder(args.name, args.runs)
     with Run.open(folder) as run:
         found, seen = choose(run, args)
+        found = [with_turns(run.store, row) for row in found]
     if args.json:
         print(json.dumps([plain(row) for row in found]))
         return 0
@@ -104,6 +109,21 @@ def choose(run: Any, args: argparse.Namespace) -> tuple[list[Row], int]:
     if args.component and args.component not in names | short:
         raise unknown(f"component in the rewards of {run.folder}", args.component, short)
     return kept, seen
+
+
+def with_turns(store: Any, row: Row) -> Row:
+    """An answer of several turns has them one by one: what was observed before each, in words where its tokens are known."""
+    if row.get("turns", 1) < 2:
+        return row
+    pieces = store.pieces()
+    turns = store.turns(row["phase"], row["step"], row["group_index"], row["sample_index"])
+    found = []
+    for turn in turns:
+        ids = turn["seen"] or () if turn["turn"] else ()  # before the first stands the prompt
+        known = pieces and all(id in pieces for id in ids)
+        text = b"".join(pieces[id] for id in ids).decode(errors="replace") if known else f"({len(ids)} tokens)"
+        found.append({"observed": text if ids else None, "said": turn["text"], "reward": turn["reward"]})
+    return row | {"by_turn": found}
 
 
 def by_score(store: Any, phase: str, args: argparse.Namespace) -> tuple[list[Row], int]:
@@ -156,6 +176,21 @@ def plain(row: Row) -> Row:
     return out | {"reward": reward if reward is not None and math.isfinite(reward) else None}
 
 
+def turn_lines(turns: list[dict[str, Any]], role: str) -> Iterator[Any]:
+    """What was observed (set off by a bar) and what was said, each turn with its reward."""
+    from rich.text import Text
+
+    from posttrain.view.figures import short
+
+    for n, turn in enumerate(turns, start=1):
+        if turn["observed"]:
+            lines = printable(turn["observed"]).strip().splitlines()
+            yield Text("\n".join(f"  | {line}" for line in lines), style="dim")
+        head = Text(f"[{n}] {role}", style="cyan")
+        head.append("" if turn["reward"] is None else f", reward {short(turn['reward'])}", style="bold cyan")
+        yield head.append(f": {printable(turn['said'] or '(nothing)')}", style="default")
+
+
 def show(row: Row, component: str | None) -> None:
     """One answer; nothing in it can act on the terminal."""
     from rich.console import Console
@@ -172,10 +207,17 @@ def show(row: Row, component: str | None) -> None:
     value = worth(row, None)
     head.append("could not be scored" if row["failed"] else f"reward {short(value)}", style="bold cyan")
     head.append(printable(f"  ({inside})", one_line=True) if len(parts) > 1 or component else "")
-    head.append("" if row["stopped"] else "  cut off at the longest answer", style="yellow")
+    turns = row.get("by_turn") or []
+    if turns:
+        head.append(
+            f"  {len(turns)} turns of {row['role']}, stopped: {row['stop']}", style="" if row["stopped"] else "yellow"
+        )
+    else:
+        head.append("" if row["stopped"] else "  cut off at the longest answer", style="yellow")
     console.print(head, soft_wrap=True)
     console.print(Text(printable(row["prompt"] or ""), style="bold"), soft_wrap=True)
-    console.print(Text(printable(row["text"] or "(nothing)")), soft_wrap=True)
+    for line in turn_lines(turns, row["role"]) if turns else [Text(printable(row["text"] or "(nothing)"))]:
+        console.print(line, soft_wrap=True)
     if row.get("gold") not in (None, ""):
         console.print(Text(f"right: {printable(row['gold'], one_line=True)}", style="dim"), soft_wrap=True)
     console.print()

@@ -146,7 +146,7 @@ def axis(text: str) -> tuple[str, list[str]]:
     key, equals, rest = text.partition("=")
     key = key.strip().replace("_", "-")
     known = [o.removeprefix("--") for o in run_parser().names()]
-    if key not in known and not key.startswith("plan.") and key != "method":
+    if key not in known and not key.startswith(("plan.", "tools.")) and key != "method":
         inner = [k for k in known if k.endswith("." + key)]
         raise unknown("setting to sweep over", key, inner or known)
     from posttrain.core.registry import split_sum

@@ -35,6 +35,7 @@ FIGURES = (
     "ratio",
     "kl",
     "value",
+    "versions",
 )  # looked at, never learned from; a run of an earlier version may have fewer
 STREAMS = ("tokens", "logp", "mask", "adv", *FIGURES)  # of the actions of a turn, as the table `turns` has them
 _ID_16 = 1 << 16

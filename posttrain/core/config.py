@@ -21,7 +21,7 @@ class Config:
     task: str = "arithmetic"
     """a school task, reasoning-gym/<name>, a preset from the data folder, or a file"""
     model: str = "pocket"
-    """pocket, smollm2, a model folder, a Hugging Face hub id, or a run (runs/NAME, runs/NAME@best): a new run from its weights"""
+    """pocket, pocket-2, smollm2, a model folder, a Hugging Face hub id, or a run (runs/NAME, runs/NAME@best): a new run from its weights"""
     name: str = ""
     """name of the run's folder under runs/; if empty, made from the method and the task"""
     seed: int = 0
@@ -91,6 +91,9 @@ class Config:
     """add the adapter to the weights first, and train those (or new adapters, with lora)"""
     bits: int = 0
     """4: keep the frozen weights in 4 bits beside the adapters (QLoRA); 0: do not quantise"""
+    tools: str = ""
+    """functions that the model may call before it answers: a Python file, calculator, python (the sandbox), or a sum of them; how they
+    may be used with --tools.format, --tools.max-turns, --tools.max-calls, --tools.faults and --tools.seconds"""
     reward: str = ""
     """a reward by name, mine.py:function, runs/NAME (a trained reward model), or a sum "numeric + 0.2*format"; if empty, the
     task's own grade"""
@@ -100,15 +103,18 @@ class Config:
     """turns of an episode before it is ended, of all who speak; None: as the environment says, mostly 64"""
     episode_seconds: float | None = None
     """seconds that the environment may take for an episode, all its replies together; None: as it says, mostly 600"""
-    overlap: int | None = None
-    """steps of sampling that a tool or an environment may take before sampling waits for it; None: as the environment says, mostly 64.
-    The last bits of a run depend on it"""
+    overlap: float | None = None
+    """share of the episodes that may wait for tools or environments while others are sampled; beyond it sampling waits for those that
+    have waited longest. 1: only when nothing is left to sample. None: as the environment says, mostly 0.5. The last bits of a run depend on it"""
     free_running: bool = False
     """let episodes go on as soon as their reply is there: faster where replies take very different times; such a run cannot be
     repeated to the bit"""
     sampler: str = "local"
     """who samples: "local" (this process), "process" (workers on this machine), "ray" (actors of a Ray cluster); changes speed, never
     the answers"""
+    engine: str = ""
+    """what samples there: vllm in the same process, "vllm(gpu_memory_utilization=0.5)", or the address of a vLLM server
+    (http://host:8000); if empty, posttrain's own engine"""
     rollout_workers: int = 1
     """workers that sample, with --sampler process or ray; any number gives the same run"""
     reward_workers: int = 0
@@ -215,7 +221,7 @@ _RANGES: dict[str, tuple[int, int]] = {
     "reward_workers": (0, 10**5),
     "shards": (0, 10**6),
     "max_turns": (1, 10**6),
-    "overlap": (0, 10**6),
+    "overlap": (0, 1),
     "lag": (0, 1000),
     "max_staleness": (0, 1000),
 }
@@ -232,7 +238,8 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 
 # who samples and scores where: of a single method, trained by `posttrain run`
 ELSEWHERE = (
-    "sampler", "rollout_workers", "reward_workers", "shards", "lag", "max_staleness", "rollout_timeout", "ray_address",
+    "sampler", "engine", "rollout_workers", "reward_workers", "shards", "lag", "max_staleness", "rollout_timeout",
+    "ray_address",
 )  # fmt: skip
 
 

@@ -127,7 +127,7 @@ class Limits:
 
     turns: int = 64  # of all roles
     seconds: float = 600.0  # that the environment may take for an episode, all its replies together
-    overlap: int = 64  # steps of sampling that a reply may take before sampling waits for it
+    overlap: float = 0.5  # the share of episodes that may wait for replies before sampling waits for the first of them
     free: bool = False  # ready ones go on at once: faster, and not reproducible
 
 

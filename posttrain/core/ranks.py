@@ -100,5 +100,17 @@ def by_lead(work: Callable[[], T]) -> T:
 
 
 def scored(scorer: Any, groups: list[Any]) -> tuple[list[Any], Any]:
-    """The groups with their rewards, and the report: an answer is scored once, however many processes there are."""
-    return by_lead(lambda: (groups, scorer.score(groups)))
+    """The groups with their rewards, and the report: an answer is scored once, however many processes there are. Rewards that are asked about
+    one answer at a time are divided among them (`RewardSum.some`); all else is asked by the lead, which puts it together."""
+    here = ranks()
+    if here.world == 1 or not getattr(scorer, "divides", False):
+        return by_lead(lambda: (groups, scorer.score(groups)))
+    try:
+        mine: tuple[str, Any] = ("", scorer.some(groups, here.rank, here.world))
+    except UserError as mistake:
+        mine = (str(mistake), None)
+    shares = here.gather(mine)
+    for mistaken, _ in shares:
+        if mistaken:
+            raise UserError(mistaken)
+    return by_lead(lambda: (groups, scorer.score(groups, [share for _, share in shares])))

@@ -25,8 +25,15 @@ class Sampling:
     """sample only from the most likely tokens whose probabilities sum to this; 1: off"""
     min_p: float = 0.0
     """sample only from tokens at least this fraction as likely as the most likely one; 0: off"""
+    stop: str = ""
+    """a text that ends an answer (and is its end), such as "</search>"; several with | between them"""
     raw_logp: bool = False
     """record log-probabilities at temperature 1, whatever the sampling temperature"""
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The texts that end an answer."""
+        return tuple(x for x in self.stop.split("|") if x)
 
     def __post_init__(self) -> None:
         check_fields(self)

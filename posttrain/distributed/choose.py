@@ -17,6 +17,7 @@ from posttrain.core.ranks import ranks
 from posttrain.core.registry import Part, find
 from posttrain.distributed import ledger as ledgers
 from posttrain.distributed import versions as published
+from posttrain.distributed.led import begun_by_all
 from posttrain.distributed.ledger import Ledger
 from posttrain.distributed.local import LocalSampler
 from posttrain.distributed.opportunistic import OpportunisticSource
@@ -28,6 +29,7 @@ from posttrain.distributed.setup import PACKAGE, setup
 from posttrain.distributed.shards import Sampler
 from posttrain.distributed.sources import Schedule, ShardedSource
 from posttrain.distributed.versions import Versions
+from posttrain.policies.vllm import choose as engines
 from posttrain.rewards.runtime.score import RewardSum, say_once
 
 _SHARDS = 8  # pieces of a step where workers sample
@@ -49,10 +51,7 @@ def in_shards(config: Config) -> bool:
 def refuse(config: Config, method: Method, given: Mapping[str, Any]) -> None:
     """One sentence for settings that cannot work, before anything is loaded."""
     _options(config)
-    if hasattr(ranks(), "gather_saving") and config.sampler == "local" and config.lag:
-        raise UserError(
-            f"--lag {config.lag}: the processes that train here sample with the weights they have; older ones are kept by workers: add --sampler process"
-        )
+    _engine(config, method, given)
     if config.reward_workers and ("scorer" in given or "env" in given):
         what = "reward" if "scorer" in given else "task"
         raise UserError(
@@ -85,6 +84,20 @@ def _options(config: Config) -> None:
         raise UserError("--lag is a fixed age of the weights, and --max-staleness the most; use one of the two")
     if config.ray_address and config.sampler != "ray":
         raise UserError(f"--ray-address {config.ray_address} needs --sampler ray")
+
+
+def _engine(config: Config, method: Method, given: Mapping[str, Any]) -> None:
+    if not config.engine:
+        return
+    engines.check(config)
+    if method.scores or method.rollout.card.data == "pairs":
+        raise UserError(
+            f"{method.name} samples no answers, so there is nothing for --engine {config.engine} to do; leave it away"
+        )
+    if given.get("others"):
+        raise UserError(
+            f"several policies play here, and --engine {config.engine} has the weights of one; leave it away"
+        )
 
 
 def _off_policy(config: Config, method: Method) -> None:
@@ -121,6 +134,11 @@ def _elsewhere(config: Config, method: Method, given: Mapping[str, Any]) -> None
         raise UserError(
             f"workers find the rollout {part.name} by its name, and this one is another; use --sampler local"
         )
+    if "tools" in given:
+        raise UserError(
+            "workers build the tools from settings, and these were given as functions of Python; name their file (tools='FILE.py'), or use "
+            "--sampler local"
+        )
     if "env" in given and (given["env"].opens or part.name != "sample"):
         raise UserError(
             "workers build the task from settings, and this run was given one as an object of Python; name it (task='FILE.py:NAME'), "
@@ -145,11 +163,12 @@ class Elsewhere:
         begin = None if c.lag else getattr(scorer, "begin", None)
         sampler: Sampler
         if c.sampler == "local":
-            ask = RolloutRequest(policies, (), how[0], how[2], env=env, finished=begin)
-            sampler = LocalSampler(rollout, ask, ledger)
+            several = hasattr(ranks(), "gather_saving")
+            ask = RolloutRequest(policies, (), how[0], how[2], env=env, finished=None if several else begin)
+            sampler = LocalSampler(rollout, ask, ledger, begun_by_all if several else None)
         else:
-            told = setup(c, rollout, env="env" not in self.given, use=self.files(rollout))
-            pool = Pool(self.handles(told, c.rollout_workers), c.rollout_timeout)
+            told = setup(c, rollout, env="env" not in self.given, use=self.files(rollout), folder=self.folder)
+            pool = Pool(self.handles(told, useful(c)), c.rollout_timeout)
             self.open.append(pool)
             first = next(iter(policies.values()))
             sampler = RemoteSampler(pool, first, Versions(self.folder / published.FOLDER), ledger)
@@ -179,6 +198,9 @@ class Elsewhere:
                 f"--reward-workers {c.reward_workers}: this reward is asked about all answers of a step at once, so there is nothing to "
                 "give out; leave it away, or write def f(prompt, text) -> float"
             )
+        scorer.divides = False  # workers are asked, not the processes that train
+        if not ranks().lead:
+            return
         told = setup(c, find("sample", "rollout"), role="reward", use=self.files(rollout))
         pool = RewardPool(
             Pool(self.handles(told, c.reward_workers, sample=False), c.reward_timeout, deaths=1),
@@ -210,6 +232,17 @@ class Elsewhere:
             from posttrain.distributed.ray_pool import disconnect
 
             disconnect()
+
+
+def useful(config: Config) -> int:
+    """How many rollout workers can have something to do: a step has so many shards, and so many steps are made at a time."""
+    most = min(config.shards or _SHARDS, config.prompts) * (1 + max(config.lag, config.max_staleness))
+    if config.rollout_workers > most:
+        say_once(
+            f"--rollout-workers {config.rollout_workers}: {most} are started, as many as there are shards at a time; more --shards give "
+            "more of them something to do"
+        )
+    return min(config.rollout_workers, most)
 
 
 @contextmanager

@@ -7,10 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 
 from posttrain.core.errors import UserError
+from posttrain.distributed import spokesman
 
 _LOOK = 0.1  # seconds between looks at the processes
 _GRACE = 20.0  # seconds that the others have to end by themselves
@@ -26,21 +28,25 @@ def launch(count: int, argv: Sequence[str], device: str = "") -> int:
         "WORLD_SIZE": str(count),
         "LOCAL_WORLD_SIZE": str(count),
     }
-    all_of_them = [
-        subprocess.Popen(
-            [sys.executable, "-m", "posttrain", *words], env=os.environ | place | {"RANK": str(r), "LOCAL_RANK": str(r)}
-        )
-        for r in range(count)
-    ]
-    before = {
-        s: signal.signal(s, lambda number, frame: send(all_of_them, number)) for s in (signal.SIGTERM, signal.SIGINT)
-    }
-    try:
-        return wait(all_of_them)
-    finally:
-        stop(all_of_them)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with tempfile.TemporaryDirectory(prefix="posttrain-") as told:
+        place[spokesman.FOLDER] = told
+        all_of_them = [
+            subprocess.Popen(
+                [sys.executable, "-m", "posttrain", *words],
+                env=os.environ | place | {"RANK": str(r), "LOCAL_RANK": str(r)},
+            )
+            for r in range(count)
+        ]
+        before = {
+            s: signal.signal(s, lambda number, frame: send(all_of_them, number))
+            for s in (signal.SIGTERM, signal.SIGINT)
+        }
+        try:
+            return wait(all_of_them)
+        finally:
+            stop(all_of_them)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def check(count: int, device: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from posttrain.core.errors import UserError
@@ -16,8 +17,11 @@ from posttrain.runs.wire import Unsendable, pack
 class LocalSampler:
     """Makes a shard as soon as it is asked for: with a lag that is right after the update that its weights come from."""
 
-    def __init__(self, rollout: Part, ask: RolloutRequest, ledger: Ledger) -> None:
+    def __init__(
+        self, rollout: Part, ask: RolloutRequest, ledger: Ledger, begin: Callable[[Shard], None] | None = None
+    ) -> None:
         self.rollout, self.ask, self.ledger = rollout, ask, ledger
+        self.begin = begin  # who else begins the shard: the other processes that train
 
     def ready(self, version: int, live: bool) -> str:
         if not live:
@@ -28,6 +32,8 @@ class LocalSampler:
         return ""
 
     def submit(self, shard: Shard) -> Future[list[Group]]:
+        if self.begin is not None:
+            self.begin(shard)
         groups = make(self.rollout, self.ask.but(prompts=shard.prompts, step=shard.step), shard.version)
         try:
             data = pack(record(shard, groups))

@@ -1,6 +1,7 @@
 """Opportunistic sampling: whatever shards are ready make the next step, of weights at most K steps old. Fast, and not reproducible.
 
-Workers have up to K + 1 steps' worth of shards to make, each by the newest weights there are when it is begun. Step k takes first what
+Workers have up to K + 1 steps' worth of shards to make, each begun by the newest weights that there are, and continued by newer ones as they
+come (`midway.py`); an answer is as old as its oldest token. Step k takes first what
 would be too old for step k + 1, waiting if it must, then whatever is finished first; late shards join the next step. Nothing is thrown
 away, so long answers are as frequent as they are: a sampler that is ahead of the bound waits instead. That the bound holds:
 
@@ -56,6 +57,9 @@ class OpportunisticSource(LocalSource):
     def next(self, step: int) -> Scored:
         """As many shards as a step has: those that must not wait, then the first that are ready."""
         self.sampler.ready(step, live=True)
+        self._forget(
+            step
+        )  # also what a run that was killed left of versions to come: a worker takes the newest that lies there
         for (at, index), prompts in sorted(self._left.items()):
             self._send(Shard(at, 0, index, step, tuple(prompts)))
         self._left = {}
@@ -81,6 +85,10 @@ class OpportunisticSource(LocalSource):
         if version < self.schedule.steps:
             self.sampler.ready(version, live=True)
             self._ask(version + self.schedule.lag)
+        self._forget(version)
+
+    def _forget(self, version: int) -> None:
+        """Versions that nobody can ask for any more."""
         self.sampler.forget(set(range(version - self.schedule.lag - 1, version + 1)))
 
     def _ask(self, upto: int) -> None:

@@ -22,8 +22,16 @@ from posttrain.runs.wire import Unsendable, pack
 PACKAGE = Path(__file__).parents[1]
 
 
-def setup(config: Config, rollout: Part, role: str = "rollout", env: bool = True, use: Sequence[str] = ()) -> bytes:
-    """The settings as bytes. env: the worker builds the task itself; it need not where it only answers prompts that it is sent."""
+def setup(
+    config: Config,
+    rollout: Part,
+    role: str = "rollout",
+    env: bool = True,
+    use: Sequence[str] = (),
+    folder: Path = Path(),
+) -> bytes:
+    """The settings as bytes. env: the worker builds the task itself; it need not where it only answers prompts that it is sent.
+    folder: of the run."""
     params = {k: v for k, v in rollout.params.items()}
     told = {
         "role": role,
@@ -32,6 +40,7 @@ def setup(config: Config, rollout: Part, role: str = "rollout", env: bool = True
         "env": env,
         "use": [str(Path(file).absolute()) for file in use],
         "cwd": os.getcwd(),
+        "folder": str(folder.absolute()),
         "threads": torch.get_num_threads(),
         "code": code(),
         "contents": contents(config.task) if env else {},

@@ -114,6 +114,18 @@ def whole_state(policy: Any) -> dict[str, Tensor]:
     return {f"model.{n}": x for n, x in copy.copy.state_dict().items()} | rest
 
 
+def newest(folder: Path) -> Version | None:
+    """The newest version that lies in a folder, whole; None where there is none, as on a machine that does not see the run's disk."""
+    numbers = sorted((p.name for p in folder.glob("[0-9]*") if p.name.isdigit()), key=int)
+    for name in reversed(numbers):
+        try:
+            facts = json.loads((folder / name / _FACTS).read_text())
+            return Version(int(name), str(folder / name / _FILE), facts["pieces"])
+        except (OSError, ValueError, KeyError):
+            continue
+    return None
+
+
 @torch.no_grad()
 def load(policy: Any, path: str, data: Any = None) -> None:
     """The weights of a version into a policy that was made from the same settings; from the file, or from its bytes."""

@@ -13,7 +13,9 @@ import sys
 import threading
 import traceback
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 
@@ -27,19 +29,23 @@ class Worker:
         self.told: dict[str, Any] = unpack(setup)
         check(self.told)
         self.config, self.rollout = restored(self.told, index)
-        self.version = ""  # the hash of the weights that it has
+        self.version, self.number = "", -1  # the hash of the weights that it has, and which version they are
         self.policy: Any = None
         self.env: Any = None
         self.scorer: Any = None
-        self._begin_rewards() if self.told["role"] == "reward" else self._begin_rollouts()
+        self._begin_rewards() if self.told["role"] == "reward" else self._begin_rollouts(index)
 
-    def _begin_rollouts(self) -> None:
+    def _begin_rollouts(self, index: int) -> None:
         from posttrain.core.method import find_method
         from posttrain.core.protocols import Environment
         from posttrain.runs.build import asked_environment, load_policy
         from posttrain.runs.fit import fit
 
         self.policy = load_policy(self.config).eval()
+        if self.config.engine:
+            from posttrain.policies.vllm.choose import engine_for
+
+            self.policy.outside = engine_for(self.policy, self.config, Path(self.told["folder"]), index)
         self.env = Environment()
         if self.told["env"]:
             method = find_method("grpo").but(rollout=self.rollout)
@@ -70,18 +76,44 @@ class Worker:
 
     def make(self, asked: dict[str, Any], weights: Any) -> dict[str, Any]:
         """A shard: load the weights of its version unless they are there, then answer its prompts."""
+        from posttrain.core.errors import UserError
         from posttrain.core.protocols import RolloutRequest
+        from posttrain.distributed import midway
         from posttrain.distributed.shards import Shard, make, record
         from posttrain.distributed.versions import load
 
         if self.version != asked["weights"]:
             self.version = ""  # half loaded is none
-            load(self.policy, asked["path"], weights)
+            try:
+                load(self.policy, asked["path"], weights)
+            except FileNotFoundError:
+                raise UserError(
+                    f"a worker cannot read {asked['path']}, the weights of version {asked['version']}: somebody removed them, or the disk is not "
+                    "the run's; the same command goes on from the last checkpoint"
+                ) from None
             self.version = asked["weights"]
+        self.number = asked["version"]
         prompts, step, c = asked["prompts"], asked["step"], self.config
         ask = RolloutRequest({"policy": self.policy}, prompts, c.sampling, c.seed, step, self.env)
-        groups = make(self.rollout, ask, asked["version"])
+        if c.max_staleness and midway.divisible(self.rollout, self.env):
+            groups = midway.made(self.rollout, ask, asked["version"], partial(self.renewed, asked))
+        else:
+            groups = make(self.rollout, ask, asked["version"])
         return record(Shard(step, 0, 0, asked["version"], tuple(prompts)), groups, asked["weights"])
+
+    def renewed(self, asked: dict[str, Any]) -> int:
+        """Take newer weights than the ones that a shard was to be made by, where the run's folder has some; the version that is there now."""
+        from posttrain.distributed.versions import load, newest
+
+        found = newest(Path(asked["path"]).parents[1])
+        if found is not None and found.digest != self.version and found.number > self.number:
+            was, self.version = self.version, ""  # half loaded is none
+            try:
+                load(self.policy, found.path)
+                self.version, self.number = found.digest, found.number
+            except FileNotFoundError:  # a newer one has come meanwhile, and this one went: nothing was changed
+                self.version = was
+        return self.number
 
     def score(self, asked: dict[str, Any]) -> list[Any]:
         """What one reward says of each answer."""

@@ -3,6 +3,9 @@
     arithmetic, school/arithmetic         the school tasks
     reasoning-gym/chain_sum, rg/...       every data set of reasoning-gym
     documents                             facts in parts, questions that follow relations
+    "gymnasium(id='FrozenLake-v1')"       environments of other packages, played in words (`adapters/`)
+    "textworld(rooms=2, quest=3)"
+    fact_search, workshop/fact_search     tasks with turns, tools and games (`workshop/`)
     gsm8k, data/gsm8k                     public data sets under the data folder
     school_pairs, hh_rlhf                 preference pairs, for methods that learn from them (`pair_task`)
     path/to/file.jsonl, path/to/folder    your own data
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +30,7 @@ from posttrain.core.protocols import Environment
 from posttrain.core.python_file import import_file
 from posttrain.core.registry import parse, split_sum
 from posttrain.environments import reasoning_gym as gym
+from posttrain.environments.adapters.verifiers import Verifiers, is_verifiers
 from posttrain.environments.data import THINK, data
 from posttrain.environments.documents import documents
 from posttrain.environments.fields import NAMES
@@ -42,6 +47,12 @@ from posttrain.environments.stream import stream
 
 DEFAULT, DEFAULT_PAIRS = "arithmetic", "school_pairs"  # what is learned from when no task is named
 _GYM = ("reasoning-gym", "reasoning_gym", "rg")
+ADAPTERS = ("gymnasium", "textworld", "verifiers")  # files of environments/adapters, each with a function of its name
+# the files of environments/workshop, which are read when one of them is asked for
+WORKSHOP = (
+    "tool_calls", "fact_search", "table_sql", "one_liners", "treasure", "number_guess", "escape_room", "rubric_score", "better_answer",
+    "second_try", "consultation",
+)  # fmt: skip
 _FIELDS = tuple(n for n in NAMES if n not in ("chosen", "rejected"))
 _PAIR_FIELDS = ("question", "messages", "input", "system", "chosen", "rejected")
 
@@ -70,8 +81,14 @@ def task(spec: str, **options: Any) -> Environment:
         return gym.reasoning_gym(_known(spec, name, gym.names()), **_renamed(options, spec, closed=None))
     if (folder == "school" and name) or spec.replace("-", "_") in TASKS:
         return school(_known(spec, name or spec, TASKS), **_renamed(options, spec, ("level", "think", "seed")))
+    if (folder == "workshop" and name) or spec.replace("-", "_") in WORKSHOP:
+        return in_workshop(
+            _known(spec, name or spec, WORKSHOP), _renamed(options, spec, ("level", "seed", "allow_unsafe_code"))
+        )
     if spec == "documents":
         return documents(**_renamed(options, spec, ("parts", "facts", "hops", "think", "seed")))
+    if spec in ADAPTERS:
+        return adapted(spec, options, given)
     if (folder == "data" and name) or spec.replace("-", "_") in QUESTIONS:
         taken = _renamed(options, spec, ("level", "think", "seed", "data"))
         if "data" in taken:
@@ -81,13 +98,14 @@ def task(spec: str, **options: Any) -> Environment:
         raise UserError(
             f"{spec} holds preference pairs, which dpo and reward-model learn from; name a task with questions"
         )
-    if is_hub_id(spec) and not get_close_matches(folder, ("school", "data", *_GYM[:2]), cutoff=0.85):
+    if is_hub_id(spec) and not get_close_matches(folder, ("school", "workshop", "data", *_GYM[:2]), cutoff=0.85):
         return _file(spec, options)
     raise unknown("task", spec, names())
 
 
 def of_yours(file: str, name: str, options: dict[str, Any]) -> Environment:
-    """`mine.py:Guess` or `mine.py:Guess(top=20)`: an environment that somebody wrote, a class or a function that makes one."""
+    """`mine.py:Guess` or `mine.py:Guess(top=20)`: an environment that somebody wrote, a class or a function that makes one; it may be one
+    in the style of the package verifiers."""
     module = import_file(file, f"--task {file}:{name}")
     if name not in vars(module):
         made = [k for k, x in vars(module).items() if callable(x) and getattr(x, "__module__", "") == module.__name__]
@@ -100,7 +118,25 @@ def of_yours(file: str, name: str, options: dict[str, Any]) -> Environment:
         raise UserError(f"{file}:{name} cannot be made with {options or 'no options'}: {error}") from None
     except Exception as error:
         raise UserError(f"{file}:{name} failed when it was made: {type(error).__name__}: {error}") from error
-    return adopt(env, name)
+    return adopt(Verifiers(env, name) if is_verifiers(env) else env, name)
+
+
+def adapted(name: str, options: dict[str, Any], given: dict[str, Any]) -> Environment:
+    """An environment of another package; its options are its own, and those of files are refused."""
+    for key in ("think", "data", "stream", *NAMES):
+        if key in options and key not in given:
+            raise UserError(f"the task {name} has no option {key!r}; it takes its own, in brackets: {name}(name=value)")
+    try:
+        made: Environment = getattr(import_module(f"posttrain.environments.adapters.{name}"), name)(**options)
+    except TypeError as error:
+        raise UserError(f"{name} cannot be made with {options or 'no options'}: {error}") from None
+    return made
+
+
+def in_workshop(skill: str, options: dict[str, Any]) -> Environment:
+    """One of the workshop's tasks."""
+    found: Environment = import_module("posttrain.environments.workshop").workshop(skill, **options)
+    return found
 
 
 def mixture(spec: str, options: dict[str, Any]) -> Mixed:
@@ -183,7 +219,8 @@ def names() -> list[str]:
         rg = [f"reasoning-gym/{n}" for n in gym.names()]
     except UserError:
         rg = []
-    return [*TASKS, "documents", *(n if n not in TASKS else f"data/{n}" for n in QUESTIONS), *rg]
+    data = [n if n not in TASKS else f"data/{n}" for n in QUESTIONS]
+    return [*TASKS, "documents", *WORKSHOP, *ADAPTERS, *data, *rg]
 
 
 def _known(spec: str, name: str, known: Any) -> str:

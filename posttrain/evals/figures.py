@@ -14,6 +14,7 @@ from posttrain.evals.accuracy import Score
 from posttrain.evals.intervals import Estimate, estimate
 from posttrain.evals.majority import maj_at_k, vote_of
 from posttrain.evals.pass_at_k import ladder, pass_at_k
+from posttrain.evals.turns import by_turn, is_episode, turn_figures
 
 FULL = 1.0  # an answer passes with full marks
 
@@ -33,6 +34,7 @@ def figures(groups: Sequence[Group], score: Score, by: str = "", grader: str = "
     flat = [r for g in groups for r in g.rollouts]
     out |= {"failed": score.failed, "why": score.why, "tokens_per_answer": mean([tokens(r) for r in flat])}
     out |= {"ended": mean([float(not r.truncated) for r in flat])}
+    out |= turn_figures(flat) if any(map(is_episode, flat)) else {}
     return out | ({"by": by, "rows": by_column(groups, by)} if by else {})
 
 
@@ -125,7 +127,7 @@ def row(prompt: Prompt, r: Rollout) -> dict[str, Any]:
         "id": prompt.id, "sample": r.index, "prompt": list(prompt.content), "gold": prompt.answer, "answer": r.text,
         "reward": None if r.failed or r.reward is None else finite(r.total),
         "components": {k: finite(v) for k, v in r.rewards.items()}, "tokens": tokens(r),
-        "stop": r.info.get("finish", r.stop), **error,
+        "stop": r.info.get("finish", r.stop), **({"turns": by_turn(r)} if is_episode(r) else {}), **error,
     }  # fmt: skip
 
 

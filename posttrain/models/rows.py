@@ -5,30 +5,44 @@ A module's `state_dict` here always means whole tensors, as for any other model,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import sys
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 
-def in_rows(module: nn.Module | None) -> bool:
+def in_rows(module: object) -> bool:
     """Whether each process has only its own rows of this module's weights."""
-    return isinstance(module, FSDPModule)
+    return _is_a(module, "torch.distributed.fsdp", "FSDPModule")
+
+
+def is_row(x: Tensor) -> TypeGuard[DTensor]:
+    """Whether this process has only its own rows of the tensor."""
+    return _is_a(x, "torch.distributed.tensor", "DTensor")
+
+
+def _is_a(x: object, module: str, name: str) -> bool:
+    """FSDP takes a second to import, which a run of one process never needs: where nobody has imported it, nothing is of its classes."""
+    kind = getattr(sys.modules.get(module), name, None)
+    return kind is not None and isinstance(x, kind)
 
 
 def local(x: Tensor) -> Tensor:
     """This process's rows; a tensor that it has whole as it is."""
-    return x.to_local() if isinstance(x, DTensor) else x
+    return x.to_local() if is_row(x) else x
 
 
 def own_parameters(policy: Any) -> dict[str, Tensor]:
     """Every parameter of a policy by name, of one in rows this process's, as plain tensors that share its memory: to be read or changed in
     place. Layers that are gathered are let go, so that the next pass sees a change."""
-    for part in policy.modules() if isinstance(policy, nn.Module) else ():
-        if isinstance(part, FSDPModule):
+    parts: Iterable[Any] = policy.modules() if isinstance(policy, nn.Module) else ()
+    for part in parts:
+        if in_rows(part):
             part.reshard()
     return {name: local(p.detach()) for name, p in policy.named_parameters()}
 
@@ -36,7 +50,7 @@ def own_parameters(policy: Any) -> dict[str, Tensor]:
 @torch.no_grad()
 def whole(x: Tensor) -> Tensor:
     """All rows, gathered: every process must ask at the same time."""
-    return x.full_tensor() if isinstance(x, DTensor) else x
+    return x.full_tensor() if is_row(x) else x
 
 
 def own_rows(x: Tensor, rank: int, world: int) -> Tensor:
@@ -49,7 +63,7 @@ def own_rows(x: Tensor, rank: int, world: int) -> Tensor:
 def load_whole(into: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> tuple[list[str], list[str]]:
     """Whole tensors into rows, by name; which names were missing, and which were not expected."""
     for name, x in into.items():
-        if name in given and isinstance(x, DTensor):
+        if name in given and is_row(x):
             mesh = x.device_mesh
             x.to_local().copy_(own_rows(given[name], mesh.get_local_rank(), mesh.size()))
         elif name in given:

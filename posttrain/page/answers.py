@@ -6,8 +6,11 @@ from typing import Any
 
 from posttrain.core.codec import STREAMS, read
 from posttrain.core.errors import UserError
+from posttrain.page.pictures import drawn, observed, shape_of
+from posttrain.page.pieces import pieces_of
 from posttrain.page.rollouts import with_texts
 from posttrain.page.series import finite
+from posttrain.page.tree import links
 from posttrain.runs.reader import Reader
 
 _CHARACTERS = 20_000  # of an answer in a group
@@ -26,7 +29,11 @@ def group(reader: Reader, phase: str, step: int, index: int) -> dict[str, Any]:
     out: dict[str, Any] = {"phase": phase, "step": step, "group_index": index, "prompt_id": found[0]["prompt_id"]}
     out |= {"prompt": prompt["prompt"] if prompt else None, "messages": read(prompt["messages"]) if prompt else None}
     out["gold"] = read(prompt["gold"]) if prompt else None
-    out["answers"] = with_texts(reader, found, _CHARACTERS)
+    linked = links(reader, [r["id"] for r in found])
+    alone = {"episode": None, "parent": None, "at": None}
+    answers = zip(with_texts(reader, found, _CHARACTERS), found, strict=True)
+    out["answers"] = [a | linked.get(r["id"], alone) for a, r in answers]
+    out["pictures"] = observed(reader, (phase, step - 1, index), -1).get(0, [])
     out["weights"] = {k: finite(v) for k, v in reader.weights(phase).items()}
     return out | {"history": history(reader, phase, found[0]["prompt_id"])}
 
@@ -51,23 +58,40 @@ def tokens(reader: Reader, phase: str, step: int, index: int, sample: int) -> di
         raise UserError(
             f"answer {sample + 1} to prompt {index + 1} of step {step} is not stored; --log-rollouts and --store-gb say how much is"
         )
-    flat = [t for t in turns if not (t["tokens"] and isinstance(t["tokens"][0], list))]
+    flat = [t for t in turns if not (t["tokens"] and isinstance(t["tokens"][0], list | float))]
     ids = {i for t in flat for i in (*(t["tokens"] or []), *(t["seen"] or [])) if isinstance(i, int)}
     pieces = pieces_of(reader, sorted(ids))
     head = group(reader, phase, step, index)
     answer = next(a for a in head["answers"] if a["sample_index"] == sample)
     named = {k: head[k] for k in ("phase", "step", "group_index", "prompt_id", "prompt", "gold", "weights")}
-    return named | {"answer": answer, "pieces": pieces, "turns": [_turn(t) for t in turns]}
+    shown = [_turn(t) for t in turns]
+    seen, called = observed(reader, (phase, step - 1, index), sample), calls(reader, (phase, step - 1, index, sample))
+    shape = shape_of(reader, phase, answer["role"])
+    for k, t in enumerate(shown):
+        t |= {"pictures": seen.get(k, []), "calls": called.get(k, []), "drawn": drawn(t["tokens"], shape)}
+        if t["drawn"]:  # their numbers would be thousands
+            t["tokens"] = [[] for _ in t["tokens"]]
+    others = [
+        {k: a[k] for k in ("sample_index", "role", "total", "failed")}
+        for a in head["answers"]
+        if a["role"] != answer["role"] and _episode(a) == _episode(answer)
+    ]
+    return named | {"answer": answer, "pieces": pieces, "turns": shown, "others": others}
 
 
-def pieces_of(reader: Reader, ids: list[int]) -> dict[int, str]:
-    """id -> its text; bytes that are no whole character as \\xe2."""
-    out: dict[int, str] = {}
-    for at in range(0, len(ids), 500):
-        some = ids[at : at + 500]
-        query = f"SELECT id, bytes FROM pieces WHERE id IN ({','.join('?' * len(some))})"
-        out |= {i: bytes(b).decode("utf-8", "backslashreplace") for i, b in reader.db.execute(query, some)}
-    return out
+def _episode(answer: dict[str, Any]) -> int:
+    return int(answer["sample_index"] if answer["episode"] is None else answer["episode"])
+
+
+def calls(reader: Reader, key: tuple[str, int, int, int]) -> dict[int, list[dict[str, Any]]]:
+    """turn -> the tools that it called, each with its arguments, result, fault, whether it was repaired, and seconds."""
+    if not reader.has("calls"):
+        return {}
+    query = (
+        "SELECT c.turn, c.calls FROM rollouts r JOIN calls c ON c.id = r.id "
+        "WHERE r.phase = ? AND r.step = ? AND r.group_index = ? AND r.sample_index = ?"
+    )
+    return {row["turn"]: read(row["calls"]) for row in reader.db.execute(query, key)}
 
 
 def _turn(t: dict[str, Any]) -> dict[str, Any]:

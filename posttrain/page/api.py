@@ -12,7 +12,7 @@ from dataclasses import fields
 from typing import Any
 
 from posttrain.core.errors import UserError, nearest, unknown
-from posttrain.page import answers, facts, field, rollouts, series
+from posttrain.page import answers, facts, field, rollouts, series, tree
 from posttrain.page.folder import Folder
 from posttrain.page.rollouts import Filter
 from posttrain.runs.reader import Reader
@@ -70,6 +70,11 @@ def tokens(folder: Folder, params: Params) -> Any:
         return answers.tokens(reader, phase(reader, params), *key)
 
 
+def forks(folder: Folder, params: Params) -> Any:
+    with folder.open(params["run"]) as reader:
+        return tree.tree(reader, phase(reader, params), whole(params, "step"), whole(params, "group"))
+
+
 def systems(folder: Folder, params: Params) -> Any:
     return {"systems": field.systems()}
 
@@ -89,6 +94,7 @@ ROUTES: dict[str, tuple[Callable[[Folder, Params], Any], set[str], set[str]]] = 
     "scatter": (scatter, {"run", "phase"}, set()),
     "group": (group, _ONE, set()),
     "tokens": (tokens, {*_ONE, "sample"}, set()),
+    "tree": (forks, _ONE, set()),
     "systems": (systems, set(), set()),
     "system": (system, {"name"}, set()),
 }

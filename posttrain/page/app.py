@@ -114,7 +114,7 @@ class App:
     async def say(self, request: Request) -> Response:
         """A message to a model, and its answer."""
         assert self.chat is not None, "the route is there only with it"
-        return reply(*await self.chat.answer(request))
+        return await self.chat.answer(request)
 
     async def file(self, request: Request) -> Response:
         name = request.path_params["name"]

@@ -1,7 +1,8 @@
 """Chat with one or two models from the page: the only address that takes a POST, from the page's own scripts alone.
 
 A request must come from the page's origin and carry the token that this loading of the page was given, which no other site can read. It is
-checked here, bounded in size, number and time, and forwarded to a server that answers to a key only this process knows.
+checked here, bounded in size, number and time, and forwarded to a server that answers to a key only this process knows (talk.py). The answer
+is a stream of server-sent events; whoever hangs up ends it.
 """
 
 from __future__ import annotations
@@ -9,36 +10,27 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import http.client
 import json
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Sequence
 from html import escape
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from posttrain.core.errors import UserError, unknown
+from posttrain.page.talk import Model as Model
+from posttrain.page.talk import Refused, Talking
 
 HEADER = "x-posttrain-token"
 MOST_BYTES = 256 << 10  # of a request
-MOST_REPLY = 4 << 20
 MOST_MESSAGES = 200
 MOST_TOKENS = 4096  # of an answer
 AT_ONCE = 4  # answers being written
-READ_SECONDS, SECONDS = 10.0, 300.0  # to read a request, and to answer it
+READ_SECONDS = 10.0  # to read a request
 ROLES = ("system", "user", "assistant")
-
-
-@dataclass(frozen=True)
-class Model:
-    """A server of a model on this machine: its name, port and key."""
-
-    name: str
-    port: int
-    key: str
 
 
 class Chat:
@@ -69,25 +61,51 @@ class Chat:
 
     # ---- answering
 
-    async def answer(self, request: Request) -> tuple[dict[str, Any], int]:
-        """What the model says, or {"error"}; and the status."""
+    async def answer(self, request: Request) -> Response:
+        """What the model says, as a stream; a mistake as {"error"} with its status."""
         if not self.knows(request.headers.get(HEADER, "")):
-            return {"error": "this page was loaded from another start of posttrain view; reload it"}, 403
+            return told("this page was loaded from another start of posttrain view; reload it", 403)
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            return {"error": "a message is sent as application/json"}, 415
+            return told("a message is sent as application/json", 415)
         if self.busy >= AT_ONCE:
-            return {"error": f"{AT_ONCE} answers are being written already; wait for one"}, 503
+            return told(f"{AT_ONCE} answers are being written already; wait for one", 503)
         self.busy += 1
+        talking = None
         try:
             body = await asyncio.wait_for(read(request), READ_SECONDS)
-            model, asked = parsed(body, self.models)
-            return await run_in_threadpool(forward, model, asked)
+            talking = await Talking.begin(*parsed(body, self.models))
+            return Answer(talking, self)
         except UserError as error:
-            return {"error": str(error)}, 400
+            return told(str(error), 400)
+        except Refused as error:
+            return told(str(error), error.status)
         except (TimeoutError, ClientDisconnect):
-            return {"error": f"the message did not come within {READ_SECONDS:g} s"}, 408
+            return told(f"the message did not come within {READ_SECONDS:g} s", 408)
         finally:
-            self.busy -= 1
+            self.busy -= talking is None  # else the answer says when it is done
+
+
+class Answer(StreamingResponse):
+    """Sends what is written as it is written; done or not, the connection to the model ends with it."""
+
+    def __init__(self, talking: Talking, chat: Chat) -> None:
+        super().__init__(self.sent(talking), 200, {"Cache-Control": "no-store"}, "text/event-stream")
+        self.talking, self.chat = talking, chat
+
+    async def sent(self, talking: Talking) -> AsyncIterator[bytes]:
+        async for event in talking.events():
+            yield b"data: " + json.dumps(event).encode() + b"\n\n"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.talking.close()
+            self.chat.busy -= 1
+
+
+def told(sentence: str, status: int) -> Response:
+    return JSONResponse({"error": sentence}, status, {"Cache-Control": "no-store"})
 
 
 async def read(request: Request) -> bytes:
@@ -127,26 +145,3 @@ def message(found: Any) -> dict[str, str]:
     if not isinstance(found, dict) or found.get("role") not in ROLES or not isinstance(found.get("content"), str):
         raise UserError(f"a message has a role ({', '.join(ROLES)}) and a text as content")
     return {"role": found["role"], "content": found["content"]}
-
-
-def forward(model: Model, asked: dict[str, Any]) -> tuple[dict[str, Any], int]:
-    """Ask the model's server; its answer, why it ended and its tokens."""
-    connection = http.client.HTTPConnection("127.0.0.1", model.port, timeout=SECONDS)
-    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {model.key}"}
-    try:
-        connection.request("POST", "/v1/chat/completions", json.dumps(asked), headers)
-        reply = connection.getresponse()
-        body = json.loads(reply.read(MOST_REPLY))
-        if reply.status != 200:
-            return {"error": f"{model.name}: {body['error']['message']}"}, 400
-        choice = body["choices"][0]
-        said = {"text": choice["message"]["content"] or "", "end": choice["finish_reason"]}
-        return said | {"tokens": body["usage"]["completion_tokens"]}, 200
-    except TimeoutError:
-        return {"error": f"{model.name} did not answer within {SECONDS:g} s; ask for fewer tokens"}, 504
-    except (OSError, http.client.HTTPException):
-        return {"error": f"the server of {model.name} has ended; start posttrain view again"}, 502
-    except (ValueError, KeyError, IndexError, TypeError):
-        return {"error": f"the server of {model.name} answered with something else than an answer"}, 502
-    finally:
-        connection.close()

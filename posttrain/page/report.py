@@ -26,6 +26,8 @@ MODULES = (
     "dom",
     "source",
     "charts",
+    "turns",
+    "tree",
     "run",
     "runs",
     "compare",
@@ -45,8 +47,10 @@ def report(folder: Folder, name: str) -> str:
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     while len(text) > MOST_BYTES and data["answers"]:  # the answers are what grows
         data["answers"] = data["answers"][: len(data["answers"]) // 2]
-        kept = {_key(k, a) for a in data["answers"] for k in ("group", "tokens")}
-        data["data"] = {k: v for k, v in data["data"].items() if not k.startswith(("group?", "tokens?")) or k in kept}
+        kept = {_key(k, a) for a in data["answers"] for k in ("group", "tree", "tokens")}
+        data["data"] = {
+            k: v for k, v in data["data"].items() if not k.startswith(("group?", "tree?", "tokens?")) or k in kept
+        }
         text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return page(text, f"{name} · posttrain")
 
@@ -75,7 +79,8 @@ def gathered(folder: Folder, name: str) -> dict[str, Any]:
     for row in rows.values():
         key = {"run": name, "phase": row["phase"], "step": row["step"], "group": row["group_index"]}
         if row["stored"]:
-            ask("group", **key)
+            if any(a["at"] is not None for a in ask("group", **key)["answers"]):
+                ask("tree", **key)
             ask("tokens", **key, sample=row["sample_index"])
     kept = [row | {"run": name} for row in rows.values()]
     return {"about": {"run": name, "date": time.strftime("%Y-%m-%d")}, "data": data, "answers": kept}

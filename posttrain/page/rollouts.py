@@ -12,6 +12,7 @@ from typing import Any
 
 from posttrain.core.codec import read
 from posttrain.core.errors import UserError, unknown
+from posttrain.page.pictures import last_drawn
 from posttrain.page.series import finite
 from posttrain.runs.reader import Reader
 
@@ -21,6 +22,7 @@ LIMIT = 200  # answers of a page at most
 _CHUNK, _DEEP = 1000, 200  # rows looked at between two looks at the clock; fewer where texts are read
 _FEW = 50  # steps that are sorted, where more are searched along the index of rewards
 _TEXT = 400  # characters of an answer in a list
+_SAID, _TURNS = 2000, 64  # characters of one of several turns at most, and turns
 _COLUMNS = (
     "r.id, r.phase, r.step, r.group_index, r.sample_index, r.prompt_id, r.role, r.total, r.adv, r.length, r.mean_logp, "
     "r.repetition, r.failed, r.stopped, r.version"
@@ -185,7 +187,24 @@ def with_texts(reader: Reader, rows: list[dict[str, Any]], characters: int = _TE
     for body in bodies.values():
         long = {k: (body[k] or b"").decode("utf-8", "ignore") for k in _TEXTS}
         body |= {k: v[:characters] for k, v in long.items()} | {"cut": len(long["text"]) > characters}
-    return [shown(row, bodies.get(row["id"])) for row in rows]
+    said = turns_said(reader, list(bodies), min(characters, _SAID))
+    drew = last_drawn(reader, [row for row in rows if row["id"] in bodies])
+    return [
+        shown(row, bodies.get(row["id"])) | {"said": said.get(row["id"]), "picture": drew.get(row["id"])}
+        for row in rows
+    ]
+
+
+def turns_said(reader: Reader, ids: list[int], characters: int) -> dict[int, list[str]]:
+    """Of answers of several turns: how each of them begins, the first few."""
+    query = (
+        f"SELECT id, substr(CAST(text AS BLOB), 1, {4 * characters + 4}) AS text FROM turns WHERE id IN ({','.join('?' * len(ids))}) "
+        f"AND turn < {_TURNS} AND text IS NOT NULL ORDER BY id, turn"
+    )
+    out: dict[int, list[str]] = {}
+    for id, text in reader.db.execute(query, ids) if ids else ():
+        out.setdefault(id, []).append(text.decode("utf-8", "ignore")[:characters])
+    return out
 
 
 def shown(row: dict[str, Any], body: Any) -> dict[str, Any]:

@@ -110,9 +110,9 @@ class Site:
         return replace(plan, stages=stages, outcome=outcome, tokens=tokens, cards=self.cluster.cards)
 
     def plans(self) -> Iterator[Plan]:
-        """Colocated, and the best split, each synchronous, with a lag of one step, and the split with two or opportunistic; the best
-        with engines of several cards where it is faster, or all that fits."""
-        yield from (self.timed(self.colocated(lag)) for lag in (0, 1))
+        """Colocated, with a lag of one step too where there is a slow reward, which is all that it hides there; the best split, synchronous,
+        with a lag of one step or two, or opportunistic; the best with engines of several cards where it is faster, or all that fits."""
+        yield from (self.timed(self.colocated(lag)) for lag in ((0, 1) if self.work.reward_s else (0,)))
         single = [self.split(trainers, lag=1) for trainers in self.splits()]
         several = [self.split(t, lag=1, tp=tp) for t in self.splits() for tp in self.wide(t)]
         best, wide = (max(map(self.timed, filter(_fits, some)), key=_rate, default=None) for some in (single, several))
@@ -160,8 +160,12 @@ def remedies(site: Site) -> list[tuple[str, Site]]:
     for part in (2, 4, 8):
         if (most := work.lengths.most // part) >= 256:
             lengths = replace(work.lengths, most=most, mean=min(work.lengths.mean, most))
-            shorter = replace(work, lengths=lengths, micro_tokens=min(work.micro_tokens, most))
-            out.append((f"--context {most + work.prompt_tokens}", replace(site, work=shorter)))
+            out.append((f"--context {most + work.prompt_tokens}", replace(site, work=replace(work, lengths=lengths))))
+    out += [
+        (f"--micro-tokens {n}", replace(site, work=replace(work, micro_tokens=n)))
+        for n in (16384, 8192, 4096, 2048)
+        if work.lengths.most <= n < work.micro_tokens
+    ]
     return out
 
 

@@ -89,16 +89,25 @@ def keys_and_values(s: Shape, work: Work, room: float, answers: int, tp: int = 1
     return min(limit, most * (full + prompt)) if slots else 0.0, slots
 
 
+def fused(s: Shape, work: Work) -> float:
+    """What posttrain's engine copies besides: queries, keys and values in one matrix, gate and up in another; with adapters, which it
+    adds to them, every projection (posttrain/inference/fused.py)."""
+    joined = s.hidden * (s.wide + 2 * s.narrow + 2 * s.inner)
+    return 2.0 * s.layers * (s.projections if work.lora else joined)
+
+
 def trainer(s: Shape, work: Work, ranks: int, free: float) -> Memory:
-    """A card that trains and does not sample."""
-    parts = resident(s, work, ranks)
+    """A card that trains and does not sample. It keeps the weights whole in bf16 all the same: to publish them, and to evaluate."""
+    parts = resident(s, work, ranks) | {"whole bf16 copy": 2.0 * s.parameters}
     more, recomputed = passing(s, work, free - sum(parts.values()))
     return Memory(parts | more, free, 0, recomputed)
 
 
 def worker(s: Shape, work: Work, answers: int, free: float, tp: int = 1) -> Memory:
-    """A card that samples `answers` at a time at most, with the model on `tp` cards, and a reward model beside it."""
+    """A card that samples `answers` at a time at most, with the model on `tp` cards, and a reward model beside it. An engine of several
+    cards is not posttrain's own, and keeps its weights once."""
     parts = {"engine's weights": 2.0 * s.parameters / tp, "reward model": reward_bytes(work)}
+    parts |= {"engine's joined matrices": fused(s, work)} if tp == 1 else {}
     cache, slots = keys_and_values(s, work, free - sum(parts.values()), answers, tp)
     return Memory(parts | {"keys and values": cache}, free, slots)
 
@@ -106,6 +115,7 @@ def worker(s: Shape, work: Work, answers: int, free: float, tp: int = 1) -> Memo
 def colocated(s: Shape, work: Work, ranks: int, answers: int, free: float) -> Memory:
     """A card that does both in turn: the engine keeps a copy of the weights and its pages while it trains."""
     parts = resident(s, work, ranks) | {"engine's weights": 2.0 * s.parameters, "reward model": reward_bytes(work)}
+    parts |= {"engine's joined matrices": fused(s, work)}
     tightest, _ = passing(s, work, -1.0)  # training must fit beside the pages even if every layer recomputes
     room = free - sum(parts.values())
     cache, slots = keys_and_values(s, work, min(room, (room - sum(tightest.values())) / SHARE), answers)

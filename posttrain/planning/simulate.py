@@ -161,6 +161,8 @@ class Simulation:
         self.scoring_until = max(self.scoring_until, self.now) + self.stages.score
         self.at(max(self.scoring_until, self.now + self.stages.grade), "scored", self.loaded[worker], shard)
         self._free(worker)
+        if self.crew.colocated:
+            self._train()
 
     def _scored(self, version: int, shard: int) -> None:
         step = 0 if self.crew.staleness is not None else shard // self.shards
@@ -170,10 +172,13 @@ class Simulation:
     # ---- trainer
 
     def _train(self) -> None:
-        """Begin the next step where all of it is there."""
+        """Begin the next step where all of it is there. Processes that sample and train in turn finish what they sample first: a lag
+        hides rewards there, and nothing else."""
         pot = 0 if self.crew.staleness is not None else self.step
         ready = self.ready.get(pot, ())
         if self.busy or self.step >= self.crew.steps or len(ready) < self.shards:
+            return
+        if self.crew.colocated and any(job is not None for job in self.job):
             return
         self.seen.stale.update(self.step - self.ready[pot].popleft() for _ in range(self.shards))
         seconds = self.stages.host + self.stages.train[self.step % len(self.stages.train)]
@@ -182,12 +187,8 @@ class Simulation:
         self._occupy("trained", seconds)
 
     def _occupy(self, event: str, seconds: float) -> None:
-        """The trainer is busy until the event; where it shares cards with rollouts, these wait."""
+        """The trainer is busy until the event."""
         self.busy, self.busy_until, self.busy_what = True, self.now + seconds, event
-        if self.crew.colocated:
-            for worker, shard in enumerate(self.job):
-                if shard is not None:
-                    self.ends[worker] += seconds
         self.at(self.busy_until, event)
 
     def _early(self, event: str) -> bool:

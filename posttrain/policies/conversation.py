@@ -13,22 +13,24 @@ from typing import Any
 import torch
 
 from posttrain.core.errors import UserError
+from posttrain.core.thinking import CLOSE, OPEN
 from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import Message, Prompt
 from posttrain.policies.template import applied, begun, opened, rendered
+from posttrain.policies.tool_use import offered, results
 
 Piece = tuple[list[int], list[int], str]  # ids that are read, ids that are learned, the text of those
 
 
-def turns_of(tokenizer: Any, messages: Sequence[Message]) -> list[Turn]:
-    """One turn per answer of the assistant, each going on in the context of the one before."""
+def turns_of(tokenizer: Any, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> list[Turn]:
+    """One turn per answer of the assistant, each going on in the context of the one before; tools: schemas, for the template."""
     template = getattr(tokenizer, "chat_template", None)
     if not template:
         pieces = _plain(tokenizer, messages)
     elif marks_itself(template):
-        pieces = _marked(tokenizer, messages)
+        pieces = _marked(tokenizer, messages, tools)
     else:
-        pieces = _rendered(tokenizer, messages)
+        pieces = _rendered(tokenizer, messages, tools)
     made = []
     for k, (read, learned, text) in enumerate(pieces):
         turn = Turn.of(
@@ -44,7 +46,7 @@ def marks_itself(template: Any) -> bool:
     return isinstance(template, str) and "{% generation" in template.replace("{%-", "{%")
 
 
-def _marked(tokenizer: Any, messages: Sequence[Message]) -> list[Piece]:
+def _marked(tokenizer: Any, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> list[Piece]:
     """By the template's own mask: every run of marked tokens is a turn."""
     found = applied(
         tokenizer,
@@ -53,6 +55,7 @@ def _marked(tokenizer: Any, messages: Sequence[Message]) -> list[Piece]:
         return_dict=True,
         return_assistant_tokens_mask=True,
         add_generation_prompt=False,
+        **({"tools": list(tools)} if tools else {}),
     )
     ids, mask = list(found["input_ids"]), list(found["assistant_masks"])
     if not any(mask):
@@ -67,11 +70,11 @@ def _marked(tokenizer: Any, messages: Sequence[Message]) -> list[Piece]:
     return pieces
 
 
-def _rendered(tokenizer: Any, messages: Sequence[Message]) -> list[Piece]:
+def _rendered(tokenizer: Any, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> list[Piece]:
     """By rendering: what stands between the beginning of an answer and its end token is the assistant's."""
 
     def render(some: Sequence[Message], begin: bool) -> str:
-        return rendered(tokenizer, some, answering=begin)
+        return rendered(tokenizer, some, answering=begin, tools=tools)
 
     def ids(text: str) -> list[int]:
         return list(tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -138,11 +141,11 @@ def only_text(messages: Sequence[Message]) -> list[Message]:
 def as_read(tokenizer: Any, prompt: Prompt, thinking: bool | None = None) -> tuple[str, str]:
     """A prompt as the policy reads it, up to where it goes on by itself, and the end of that which is the answer's already: a
     thought that the template opens, the prompt's prefill."""
-    content = only_text(prompt.content)
+    content, tools = offered(tokenizer, prompt, only_text(prompt.content))
     if not getattr(tokenizer, "chat_template", None):
         text, lead = "\n".join(str(m["content"]) for m in content), ""
     else:
-        text = rendered(tokenizer, content, thinking=thinking)
+        text = rendered(tokenizer, content, thinking=thinking, tools=tools)
         lead = opened(tokenizer, text, thinking)
     whole = begun(prompt, lead)
     return text[: len(text) - len(lead)] + whole, whole
@@ -152,17 +155,17 @@ def between(tokenizer: Any, messages: Sequence[Message], thinking: bool | None =
     """What a chat template writes from the end of an answer to the beginning of the next one, with messages in between.
 
     The difference of two renderings of a made-up conversation, from its last end-of-answer token on; a template that rewrites
-    what came before cannot be continued.
+    what came before cannot be continued. Qwen3 writes an empty thought into the last answer alone, and keeps a real one while tools
+    are called: so the answer has one there.
     """
-    messages = only_text(messages)
+    messages = results(tokenizer, only_text(messages))
     if not getattr(tokenizer, "chat_template", None):
         return "".join(f"\n{m['content']}\n" for m in messages)
-    said = [{"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"}]
-    before = rendered(tokenizer, said, answering=False, thinking=thinking)
-    after = rendered(tokenizer, [*said, *messages], thinking=thinking)
-    at = before.rfind(tokenizer.eos_token)
-    if at < 0 or not after.startswith(before):
-        raise UserError(
-            "this model's chat template rewrites earlier turns, so a conversation cannot go on in one context"
-        )
-    return str(after[at + len(tokenizer.eos_token) :])
+    for answer in ("answer", f"{OPEN}\nthought\n{CLOSE}\n\nanswer"):
+        said = [{"role": "user", "content": "question"}, {"role": "assistant", "content": answer}]
+        before = rendered(tokenizer, said, answering=False, thinking=thinking)
+        after = rendered(tokenizer, [*said, *messages], thinking=thinking)
+        at = before.rfind(tokenizer.eos_token)
+        if at >= 0 and after.startswith(before):
+            return str(after[at + len(tokenizer.eos_token) :])
+    raise UserError("this model's chat template rewrites earlier turns, so a conversation cannot go on in one context")

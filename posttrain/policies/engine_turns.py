@@ -15,6 +15,7 @@ from posttrain.inference.engine import Engine
 from posttrain.inference.jobs import Job
 from posttrain.inference.pages import Pages
 from posttrain.inference.sessions import Session
+from posttrain.inference.stop_strings import finder
 from posttrain.policies.continued import grown
 from posttrain.policies.window import check_ids, room_for, vocabulary
 
@@ -57,7 +58,8 @@ class EngineTurns:
         context = torch.cat([row.observation.tokens, row.actions]) if len(row) else row.observation.tokens
         group = -1 if len(row) else self.groups.setdefault(row.observation.key, len(self.groups))
         session = self.sessions.setdefault(who, Session())
-        job = Job(context, key, how, group=group, session=session)
+        ends = finder(self.policy.decode, how.stops) if how.stops else None
+        job = Job(context, key, how, ends, group, session=session)
         self.asked[id(job)] = Asked(who, turns[-1], job)
         self.later.append(job)
 

@@ -22,6 +22,7 @@ from posttrain.models.rows import in_rows, load_whole, whole
 from posttrain.policies.conversation import as_read, between, only_text, turns_of
 from posttrain.policies.sampled import Samples
 from posttrain.policies.template import opened
+from posttrain.policies.tool_use import offered, shown_ids
 from posttrain.policies.window import check_rows, positions
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -42,6 +43,7 @@ class LanguagePolicy(Samples):
         self.temperature = 1.0  # of the distribution that is sampled and trained: one place, so they cannot differ
         self.thinking: bool | None = None  # what a chat template with `enable_thinking` is told; None: its own way
         self.layout = "shared"  # shared, packed or padded: changes speed, never the result
+        self._shown = shown_ids(tokenizer)
 
     @property
     def device(self) -> torch.device:
@@ -75,7 +77,12 @@ class LanguagePolicy(Samples):
         return ids
 
     def decode(self, tokens: Tensor) -> str:
-        text: str = self.tokenizer.decode(tokens.tolist(), skip_special_tokens=True)
+        """The text of actions: without special tokens, except tags around calls of tools."""
+        ids: list[int] = tokens.tolist()
+        if self._shown and not self._shown.isdisjoint(ids):
+            hidden = set(self.tokenizer.all_special_ids) - self._shown
+            return str(self.tokenizer.decode([i for i in ids if i not in hidden], skip_special_tokens=False))
+        text: str = self.tokenizer.decode(ids, skip_special_tokens=True)
         return text
 
     def decode_all(self, many: Sequence[Tensor]) -> list[str]:
@@ -83,7 +90,11 @@ class LanguagePolicy(Samples):
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         if backend is None or getattr(self.tokenizer, "clean_up_tokenization_spaces", False):
             return [self.decode(tokens) for tokens in many]
-        texts: list[str] = backend.decode_batch([tokens.tolist() for tokens in many], skip_special_tokens=True)
+        ids = [tokens.tolist() for tokens in many]
+        texts: list[str] = backend.decode_batch(ids, skip_special_tokens=True)
+        tagged = [i for i, some in enumerate(ids) if self._shown and not self._shown.isdisjoint(some)]
+        for i in tagged:
+            texts[i] = self.decode(many[i])
         return texts
 
     @property
@@ -103,7 +114,8 @@ class LanguagePolicy(Samples):
 
     def imitated(self, prompt: Prompt, messages: Sequence[Message]) -> Rollout:
         """A conversation that somebody else wrote: every turn of the assistant is an action, all else is only read."""
-        return Rollout(prompt, turns_of(self.tokenizer, only_text(messages)), origin=Origin.WRITTEN)
+        said, tools = offered(self.tokenizer, prompt, only_text(messages))
+        return Rollout(prompt, turns_of(self.tokenizer, said, tools), origin=Origin.WRITTEN)
 
     # ---- sampling
 

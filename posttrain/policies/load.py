@@ -1,4 +1,4 @@
-"""`load_model("pocket")`, `("smollm2")`, or any Hugging Face causal language model by folder or hub id."""
+"""`load_model("pocket")`, `("pocket-2")`, `("smollm2")`, or any Hugging Face causal language model by folder or hub id."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from posttrain.policies.language import LanguagePolicy
 from posttrain.policies.template import try_template
 
 POCKET = Path(__file__).parent.parent / "models" / "pocket"
-NAMED = ("pocket", "smollm2")
+EMBEDDED = {"pocket": POCKET, "pocket-2": POCKET.with_name("pocket2")}  # come with the package
+NAMED = (*EMBEDDED, "smollm2")
 
 
 def load_model(spec: str = "pocket", device: str | None = None, dtype: str = "", bits: int = 0) -> LanguagePolicy:
@@ -62,10 +63,10 @@ def find_folder(spec: str) -> str:
     """The folder of a named model, the path itself, or the downloaded snapshot of a hub id."""
     if not spec.strip():
         raise UserError(
-            "the name of the model is empty; pass pocket, smollm2, a model folder, a run, or a hub id like org/name"
+            "the name of the model is empty; pass pocket, pocket-2, smollm2, a model folder, a run, or a hub id like org/name"
         )
-    if spec == "pocket":
-        return str(POCKET)
+    if spec in EMBEDDED:
+        return str(embedded(spec))
     if spec == "smollm2":
         from posttrain.models.smollm2 import smollm2_folder
 
@@ -79,8 +80,23 @@ def find_folder(spec: str) -> str:
     if spec.count("/") == 1 and not spec.startswith((".", "/")) and not Path(spec).exists():
         return _download(spec)
     close = nearest(spec, NAMED)
-    hint = f"did you mean {close!r}?" if close else "pass pocket, smollm2, a model folder, or a hub id like org/name"
+    hint = (
+        f"did you mean {close!r}?"
+        if close
+        else "pass pocket, pocket-2, smollm2, a model folder, or a hub id like org/name"
+    )
     raise UserError(f"no model named {spec!r}; {hint}")
+
+
+def embedded(name: str) -> Path:
+    """The folder of a model that comes with the package; one whose weights are not there yet says how they are made."""
+    folder = EMBEDDED[name]
+    if not (folder / "model.safetensors").exists():
+        raise UserError(
+            f"{name} has no weights here yet; train them from a checkout with `python -m examples.{folder.name} --out FOLDER` (about "
+            "8 minutes on an H200) and pass --model FOLDER, or use --model pocket"
+        )
+    return folder
 
 
 def _download(spec: str) -> str:
@@ -162,19 +178,35 @@ def load_tokenizer(folder: str) -> Any:
     return tokenizer
 
 
-def save_model(policy: LanguagePolicy, folder: Path) -> None:
-    """A Hugging Face folder that `transformers` loads with equal logits."""
+def named_weights(policy: LanguagePolicy) -> dict[str, torch.Tensor]:
+    """Every tensor by its name in a Hugging Face folder, adapters added to their matrices."""
+    model: Any = policy.model
+    if not isinstance(model, Decoder):
+        return merged_state(model.inner)
+    state = merged_state(model)
+    if model.config.tied:
+        state.pop("lm_head.weight")
+    return state
+
+
+def save_weights(policy: LanguagePolicy, folder: Path) -> None:
+    """The weights alone, as a Hugging Face folder has them."""
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
     model = policy.model
     if not isinstance(model, Decoder):
         model.save(folder)  # type: ignore[operator]
-    else:
-        state = {k: v.detach().cpu().contiguous() for k, v in merged_state(model).items()}
-        if model.config.tied:
-            state.pop("lm_head.weight")
-        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+        return
+    state = {k: v.detach().cpu().contiguous() for k, v in named_weights(policy).items()}
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def save_model(policy: LanguagePolicy, folder: Path) -> None:
+    """A Hugging Face folder that `transformers` loads with equal logits."""
+    save_weights(policy, folder)
+    model = policy.model
+    if isinstance(model, Decoder):
         dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
         t = policy.tokenizer
         ids = {"eos_token_id": t.eos_token_id, "pad_token_id": t.pad_token_id, "bos_token_id": t.bos_token_id}

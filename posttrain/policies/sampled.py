@@ -23,6 +23,7 @@ from posttrain.core.types import Prompt, Rollout
 from posttrain.inference.attention import heads_fit
 from posttrain.inference.engine import Engine
 from posttrain.inference.jobs import nobody
+from posttrain.inference.stop_strings import cut, finder
 from posttrain.models.decoder import Decoder
 from posttrain.models.four_bit import FourBit
 from posttrain.models.layout import stacked
@@ -43,6 +44,7 @@ class Samples(Actor, nn.Module):
 
     if TYPE_CHECKING:  # what the other half has
 
+        def decode(self, tokens: Tensor) -> str: ...
         def decode_all(self, many: Sequence[Tensor]) -> list[str]: ...
         def lead(self, prompt: Prompt) -> str: ...
         @property
@@ -53,6 +55,7 @@ class Samples(Actor, nn.Module):
         def stop_ids(self) -> list[int]: ...
 
     whole: Whole | None = None  # a copy that samples, where the weights are in rows over several processes
+    outside: Any = None  # an engine that is not ours (policies/vllm), where --engine names one
     _native: Any = None
     _finished: Callable[[int, int, Tensor], None] | None = None  # of a context and an answer
 
@@ -83,7 +86,7 @@ class Samples(Actor, nn.Module):
     def _act(self, pending: Contexts, keys: Keys, how: Sampling, version: int, chunk: int = 512) -> list[list[Turn]]:
         rows = [join(turns) for turns in pending]
         check_ids([r.observation for r in rows], vocabulary(self.model))
-        room = room_for(rows, self.window) if self.window else []
+        room = room_for(rows, self.longest) if self.longest else []
         if room and min(room) < how.max_tokens:
             return self._within(pending, keys, how, room, version)
         was, out = self.training, []
@@ -111,7 +114,7 @@ class Samples(Actor, nn.Module):
         """The same where some contexts have less room than an answer may take: those are sampled apart, each up to the window.
         Draws belong to keys, so nothing else changes."""
         if min(room) < 1:
-            raise no_room(self.window - min(room), self.window)
+            raise no_room(self.longest - min(room), self.longest)
         made, heard = dict[int, list[Turn]](), self._finished
         for left in sorted({min(x, how.max_tokens) for x in room}):
             mine = [i for i, x in enumerate(room) if min(x, how.max_tokens) == left]
@@ -127,21 +130,38 @@ class Samples(Actor, nn.Module):
         self, engine: Any, rows: Sequence[Turn], keys: Sequence[Sequence[int]], how: Sampling, finished: Any = None
     ) -> list[list[Sample]]:
         contexts = [torch.cat([r.observation.tokens, r.actions]) if len(r) else r.observation.tokens for r in rows]
+        stops = how.stops
         if engine is not None:
             engine.finished = finished or nobody
-            found: list[list[Sample]] = engine.generate(contexts, keys, how, self.stop_ids)
-            return found
+            ours = stops and engine is not self.outside
+            ends = {"find_stop": finder(self.decode, stops)} if ours else {}
+            made: list[list[Sample]] = engine.generate(contexts, keys, how, self.stop_ids, **ends)
+            return made if ours or not stops else self._cut(made, stops)
         seen = stacked([r.observation for r in rows], self.device)
-        return generate(self.acting, contexts, keys, how, self.stop_ids, seen, finished)
+        told = None if stops else finished  # whoever is told early would be told too much
+        made = generate(self.acting, contexts, keys, how, self.stop_ids, seen, told)
+        return self._cut(made, stops) if stops else made
+
+    def _cut(self, made: list[list[Sample]], stops: Sequence[str]) -> list[list[Sample]]:
+        return [[cut(s, self.decode, stops) for s in some] for some in made]
 
     @property
     def acting(self) -> Any:
         """The model that samples: the one that is trained, or a whole copy of it where that one is in rows over several processes."""
         return self.model if self.whole is None else self.whole.model()
 
+    @property
+    def longest(self) -> int:
+        """Positions that can be sampled: the model's, or fewer where an engine outside was started with fewer; 0: nobody says."""
+        told = [n for n in (self.window, getattr(self.outside, "window", 0)) if n]
+        return min(told, default=0)
+
     def _engine(self, turns: bool = False) -> Any:
         """The native engine where it pays: our decoder on a GPU, for conversations, or with packed weights, which it unpacks once a call
-        and not at every token. Made once; it reads the live weights. None while conversations are in progress in it."""
+        and not at every token. Made once; it reads the live weights. None while conversations are in progress in it. One outside takes
+        its place, but for conversations, which are asked turn by turn then."""
+        if self.outside is not None:
+            return None if turns else self.outside
         model = self.acting
         on_gpu = self.device.type == "cuda"
         pays = heads_fit(model.config.head_dim) if on_gpu and isinstance(model, Decoder) else not on_gpu

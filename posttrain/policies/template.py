@@ -16,10 +16,14 @@ _SECONDS = 10.0  # for one short question
 _CHARACTERS = 1_000_000  # that a template may make of it
 
 
-def rendered(tokenizer: Any, messages: Sequence[Message], answering: bool = True, thinking: bool | None = None) -> str:
+def rendered(
+    tokenizer: Any, messages: Sequence[Message], answering: bool = True, thinking: bool | None = None,
+    tools: Sequence[Any] | None = None,
+) -> str:  # fmt: skip
     """Messages as the template writes them; whatever goes wrong in it is one sentence. thinking: what a template that has the
-    choice (`enable_thinking`) is told; None leaves it its own way."""
-    asked = {} if thinking is None else {"enable_thinking": thinking}
+    choice (`enable_thinking`) is told; None leaves it its own way. tools: schemas, for a template that takes them."""
+    asked: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking}
+    asked |= {"tools": list(tools)} if tools else {}
     text = applied(tokenizer, messages, tokenize=False, add_generation_prompt=answering, **asked)
     if not isinstance(text, str):
         raise UserError(f"the model's chat template gave a {type(text).__name__}, expected text")

@@ -8,6 +8,7 @@ from typing import Any
 from posttrain.core.errors import UserError
 from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import Prompt
+from posttrain.policies.tool_use import are_schemas
 
 
 def positions(model: Any) -> int:
@@ -76,7 +77,18 @@ def token_count(policy: Any, prompt: Prompt, text: str | None = None, limit: int
 
 def at_most(policy: Any, prompt: Prompt, text: str | None = None) -> int:
     """A number of tokens that a prompt, with an answer if one is given, does not exceed; from the bytes alone."""
-    return _bytes(prompt, text) + len(prompt.content) * _frame(policy)
+    tools = _tools(policy, prompt) if are_schemas(prompt.info.get("tools")) else 0
+    return _bytes(prompt, text) + len(prompt.content) * _frame(policy) + tools
+
+
+def _tools(policy: Any, prompt: Prompt) -> int:
+    """Tokens that the tools of a prompt take, be it in the template's words or in ours; worked out once for a list of tools."""
+    tools, known = prompt.info["tools"], getattr(policy.tokenizer, "_posttrain_tools", None)
+    if known is None or known[0] is not tools:
+        asked = {"tools": tools, "tool_format": prompt.info.get("tool_format", "auto")}
+        known = (tools, len(policy.encode(Prompt.text("tools", "a", **asked))))
+        policy.tokenizer._posttrain_tools = known
+    return int(known[1])
 
 
 def _bytes(prompt: Prompt, text: str | None) -> int:

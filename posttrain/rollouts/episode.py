@@ -1,10 +1,10 @@
 """Episodes: the policy acts and the environment replies, turn by turn, many episodes at a time.
 
-While an environment works on its reply, turns of other episodes are sampled. An episode takes its next turn a fixed number of sampling
-steps after its last one ended (`Limits.overlap`), or at once when nothing else is being sampled; if its reply is not there by then, all
-wait for it. So what is sampled beside what depends on the number of turns and of tokens alone, never on the clock, and a run is a function
-of its seed. With `Limits.free` an episode goes on as soon as its reply is there: faster where replies take very different times, and
-not reproducible, because the last bits of a sum depend on what is computed beside it.
+While an environment works on its reply, turns of other episodes are sampled. When more than a share of the episodes (`Limits.overlap`) wait
+for replies, or nothing is left to sample, those that have waited longest go on, in the order in which their turns ended; a reply that is not
+there by then is waited for by all. So what is sampled beside what depends on the number of turns and of tokens alone, never on the clock,
+and a run is a function of its seed. With `Limits.free` an episode goes on as soon as its reply is there: faster where replies take very
+different times, and not reproducible, because the last bits of a sum depend on what is computed beside it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ class Playing:
     stop: str = ""
     info: dict[str, object] = field(default_factory=dict)
     owed: dict[str, float] = field(default_factory=dict)  # earned by roles that have not moved
-    due: int = 0  # the sampling step at which it goes on
     reply: asyncio.Task[Step] | None = None  # being made by the environment
 
     def pending(self) -> list[Turn]:
@@ -93,14 +92,14 @@ class Play:
     def __init__(self, ask: RolloutRequest, playing: Sequence[Playing], max_turns: int) -> None:
         self.ask, self.playing, self.max_turns, self.limits = ask, playing, max_turns, ask.env.limits
         self.samplers = Samplers(ask, len(playing))
-        self.clock = 0  # sampling steps
+        self.waiting: list[int] = []  # places of episodes whose turn has ended, in that order
         self.free = self.limits.free and ranks().world == 1
 
     async def run(self) -> None:
         for place, x in enumerate(self.playing):
             self.move(place, x)
         try:
-            while self.samplers.busy or any(x.reply for x in self.playing):
+            while self.samplers.busy or self.waiting:
                 if self.samplers.busy:
                     self.sample()
                     await asyncio.sleep(0)  # replies go on between two steps
@@ -113,41 +112,43 @@ class Play:
 
     def sample(self) -> None:
         """Sample for a while; environments get the turns that have ended."""
-        ended = self.samplers.step()
-        self.clock += 1
-        every = max(
-            self.limits.overlap // 8, 1
-        )  # turns join in eighths of the overlap: a few at a time cost little more than one
-        for name, turn in ended:
-            x = self.playing[name[0]]
+        for (place, _), turn in self.samplers.step():
+            x = self.playing[place]
             x.turns.setdefault(x.role, []).append(turn)
             x.count += 1
-            x.due = -(-(self.clock + self.limits.overlap) // every) * every
             x.reply = asyncio.ensure_future(x.talk.reply(turn, x.count))
+            self.waiting.append(place)
 
     async def go_on(self) -> None:
         """Take the replies of the episodes whose time has come, and let them move."""
-        waiting = [(place, x) for place, x in enumerate(self.playing) if x.reply]
-        if not waiting:
-            return
-        if self.free:
-            if not self.samplers.busy:
-                await asyncio.wait([x.reply for _, x in waiting if x.reply], return_when=asyncio.FIRST_COMPLETED)
-            ready = [(place, x) for place, x in waiting if x.reply and x.reply.done()]
-        else:
-            if not self.samplers.busy:
-                self.clock = max(self.clock, min(x.due for _, x in waiting))
-            ready = [(place, x) for place, x in waiting if x.due <= self.clock]
+        ready = await self.replied() if self.free else self.waiting[: self.due()]
         if not ready:
             return
         # a tool may answer each process otherwise, so all take what the first one got
-        steps = ranks().from_lead([await x.reply for _, x in ready if x.reply])
+        steps = ranks().from_lead([await reply for place in ready if (reply := self.playing[place].reply)])
         if self.ask.replies is not None:
             self.ask.replies.flush()
-        for (place, x), step in zip(ready, steps, strict=True):
+        self.waiting = [place for place in self.waiting if place not in set(ready)]
+        for place, step in zip(ready, steps, strict=True):
+            x = self.playing[place]
             x.reply = None
             take(self.ask, x, step, self.max_turns)
             self.move(place, x)
+
+    def due(self) -> int:
+        """How many of those that wait go on now. A few at a time cost little more than one, so it is an eighth of all at least."""
+        waiting, live = len(self.waiting), sum(not x.stop for x in self.playing)
+        if not self.samplers.busy:
+            return waiting
+        more = waiting - int(self.limits.overlap * live)
+        return max(more, -(-live // 8)) if more > 0 else 0
+
+    async def replied(self) -> list[int]:
+        """Those whose reply is there; where nothing is left to sample, the first ones."""
+        replies = [reply for place in self.waiting if (reply := self.playing[place].reply)]
+        if replies and not self.samplers.busy:
+            await asyncio.wait(replies, return_when=asyncio.FIRST_COMPLETED)
+        return [place for place, reply in zip(self.waiting, replies, strict=True) if reply.done()]
 
     def move(self, place: int, x: Playing) -> None:
         """Ask for the next turn; the first one draws what a single answer would."""
@@ -158,8 +159,9 @@ class Play:
             self.samplers.end([(place, role) for role in x.turns])
 
 
-def begin(ask: RolloutRequest, prompt: Prompt, index: int) -> Playing:
-    key = rng.key(ask.seed, ask.step, prompt.id, index, "episode")
+def begin(ask: RolloutRequest, prompt: Prompt, index: int, key: int | None = None) -> Playing:
+    """Open an episode; its environment draws from a key of its own, or from the one that is given."""
+    key = rng.key(ask.seed, ask.step, prompt.id, index, "episode") if key is None else key
     role = ask.env.first_role(prompt)
     try:
         opened = ask.env.open(prompt, key)

@@ -14,6 +14,7 @@ from posttrain.core.pause import Pause
 from posttrain.core.protocols import Environment, Policy, Scorer
 from posttrain.core.ranks import ranks
 from posttrain.environments.mapped import with_prefill, with_system_message
+from posttrain.environments.tooled import Tooled
 from posttrain.evals.accuracy import Score, answers, graded, mean_reward, score_of
 from posttrain.evals.accuracy import held_out as held_out_prompts
 from posttrain.evals.ranking import ranking
@@ -34,6 +35,7 @@ from posttrain.runs.replies import kept_by
 from posttrain.runs.short import Short
 from posttrain.runs.silence import Silence
 from posttrain.runs.threads import Busy
+from posttrain.runs.tool_files import with_named_tools
 from posttrain.runs.trained import Trained, find_trained, load_trained
 from posttrain.sandbox.row_tests import has_tests
 from posttrain.weights.learner import Learner
@@ -72,9 +74,10 @@ def environment(config: Config, method: Method) -> Environment:
 
 
 def said_first(env: Environment, config: Config) -> Environment:
-    """The environment with the system message and the prefill of the settings."""
+    """The environment with the system message, the prefill and the tools of the settings."""
     env = with_system_message(env, config.system) if config.system else env
-    return limited(with_prefill(env, config.prefill) if config.prefill else env, config)
+    env = with_prefill(env, config.prefill) if config.prefill else env
+    return limited(with_named_tools(env, config.tools, config.reward) if config.tools else env, config)
 
 
 def asked_environment(config: Config) -> Environment:
@@ -98,7 +101,7 @@ def scorer_of(config: Config, method: Method, env: Environment) -> Scorer:
         return Prescored()
     if data == "logs" and not config.reward and getattr(env, "rewarded", False):
         return Prescored()
-    if not config.reward and env.opens:
+    if not config.reward and env.opens and not (isinstance(env, Tooled) and not env.graded):
         return Prescored()  # the episode gives the rewards of its turns
     if data == "logs" and not config.reward and not env.graded:
         raise UserError(
@@ -193,6 +196,10 @@ def build_loop(config: Config, method: Method, policy: Policy, pieces: Pieces) -
     if pieces.source is LocalSource and (config.sampler != "local" or config.lag or config.shards > 1):
         raise UserError(
             "here answers are sampled by this process, step by step; --sampler, --lag and --shards are for posttrain run, so leave them away"
+        )
+    if config.engine and config.sampler == "local" and getattr(policy, "outside", None) is None:
+        raise UserError(
+            f"here answers are sampled by posttrain's own engine; --engine {config.engine} is for posttrain run"
         )
     method = method.within(followed(config))
     policies = {"policy": policy, **pieces.others}

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import sqlite3
 
+from posttrain.runs.schema import BY_TEXT
+
 _WHOLE, _PINNED = 0.75, 0.25
 _SIZES = "SELECT s.phase, s.step, s.bytes, s.pinned_bytes FROM steps s JOIN phases p ON p.phase = s.phase ORDER BY p.place, s.step"
 _THERE = "SELECT DISTINCT r.phase, r.step, r.pinned FROM bodies b JOIN rollouts r ON r.id = b.id"
@@ -59,7 +61,13 @@ class Cap:
 def drop(db: sqlite3.Connection, phase: str, step: int, pinned: int) -> None:
     """Texts and streams of a step's answers, and the prompts that no text is left of; the figures stay."""
     which = "SELECT id FROM rollouts WHERE phase = ? AND step = ? AND pinned = ?"
-    for table in ("bodies", "turns"):
+    for table in BY_TEXT:
         db.execute(f"DELETE FROM {table} WHERE id IN ({which})", (phase, step, pinned))
     left = "SELECT r.group_index FROM rollouts r JOIN bodies b ON b.id = r.id WHERE r.phase = ? AND r.step = ?"
     db.execute(f"DELETE FROM groups WHERE phase = ? AND step = ? AND group_index NOT IN ({left})", (phase, step) * 2)
+    kept = left.replace("r.group_index FROM", "r.group_index, r.sample_index FROM")
+    db.execute(
+        f"DELETE FROM pictures WHERE phase = ? AND step = ? AND (group_index NOT IN ({left}) OR "
+        f"(sample_index >= 0 AND (group_index, sample_index) NOT IN ({kept})))",
+        (phase, step) * 3,
+    )

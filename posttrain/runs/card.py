@@ -11,7 +11,7 @@ from typing import Any
 
 from posttrain.core.config import Config
 from posttrain.core.sampling import Sampling
-from posttrain.policies.load import NAMED, POCKET
+from posttrain.policies.load import EMBEDDED, NAMED
 
 HOW = {
     "hf": """```python
@@ -147,7 +147,7 @@ def spelled(part: dict[str, Any]) -> str:
 
 def licence_of(base: str) -> str:
     """The licence that a model's own card states; "" where it is not known."""
-    if base in NAMED or Path(base) == POCKET:
+    if base in NAMED or Path(base) in EMBEDDED.values():
         return "apache-2.0"
     card = Path(base) / "README.md"
     if not card.is_file():

@@ -13,8 +13,10 @@ from posttrain.core.json_file import strict
 from posttrain.core.method import Method, find_method
 from posttrain.core.protocols import Environment
 from posttrain.core.registry import fold, parse, parts
-from posttrain.evals.accuracy import accuracy
+from posttrain.environments.tooled import Tooled
+from posttrain.evals.accuracy import accuracy, mean_reward
 from posttrain.evals.intervals import PAIRED_LEVEL, differences, paired, student
+from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.runs.in_memory import InMemoryRun, one_thread
 from posttrain.train import train
 
@@ -48,21 +50,22 @@ class Comparison:
     seeds: int
     before: float
     rows: list[Row]
+    score: str = "accuracy"  # or "reward", of episodes
 
     def to_dict(self) -> dict[str, Any]:
         out: dict[str, Any] = strict(asdict(self))
         return out
 
     def __str__(self) -> str:
-        first = self.rows[0].method
+        first, x = self.rows[0].method, shown(self.score)
         lines = [
-            f"{self.task}, {self.model}, {self.steps} steps, {self.seeds} seeds; held-out accuracy before: {self.before:.1%}",
+            f"{self.task}, {self.model}, {self.steps} steps, {self.seeds} seeds; held-out {self.score} before: {x(self.before)}",
             f"{'method':28} {'after':>7}   95% interval      ahead of {first} ({PAIRED_LEVEL:.1%} interval, paired by seed)",
         ]
         for r in self.rows:
-            span = f"[{r.ahead_low:+.1%}, {r.ahead_high:+.1%}]" if r.ahead_low == r.ahead_low else "on every seed"
-            ahead = "" if r is self.rows[0] else f"{r.ahead:+.1%} {span}"
-            lines.append(f"{r.method:28} {r.mean:>7.1%}   [{r.low:.1%}, {r.high:.1%}]   {ahead}".rstrip())
+            span = f"[{x(r.ahead_low, '+')}, {x(r.ahead_high, '+')}]" if r.ahead_low == r.ahead_low else "on every seed"
+            ahead = "" if r is self.rows[0] else f"{x(r.ahead, '+')} {span}"
+            lines.append(f"{r.method:28} {x(r.mean):>7}   [{x(r.low)}, {x(r.high)}]   {ahead}".rstrip())
         clear = [r.method for r in self.rows[1:] if r.ahead_low > 0 or r.ahead_high < 0]
         lines.append(
             f"clearly different from {first}: {', '.join(clear)}"
@@ -72,12 +75,19 @@ class Comparison:
         return "\n".join(lines)
 
 
+def shown(score: str) -> Callable[..., str]:
+    """How a score is written: accuracies as percentages, rewards as they are."""
+    return lambda x, sign="": format(x, f"{sign}.1%" if score == "accuracy" else f"{sign}.3f")
+
+
 def compare(
     methods: Sequence[str], task: str = "word_problems", seeds: int = 5, steps: int = 40,
     config: Config | None = None, picture: str | Path | None = None, tell: Callable[[str], None] | None = None,
 ) -> Comparison:  # fmt: skip
-    """Train each method from the same start on the same prompts with each seed, and compare held-out accuracy."""
+    """Train each method from the same start on the same prompts with each seed, and compare held-out accuracy; where the task has turns,
+    the mean reward of held-out episodes."""
     from posttrain.environments.task import task as find_task
+    from posttrain.runs.tool_files import with_named_tools
 
     if len(methods) < 2 or len(set(methods)) < len(methods):
         raise UserError(f"a comparison needs at least two different methods, got {', '.join(methods) or 'none'}")
@@ -85,8 +95,11 @@ def compare(
     made: dict[str, Method] = {name: comparable(name, config.num_generations) for name in methods}
     settings = {name: own_settings(method, config) for name, method in made.items()}
     env = find_task(task, level=config.level, think=config.think, data=config.data or None)
-    if not env.graded:
+    if config.tools:
+        env = with_named_tools(env, config.tools)
+    if not env.graded and not env.opens:
         raise UserError(f"{task} has no gold answers, so accuracy cannot be compared on it; use another --task")
+    score = "reward" if env.opens else "accuracy"
     before, found, curves = 0.0, {}, {}
     with one_thread():
         for name, method in made.items():
@@ -95,11 +108,11 @@ def compare(
                 before, after, curve = _train(method, env, replace(settings[name], seed=seed))
                 outcomes.append((after, curve))
                 if tell:
-                    tell(f"{name}, seed {seed}: {before:.1%} -> {after:.1%}")
+                    tell(f"{name}, seed {seed}: {shown(score)(before)} -> {shown(score)(after)}")
             found[name] = [after for after, _ in outcomes]
             curves[name] = [sum(step) / seeds for step in zip(*(c for _, c in outcomes), strict=True)]
     rows = [_row(name, found[name], found[methods[0]], curves[name]) for name in methods]
-    result = Comparison(task, config.model, steps, seeds, before, rows)
+    result = Comparison(task, config.model, steps, seeds, before, rows, score)
     if picture:
         draw(result, picture)
     return result
@@ -138,14 +151,24 @@ def own_settings(method: Method, config: Config) -> Config:
 
 
 def _train(method: Method, env: Environment, config: Config) -> tuple[float, float, list[float]]:
-    """Held-out accuracy before and after, and the mean reward of each step: the loop of a run, kept in memory."""
-    from posttrain.runs.build import Pieces, at_test, build_loop, load_policy, scorer_of
+    """The held-out score before and after, and the mean reward of each step: the loop of a run, kept in memory."""
+    from posttrain.runs.build import Pieces, at_test, build_loop, load_policy, measure, scorer_of
 
     policy, run = load_policy(config), InMemoryRun()
-    look = (config.eval_problems, config.sampling)
-    before = accuracy(policy, env, *look, rollout=at_test(method, env)).accuracy
-    train(build_loop(config, method, policy, Pieces(env, scorer_of(config, method, env), run)))
-    after = accuracy(policy, env, *look, rollout=at_test(method, env)).accuracy
+    scorer = scorer_of(config, method, env)
+
+    def held_out() -> float:
+        many, how, rollout = config.eval_problems, config.sampling, at_test(method, env)
+        if isinstance(env, Tooled):  # the episode has graded the answer
+            return mean_reward(policy, env, many, how, Prescored(), rollout).accuracy
+        if env.opens:
+            return measure(policy, config, method, env, scorer).accuracy
+        return accuracy(policy, env, many, how, rollout=rollout).accuracy
+
+    before = held_out()
+    trained_in = env.unpaid() if isinstance(env, Tooled) and config.reward else env
+    train(build_loop(config, method, policy, Pieces(trained_in, scorer, run)))
+    after = held_out()
     return before, after, [row["reward"] for row in run.rows]
 
 

@@ -18,6 +18,7 @@ from posttrain.environments.language.listed import Listed
 from posttrain.environments.mapped import each
 from posttrain.environments.mixed import Mixed
 from posttrain.environments.stream import Stream
+from posttrain.environments.tooled import Tooled
 from posttrain.policies.window import at_most, token_count
 
 
@@ -35,6 +36,8 @@ def fit(env: Environment, policy: Policy, method: Method | None, how: Sampling) 
         return env
     if isinstance(env, Mixed):
         return Mixed({name: fit(one, policy, method, how) for name, one in env.tasks.items()})
+    if isinstance(env, Tooled):
+        return env.over(fit(env.env, policy, method, how))
     if not isinstance(env, (DataEnvironment, Listed, Stream)):
         return env
     if how.max_tokens >= window and not kind:

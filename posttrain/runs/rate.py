@@ -23,7 +23,7 @@ from posttrain.core.protocols import Policy
 from posttrain.core.types import Group, Origin, Rollout
 from posttrain.models.folder import read_json
 from posttrain.models.shape import DecoderConfig
-from posttrain.policies.load import POCKET
+from posttrain.policies.load import EMBEDDED
 
 METRIC = "policy_shift"
 LOW = 1e-4  # nats a token
@@ -148,7 +148,7 @@ def suggested_lr(policy: Policy) -> float:
 
 def largest_rate(config: Config) -> float:
     """The most that can be suggested for the model that the settings name, before it is loaded: by its shape where that is on this disk."""
-    folder = POCKET if config.model == "pocket" else Path(config.model)
+    folder = EMBEDDED.get(config.model, Path(config.model))
     shape = None
     if (folder / "config.json").is_file():
         with suppress(UserError):  # told when it is loaded

@@ -66,14 +66,14 @@ class Reader:
     def roles(self) -> dict[str, tuple[str, bool]]:
         """phase -> (role, whether it generates answers); empty for runs written before roles were recorded."""
         self._current()
-        if not self._has("roles"):
+        if not self.has("roles"):
             return {}
         return {phase: (role, bool(answers)) for phase, role, answers in self.db.execute("SELECT * FROM roles")}
 
     def weights(self, phase: str | None = None) -> dict[str, float]:
         """The weight of each reward in the total of a phase (the last one); empty where it is not known."""
         self._current()
-        if not self._has("components"):
+        if not self.has("components"):
             return {}
         phase = phase if phase is not None else (self.phases() or [""])[-1]
         return dict(self.db.execute("SELECT name, weight FROM components WHERE phase = ?", (phase,)).fetchall())
@@ -104,7 +104,7 @@ class Reader:
         """A metric by hundred steps: bucket, n, mean, least, most; the last, which may be growing, is counted now."""
         self._current()
         done = []
-        if self._has("rollups"):
+        if self.has("rollups"):
             query = "SELECT bucket, n, mean, least, most FROM rollups WHERE phase = ? AND name = ? ORDER BY bucket"
             done = [dict(r) for r in self.db.execute(query, (phase, name))]
         first = (done[-1]["bucket"] + 1) * BUCKET if done else 0
@@ -155,7 +155,7 @@ class Reader:
                 out = dict(row)
                 id = out.pop("id")
                 out["rewards"], out["gold"] = read(out["rewards"]), read(out["gold"])
-                yield out | last_context(self._turns(id))
+                yield out | last_context(self.turns_of(id))
 
     def turns(self, phase: str, step: int, group: int, sample: int) -> list[Row]:
         """The turns of a rollout, each with its text, reward and streams; `seen` are the ids observed before it."""
@@ -170,13 +170,13 @@ class Reader:
             "WHERE r.phase = ? AND r.step = ? AND r.group_index = ? AND r.sample_index = ?"
         )
         found = self.db.execute(query, key).fetchone()
-        out = self._turns(found["id"]) if found else []
+        out = self.turns_of(found["id"]) if found else []
         for t in out:
             t["text"] = found["text"] if t["text"] is None else t["text"]
             t["seen"] = read(found["seen"]) if t["seen"] is None and t["turn"] == 0 else t["seen"]
         return out
 
-    def _turns(self, id: int) -> list[Row]:
+    def turns_of(self, id: int) -> list[Row]:
         rows = self.db.execute("SELECT * FROM turns WHERE id = ? ORDER BY turn", (id,))
         return [turn(dict(r)) for r in rows]
 
@@ -214,9 +214,9 @@ class Reader:
     def pieces(self) -> dict[int, bytes]:
         """The bytes of each token id that occurs, special tokens by their names; empty where they are not known."""
         self._current()
-        return dict(self.db.execute("SELECT id, bytes FROM pieces").fetchall()) if self._has("pieces") else {}
+        return dict(self.db.execute("SELECT id, bytes FROM pieces").fetchall()) if self.has("pieces") else {}
 
-    def _has(self, table: str) -> bool:
+    def has(self, table: str) -> bool:
         return self.db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone() is not None
 
     @contextmanager

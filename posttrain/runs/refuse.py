@@ -39,6 +39,22 @@ def refuse(config: Config, method: Method, policy: Policy | None = None) -> None
     method.critic.asked(config)
     measured(config, method)
     floor(config)
+    if config.tools:
+        takes_turns(method)
+
+
+def takes_turns(method: Method) -> None:
+    """Tools need a rollout in which the policy moves more than once."""
+    part, kind = method.rollout, method.rollout.card.data
+    if kind:
+        raise UserError(
+            f"{method.name} learns from answers that are there already, and nothing is called in them; leave --tools away"
+        )
+    if part.name != "sample" and "episodes" not in getattr(part.fn, "__globals__", {}):
+        raise UserError(
+            f"{method.name} makes its answers by {part.name}, which takes no turns, so nothing could be called; leave --tools away, or "
+            "add --rollout sample"
+        )
 
 
 def refuse_of_phases(plan: Plan, config: Config) -> None:

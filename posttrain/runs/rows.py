@@ -12,12 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posttrain.core.codec import FIGURES, encode, read
-from posttrain.core.turn import Observation, Turn
+from posttrain.core.codec import FIGURES, STREAMS, encode, read
+from posttrain.core.turn import Turn
 from posttrain.core.types import Group, Rollout
+from posttrain.runs.episode_rows import calls_of, link_of
+from posttrain.runs.pictures import Held, Shapes, insert_pictures
 from posttrain.runs.schema import as_json
 from posttrain.runs.streams import alike, array, arrays, blobs
 
+_TURN = ("id", "turn", "text", "reward", "continues", "seen", *STREAMS)  # columns of the table
 _GRAM = 4  # tokens of the n-grams whose repetition is counted
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # an odd number: n-grams that differ nearly always get numbers that differ
 T = TypeVar("T", Turn, Rollout)
@@ -35,11 +38,12 @@ class Record:
     seconds: float
     groups: list[Group]
     limit: int = -1  # rollouts whose text and tokens are kept; -1: all
+    shapes: Shapes = field(default_factory=dict)  # of pictures that are flat vectors, by role
 
 
-def frozen(groups: list[Group]) -> list[Group]:
+def frozen(groups: list[Group], shapes: Shapes) -> list[Group]:
     """The groups as they are now: parts may replace streams or rewards of a rollout later (tensors are never changed in place)."""
-    out = []
+    out, held = [], Held(shapes)
     for g in groups:
         rollouts = []
         for r in g.rollouts:
@@ -47,8 +51,8 @@ def frozen(groups: list[Group]) -> list[Group]:
             r.turns = [_copy(t) for t in r.turns]
             for t in r.turns:
                 t.streams_T = dict(t.streams_T)
-                if t.observation.streams:  # pixels and the like are not stored, so they are not held
-                    t.observation = Observation(t.observation.tokens)
+                if t.observation.streams:
+                    t.observation = held(t.observation, r.role)
             r.rewards, r.info = dict(r.rewards), dict(r.info)
             rollouts.append(r)
         out.append(Group(g.prompt, rollouts))
@@ -76,6 +80,7 @@ def insert(db: sqlite3.Connection, record: Record) -> tuple[int, int]:
     figures, written = _figures(rollouts), iter(_streams(rollouts[:most]))
     for n, (g, s, r) in enumerate(every):
         kept = n < most
+        rows.links += link_of(first + n, s, r, record.groups[g])
         pin = kept and n in pinned
         rows.rollouts.append((first + n, record.phase, record.step, g, s, *figures[n], int(pin)))
         if kept and s == 0:
@@ -84,6 +89,7 @@ def insert(db: sqlite3.Connection, record: Record) -> tuple[int, int]:
         if kept:
             sizes[pin] += rows.add(first + n, record.groups[g], r, written)
     rows.write(db)
+    sizes[0] += insert_pictures(db, (record.phase, record.step), record.groups, record.shapes)
     return sizes[0], sizes[1]
 
 
@@ -109,6 +115,8 @@ class Rows:
     groups: list[Row] = field(default_factory=list)
     bodies: list[Row] = field(default_factory=list)
     turns: list[Row] = field(default_factory=list)
+    links: list[Row] = field(default_factory=list)
+    calls: list[Row] = field(default_factory=list)
 
     def add(self, id: int, group: Group, r: Rollout, written: Iterator[Row]) -> int:
         """Text and turns of a rollout, whose streams come next; returns their bytes."""
@@ -125,13 +133,18 @@ class Rows:
             row = (id, k, text, t.reward, int(t.continues), seen_blob, *next(written))
             self.turns.append(row)
             size += _size(row)
-        return size
+        called = calls_of(id, r)
+        self.calls += called
+        return size + sum(map(_size, called))
 
     def write(self, db: sqlite3.Connection) -> None:
-        for table in ("groups", "rollouts", "bodies", "turns"):
+        for table in ("groups", "rollouts", "bodies", "turns", "links", "calls"):
             rows = getattr(self, table)
+            named = (
+                f" ({', '.join(_TURN)})" if table == "turns" else ""
+            )  # one of an earlier version has streams in another order
             if rows:
-                db.executemany(f"INSERT INTO {table} VALUES ({','.join('?' * len(rows[0]))})", rows)
+                db.executemany(f"INSERT INTO {table}{named} VALUES ({','.join('?' * len(rows[0]))})", rows)
 
 
 def _size(row: Row) -> int:

@@ -4,6 +4,8 @@ phases, roles      what ran, in order, and which role each phase trained
 metrics, times     one number per name and step; `rollups` has them by hundred steps
 rollouts           the figures of every answer, narrow, so that sorting and counting half a million is quick
 bodies, turns      their texts and token streams (core/codec.py), as far as the size cap allows; `groups` has the prompts
+links, calls       which episode an answer is of and where it forked from another; the tools that its turns called
+pictures, shapes   small pictures of what was observed; the shape of those that a policy draws
 components         the weight of each reward in the total
 pieces             the bytes of each token id that occurs
 """
@@ -48,11 +50,26 @@ CREATE INDEX IF NOT EXISTS rollouts_failed ON rollouts (phase, step) WHERE faile
 CREATE TABLE IF NOT EXISTS bodies (id INTEGER PRIMARY KEY, prompt TEXT, text TEXT, rewards TEXT, stop TEXT);
 CREATE TABLE IF NOT EXISTS turns (
     id INTEGER, turn INTEGER, text TEXT, reward REAL, continues INTEGER, seen BLOB, tokens BLOB, logp BLOB, mask BLOB, adv BLOB,
-    entropy BLOB, ratio BLOB, kl BLOB, value BLOB, PRIMARY KEY (id, turn));
+    entropy BLOB, ratio BLOB, kl BLOB, value BLOB, versions BLOB, PRIMARY KEY (id, turn));
+CREATE TABLE IF NOT EXISTS links (id INTEGER PRIMARY KEY, episode INTEGER, parent INTEGER, at INTEGER);
+CREATE TABLE IF NOT EXISTS calls (id INTEGER, turn INTEGER, calls TEXT, PRIMARY KEY (id, turn));
+CREATE TABLE IF NOT EXISTS pictures (
+    phase TEXT, step INTEGER, group_index INTEGER, sample_index INTEGER, turn INTEGER, name TEXT, place INTEGER, width INTEGER,
+    height INTEGER, low REAL, high REAL, png BLOB, PRIMARY KEY (phase, step, group_index, sample_index, turn, name, place));
+CREATE TABLE IF NOT EXISTS shapes (phase TEXT, role TEXT, shape TEXT, PRIMARY KEY (phase, role));
 CREATE TABLE IF NOT EXISTS pieces (id INTEGER PRIMARY KEY, bytes BLOB);
 CREATE TABLE IF NOT EXISTS events (id INTEGER PRIMARY KEY, phase TEXT, step INTEGER, kind TEXT, message TEXT);
 """
-BY_STEP = ("metrics", "times", "steps", "groups", "rollouts", "events")  # tables whose rows belong to a step
+BY_STEP = (
+    "metrics",
+    "times",
+    "steps",
+    "groups",
+    "rollouts",
+    "pictures",
+    "events",
+)  # tables whose rows belong to a step
+BY_TEXT = ("bodies", "turns", "calls")  # and to an answer whose text is kept
 
 
 def version_of(db: sqlite3.Connection, path: Path) -> int:

@@ -104,7 +104,14 @@ def same_threads(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> dict
 
 
 _KEPT = ("log_rollouts", "store_gb", "keep_checkpoints")  # what is kept of a run, which nothing is learned from
-_WHO = ("sampler", "rollout_workers", "reward_workers", "rollout_timeout", "ray_address")  # works, not what is done
+_WHO = (
+    "sampler",
+    "engine",
+    "rollout_workers",
+    "reward_workers",
+    "rollout_timeout",
+    "ray_address",
+)  # works, not what is done
 
 
 def agreed(label: Path, old: dict[str, Any], new: dict[str, Any], extend: bool, saved: bool) -> dict[str, Any]:

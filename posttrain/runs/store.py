@@ -18,9 +18,10 @@ from posttrain.core.errors import unknown
 from posttrain.core.types import Group
 from posttrain.policies.pieces import token_bytes
 from posttrain.runs.cap import Cap, Size
+from posttrain.runs.pictures import Shapes
 from posttrain.runs.reader import Reader, Row, is_time
 from posttrain.runs.rows import Pieces, Record, frozen, insert, new_ids
-from posttrain.runs.schema import BUCKET, BY_STEP, open_readonly, prepare, roll_up, version_of
+from posttrain.runs.schema import BUCKET, BY_STEP, BY_TEXT, as_json, open_readonly, prepare, roll_up, version_of
 from posttrain.runs.table_files import WRITERS, write_rows
 from posttrain.runs.writer import Writer
 
@@ -35,6 +36,7 @@ class Store(Reader):
         self.path, self.readonly = path, readonly
         self.cap: float | None = None  # bytes of texts and token streams; None: no limit
         self.token_bytes: Pieces | None = None  # where the bytes of token ids come from
+        self.shapes: Shapes = {}  # of pictures that are flat vectors, by role
         self._writer: Writer | None = None
         self._known: set[int] | None = None
         self._kept: Cap | None = None
@@ -53,7 +55,8 @@ class Store(Reader):
         self, phase: str, step: int, metrics: dict[str, float], groups: list[Group], seconds: float, limit: int = -1
     ) -> None:
         """One step in one transaction; text and tokens of at most `limit` rollouts (-1: all), those of a group together."""
-        record = Record(phase, step, dict(metrics), seconds, frozen(groups) if self._writer else groups, limit)
+        kept = frozen(groups, self.shapes) if self._writer else groups
+        record = Record(phase, step, dict(metrics), seconds, kept, limit, self.shapes)
         self._do(partial(self._log, record=record), wait=False)
 
     def event(self, phase: str, step: int, kind: str, message: str) -> None:
@@ -72,6 +75,8 @@ class Store(Reader):
             db.execute("INSERT OR REPLACE INTO roles VALUES (?, ?, ?)", (phase, role, int(answers)))
             rows = [(phase, name, float(w)) for name, w in (weights or {}).items()]
             db.executemany("INSERT OR REPLACE INTO components VALUES (?, ?, ?)", rows)
+            drawn = [(phase, of, as_json(list(shape))) for of, shape in self.shapes.items()]
+            db.executemany("INSERT OR REPLACE INTO shapes VALUES (?, ?, ?)", drawn)
 
         self._do(job)
 
@@ -181,6 +186,8 @@ def begin_phase(store: Store, loop: Any) -> None:
     tokenizer = getattr(policy, "tokenizer", None)
     store.cap = loop.config.store_gb * 1e9
     store.token_bytes = None if tokenizer is None else partial(token_bytes, tokenizer)
+    drawn = {role: getattr(learner.policy, "picture_shape", None) for role, learner in loop.learners.items()}
+    store.shapes = {role: tuple(map(int, shape)) for role, shape in drawn.items() if shape is not None}
     weights = getattr(getattr(loop.source, "scorer", None), "weights", None)
     answers = getattr(policy, "score", None) is None
     store.begin(loop.phase, loop.role, answers, weights if isinstance(weights, dict) else None)
@@ -216,7 +223,7 @@ def _skipped_before(db: sqlite3.Connection, phase: str, step: int) -> float:
 
 
 def _forget(db: sqlite3.Connection, phase: str, step: int) -> None:
-    for table in ("bodies", "turns"):
+    for table in (*BY_TEXT, "links"):
         which = "SELECT id FROM rollouts WHERE phase = ? AND step >= ?"
         db.execute(f"DELETE FROM {table} WHERE id IN ({which})", (phase, step))
     for table in BY_STEP:

@@ -37,7 +37,7 @@ class Trained:
 
 
 def find_trained(name: str, runs: str | Path = "runs", phase: str = "") -> Trained | None:
-    """The run that a name means, if it means one; pocket and smollm2 never do."""
+    """The run that a name means, if it means one; pocket, pocket-2 and smollm2 never do."""
     if name in NAMED:
         return None
     head, _, at = name.rpartition("@")

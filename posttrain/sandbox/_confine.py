@@ -6,12 +6,17 @@ bwrap can neither bound the number of files of a folder nor forbid to start anot
 from __future__ import annotations
 
 import _ctypes  # calls C functions; the package around it takes longer to import than most programs to run
-import array
-import os
+import posix
 
 _NOSUID_NODEV, _READ_ONLY = 2 | 4, 1
 _SET_SECCOMP, _SET_NO_NEW_PRIVS = 22, 38
 _C = _ctypes.dlopen(None, 2)  # type: ignore[arg-type]  # None: what is loaded already
+
+
+class Address(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    """Where the bytes are that it is made of, as C has it. `array` would tell, and imports `collections`."""
+
+    _type_ = "z"
 
 
 def c(name: str, *arguments: int | bytes | None) -> None:
@@ -30,14 +35,13 @@ def confine(folder: str, disk: int, limits: dict[str, int], steps: bytes) -> Non
         _NOSUID_NODEV,
         f"size={disk},nr_inodes={disk // 4096 + 8},mode=0700".encode(),
     )
-    if os.path.isdir("/proc"):
+    if "proc" in posix.listdir("/"):
         c("mount", b"tmpfs", b"/proc", b"tmpfs", _NOSUID_NODEV | _READ_ONLY, b"size=4096")
-    os.chdir(folder)
+    posix.chdir(folder)
     limit(limits)
     c("capset", (0x20080522).to_bytes(4, "little") + bytes(4), bytes(24))
     c("prctl", _SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    held = array.array("B", steps)  # stays where it is while the kernel reads it
-    program = (len(steps) // 8).to_bytes(8, "little") + held.buffer_info()[0].to_bytes(8, "little")
+    program = (len(steps) // 8).to_bytes(8, "little") + bytes(Address(steps))  # struct sock_fprog
     c("prctl", _SET_SECCOMP, 2, program, 0, 0)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import builtins
 import marshal  # frames that come from outside are Python's own format, those that go out are JSON
-import os
+import posix
 import sys
 
 TYPE_CHECKING = False
@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # in the sandbox these stand above
 
     from posttrain.sandbox._confine import confine, limit
     from posttrain.sandbox.values import dumps, pack, receive, send, unpack
+
+HELD: list[dict[str, Any]] = []  # the names of the program
 
 
 def begin(fd: int) -> dict[str, Any]:
@@ -31,15 +33,49 @@ def begin(fd: int) -> dict[str, Any]:
         with open(name, "wb") as file:
             file.write(content)
     sys.argv[:] = ["main.py"]
-    sys.path[:] = [os.getcwd(), *[p for p in sys.path if p], *job["packages"]]
+    sys.path[:] = [posix.getcwd(), *[p for p in sys.path if p], *job["packages"]]
     send(fd, b"started")
     return job
+
+
+def play(fd: int) -> None:
+    """The job from its beginning to the end of this process, which ends as an interpreter would, without taking itself apart."""
+    code = 0
+    try:
+        perform(fd, begin(fd))
+    except SystemExit as leave:
+        code = leave.code if isinstance(leave.code, int) else 0 if leave.code is None else 1
+        if code == 1 and leave.code != 1:
+            print(leave.code, file=sys.stderr)
+    except EOFError:  # whoever talked with the program is gone
+        code = 1
+    if "threading" in sys.modules:
+        sys.modules["threading"]._shutdown()
+    import atexit
+
+    atexit._run_exitfuncs()
+    let_go()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):  # closed or replaced by the program
+            code = code or 120
+    posix._exit(code & 0xFF)
+
+
+def let_go() -> None:
+    """Drop what the program still holds, the last thing first: a __del__ may print. Functions, classes and modules stay, since it may use them."""
+    stays = (type, type(let_go), type(sys))
+    for names in HELD:
+        for name in reversed(list(names)):
+            if not issubclass(type(names[name]), stays):
+                names[name] = None
 
 
 def perform(fd: int, job: dict[str, Any]) -> None:
     """What the job asks for."""
     if job["mode"] == "run":
-        os.close(fd)
+        posix.close(fd)
         module("__main__", job["source"])
     elif job["mode"] == "calls":
         answer_calls(fd, job["source"])
@@ -52,6 +88,7 @@ def module(name: str, source: str) -> dict[str, Any]:
     made = type(sys)(name)
     vars(builtins).update(exit=sys.exit, quit=sys.exit)  # which `site` would have added
     made.__file__ = "main.py"
+    HELD.append(made.__dict__)
     sys.modules[name] = made
     try:
         exec(compile(source, "main.py", "exec", dont_inherit=True), made.__dict__)

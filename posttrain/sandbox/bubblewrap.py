@@ -55,11 +55,16 @@ class Bubblewrap:
     def _python(self, program: Program, limits: Limits, mode: str) -> Running:
         inside = python()
         link, other = socket.socketpair()
-        with other:
-            fd = other.fileno()
-            text = f"import marshal\nexec(marshal.loads(bytes.fromhex('{compiled(inside.command)}')))\nperform({fd}, begin({fd}))"
+        opened: list[int] = []
+        try:
+            fd, code = other.fileno(), filled(compiled(inside.command), opened, seal=True)
+            text = f"import marshal, posix\nexec(marshal.loads(posix.pread({code}, {1 << 20}, 0)))\nposix.close({code})\nplay({fd})"
             start = Start((*inside.command, "-c", text), inside.reads, False, self.packages)
-            handle = launch(start, limits, link, program.stdin, (fd,))
+            handle = launch(start, limits, link, program.stdin, (fd, code))
+        finally:
+            other.close()
+            for one in opened:
+                os.close(one)
         running = Running(handle, limits)
         running.start(job(program, limits, mode, self.packages), STARTED)
         return running
@@ -210,13 +215,13 @@ def launch(
 
 
 @cache
-def compiled(interpreter: tuple[str, ...]) -> str:
+def compiled(interpreter: tuple[str, ...]) -> bytes:
     """The driver as that interpreter's bytecode: to compile it would take a third of the time of a short program."""
-    source = "import marshal, sys; print(marshal.dumps(compile(sys.stdin.read(), 'driver', 'exec', optimize=2)).hex())"
-    done = subprocess.run([*interpreter, "-c", source], input=driver(), capture_output=True, text=True, env={}, cwd="/")
+    source = "import marshal, sys; sys.stdout.buffer.write(marshal.dumps(compile(sys.stdin.read(), 'driver', 'exec', optimize=2)))"
+    done = subprocess.run([*interpreter, "-c", source], input=driver().encode(), capture_output=True, env={}, cwd="/")
     if done.returncode:
-        raise SandboxBroken(f"the sandbox's interpreter does not run: {done.stderr.strip()[-300:]}")
-    return done.stdout.strip()
+        raise SandboxBroken(f"the sandbox's interpreter does not run: {done.stderr.decode().strip()[-300:]}")
+    return done.stdout
 
 
 def handle_of(

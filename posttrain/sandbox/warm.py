@@ -20,6 +20,8 @@ from posttrain.sandbox.bubblewrap import STARTED, as_nobody, driver, filled, job
 from posttrain.sandbox.host import tool
 from posttrain.sandbox.languages import FOLDER, python
 from posttrain.sandbox.running import Ending, Handle, Running
+from posttrain.sandbox.seccomp import supported
+from posttrain.sandbox.syscalls import NUMBERS
 from posttrain.sandbox.types import USUAL, Finished, Limits, Program, SandboxBroken
 
 _START = 30.0  # seconds for the interpreter and its imports
@@ -113,8 +115,9 @@ class Warm:
 def start(packages: tuple[str, ...]) -> tuple[socket.socket, subprocess.Popen[bytes]]:
     """The interpreter in its outer sandbox, ready for orders. It ends when this process does: its control socket closes."""
     inside = python()
+    clone = NUMBERS[supported()]["clone"]
     control, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    text = f"{driver()}\n{Path(__file__).with_name('_zygote.py').read_text()}\nmain({other.fileno()})"
+    text = f"{driver()}\n{Path(__file__).with_name('_zygote.py').read_text()}\nmain({other.fileno()}, {clone})"
     text = "from __future__ import annotations\n" + text.replace("from __future__ import annotations\n", "")
     with other:
         process = subprocess.Popen(
@@ -139,13 +142,13 @@ def start(packages: tuple[str, ...]) -> tuple[socket.socket, subprocess.Popen[by
 
 
 def hang_up(status: socket.socket) -> None:
-    """The word to a keeper that its program shall end."""
+    """The word to the interpreter that a program shall end."""
     with suppress(OSError):
         status.shutdown(socket.SHUT_WR)
 
 
 def ending(status: socket.socket) -> Ending:
-    """What the keeper told; a keeper that is gone took its program with it."""
+    """What the interpreter told; one that is gone took its programs with it."""
     with status:
         status.settimeout(_START)
         try:

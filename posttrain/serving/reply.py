@@ -9,7 +9,8 @@ from itertools import accumulate
 from typing import Any
 
 from posttrain.core.errors import UserError
-from posttrain.serving.detokenize import REPLACEMENT, Detokenizer
+from posttrain.inference.stop_strings import REPLACEMENT
+from posttrain.serving.detokenize import Detokenizer
 from posttrain.serving.limits import ApiError
 from posttrain.serving.openai import CompletionRequest
 from posttrain.serving.request import Progress, QueueFull, Request

@@ -17,8 +17,8 @@ from posttrain.core import rng
 from posttrain.core.errors import nearest
 from posttrain.core.types import Prompt
 from posttrain.inference.jobs import Job
+from posttrain.inference.stop_strings import StopStrings
 from posttrain.policies.conversation import only_text
-from posttrain.serving.detokenize import StopStrings
 from posttrain.serving.limits import MAX_NAME, ApiError, Limits, shown
 from posttrain.serving.openai import CompletionRequest
 from posttrain.serving.queue import Queue

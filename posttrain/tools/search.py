@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from posttrain.core.errors import UserError
@@ -20,9 +20,14 @@ _MOST_WORDS = 40  # of a query
 
 def search(documents: str, k: int = 3, characters: int = 600) -> Tool:
     """A tool that finds the k best documents of a folder (.txt, .md, .rst) or of a JSONL file with a column `text` (and `title`)."""
+    return search_over(pairs(documents), k, characters)
+
+
+def search_over(documents: Iterable[tuple[str, str]], k: int = 3, characters: int = 600) -> Tool:
+    """The same over documents that are at hand, each a title and a text."""
     index = sqlite3.connect(":memory:", check_same_thread=False)
     index.execute("create virtual table documents using fts5(title, body, tokenize='porter unicode61')")
-    index.executemany("insert into documents values (?, ?)", pairs(documents))
+    index.executemany("insert into documents values (?, ?)", documents)
     index.commit()
     lock = threading.Lock()
 

@@ -13,6 +13,7 @@ model can read, and never ends an episode.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import re
@@ -44,6 +45,7 @@ class Tool:
     function: Callable[..., Any]
     seconds: float = 10.0
     output: int = 4000
+    ends: bool = False  # a call that succeeds ends the episode, and its result is the answer
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -56,28 +58,43 @@ class Tool:
             given = checked(self, arguments)
         except ToolError as error:
             return f"error: {error}"
-        return cut(self.called(given), self.output)
+        return self.bounded(self.called(given))
 
     def called(self, given: dict[str, Any]) -> str:
         """The result in words; the thread of a call that is late is left behind."""
         result: list[str] = []
-
-        def work() -> None:
-            try:
-                result.append(text_of(self.function(**given)))
-            except ToolError as error:
-                result.append(f"error: {error}")
-            except BaseException as error:
-                result.append(f"error: {type(error).__name__}: {error}")
-
-        thread = threading.Thread(target=work, daemon=True)
+        thread = threading.Thread(target=lambda: result.append(self.attempt(given)), daemon=True)
         thread.start()
         thread.join(self.seconds)
-        return result[0] if result else f"error: {self.name} gave no result within {self.seconds:g} s"
+        return result[0] if result else self.late(self.seconds)
+
+    def attempt(self, given: dict[str, Any]) -> str:
+        """The result in words, in this thread and for as long as it takes; a coroutine is run to its end."""
+        try:
+            value = self.function(**given)
+            return text_of(asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value)
+        except ToolError as error:
+            return f"error: {error}"
+        except BaseException as error:
+            return f"error: {type(error).__name__}: {error}"
+
+    def late(self, seconds: float) -> str:
+        return f"error: {self.name} gave no result within {seconds:.3g} s"
+
+    def bounded(self, text: str) -> str:
+        """At most `output` characters of a result."""
+        return cut(text, self.output)
 
 
-def tool(function: Callable[..., Any], name: str = "", seconds: float = 10.0, output: int = 4000) -> Tool:
-    """The tool that a function is; a UserError says what of its signature a model could not fill in."""
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+def tool(
+    function: Callable[..., Any], name: str = "", seconds: float = 10.0, output: int = 4000, ends: bool = False
+) -> Tool:
+    """The tool that a function is; a UserError says what of its signature a model could not fill in. ends: a call that succeeds ends
+    the episode, and its result is the answer."""
     name = name or getattr(function, "__name__", "")
     doc = inspect.cleandoc(function.__doc__ or "")
     if not doc:
@@ -102,7 +119,7 @@ def tool(function: Callable[..., Any], name: str = "", seconds: float = 10.0, ou
         else:
             properties[key]["default"] = one.default
     parameters = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-    return Tool(name, doc.split("\n\n")[0].replace("\n", " "), parameters, function, seconds, output)
+    return Tool(name, doc.split("\n\n")[0].replace("\n", " "), parameters, function, seconds, output, ends)
 
 
 def json_type(hint: Any, where: str) -> dict[str, Any]:
@@ -149,7 +166,9 @@ def fitting(value: Any, schema: Mapping[str, Any], where: str) -> Any:
         if value not in schema["enum"]:
             raise ToolError(f"{where} is one of {', '.join(map(repr, schema['enum']))}, got {value!r:.60}")
         return value
-    kind = schema["type"]
+    kind = schema.get("type")
+    if kind not in ("string", "integer", "number", "boolean", "array", "object"):
+        return value  # a server's schema may say what is not checked here: it checks itself
     if kind == "integer" and isinstance(value, float) and value.is_integer():
         value = int(value)
     right: Any = {
@@ -185,19 +204,22 @@ def cut(text: str, most: int) -> str:
 
 
 def tools_in(file: str) -> list[Tool]:
-    """The tools that a Python file gives: its own public functions, and Tool objects that it makes."""
+    """The tools that a Python file gives: its own public functions, and Tool objects that it makes, one by one or in lists."""
     module = import_file(file, file)
     found: dict[str, Tool] = {}
     for name, thing in vars(module).items():
         if isinstance(thing, Tool):
-            made = thing
+            some = [thing]
+        elif isinstance(thing, list | tuple) and thing and all(isinstance(x, Tool) for x in thing):
+            some = list(thing)  # of a server: posttrain.tools.mcp
         elif inspect.isfunction(thing) and thing.__module__ == module.__name__ and not name.startswith("_"):
-            made = tool(thing)
+            some = [tool(thing)]
         else:
             continue
-        if made.name in found:
-            raise UserError(f"{file} has two tools named {made.name!r}; a model can call one of them only")
-        found[made.name] = made
+        for made in some:
+            if made.name in found:
+                raise UserError(f"{file} has two tools named {made.name!r}; a model can call one of them only")
+            found[made.name] = made
     if not found:
         raise UserError(f"{Path(file).name} gives no tools; write a function with type hints and a docstring")
     return list(found.values())

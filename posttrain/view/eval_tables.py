@@ -28,6 +28,8 @@ def answer_tables(console: Console, found: dict[str, Any], name: str, told: str)
             table.add_row(f"{word}@{k}", percent(row["mean"]), span(row["interval"], percent))
     table.add_row("tokens per answer", f"{found['tokens_per_answer']:.1f}", "")
     table.add_row("finished answers", percent(found["ended"]), "")
+    for word, value in turn_rows(found):
+        table.add_row(Text(printable(word, one_line=True)), Text(printable(value, one_line=True)), "")
     console.print(table)
     console.print(f"interval: {found['interval_by']}", style="dim")
     if told:
@@ -35,6 +37,17 @@ def answer_tables(console: Console, found: dict[str, Any], name: str, told: str)
     if "rows" in found:
         cells = [(r["value"], r["problems"], shown(r["mean"]), span(r["interval"], shown)) for r in found["rows"]]
         by_table(console, (found["by"], "problems", name, "95% interval"), cells)
+
+
+def turn_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """Of episodes: turns, calls, why they stopped, what the environment measures."""
+    rows = [
+        (name.replace("_", " "), f"{found[name]:.2f}")
+        for name in ("turns_per_episode", "calls_per_episode", "faults_per_episode")
+        if name in found
+    ]
+    rows += [(f"stopped: {why}", f"{n}") for why, n in found.get("stops", {}).items()]
+    return rows + [(f"metric: {name}", short(x)) for name, x in found.get("metrics", {}).items()]
 
 
 def pair_tables(console: Console, found: dict[str, Any]) -> None:

@@ -114,7 +114,8 @@ def tasks() -> list[Row]:
     """Tasks that are always there; those of reasoning-gym are known where it is installed."""
     school = import_module("posttrain.environments.school").TASKS
     names = [n for n in import_module("posttrain.environments.task").names() if not n.startswith("reasoning-gym/")]
-    told = {n: (school[n].__doc__ or "") if n in school else "" for n in names}
+    files = school | import_module("posttrain.environments.workshop").SKILLS
+    told = {n: (files[n].__doc__ or "") if n in files else "" for n in names}
     return [{"name": n, "idea": t.strip().split("\n\n")[0].replace("\n", " ")} for n, t in told.items()]
 
 

@@ -18,6 +18,7 @@ from posttrain.view.systems_table import systems_table
 
 FILE = PAGE.parent / "docs" / "which-objective.md"
 SWEEP = PACKAGE.parent / "benchmarks" / "sweeps" / "systems.json"
+TURNS = SWEEP.with_name("turn_credit.json")
 # what one has -> (where to start, the systems that answer it)
 QUESTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "The reward can be checked, answers are fresh": ("grpo", (
@@ -59,6 +60,8 @@ def page() -> str:
             out += [f"## {question}", "", *_start(start, told), *_rows(told), ""]
     if SWEEP.is_file():
         out += _systems(json.loads(SWEEP.read_text()))
+    if TURNS.is_file():
+        out += _turns(json.loads(TURNS.read_text()))
     return "\n".join(out)
 
 
@@ -88,6 +91,20 @@ def _rows(told: list[Row]) -> list[str]:
             f"| [{c['id']}]({pages[c['id']]}) | {outcome} | {'; '.join(interval(x | {'recorded': None}) for x in last['checks'])} |"
         )
     return lines
+
+
+def _turns(rows: list[dict[str, Any]]) -> list[str]:
+    """How credit is given over the turns of an episode."""
+    first = rows[0]
+    seeds = len({r["seed"] for r in rows})
+    return [
+        "## Which credit for episodes of several turns?", "",
+        f"`{first['model']}` in a guessing game of three turns, {first['steps']} steps of {first['prompts']} games x {first['n']} tries, as many updates each, "
+        f"{seeds} seeds; mean reward of held-out games in percent (every seed in brackets). {first['hardware']}, {first['versions']}, {first['date']};",
+        "`python -m benchmarks.systems --help` has the command. `grpo` shares one credit over the whole episode; `advantage=turns` compares what came after",
+        "each turn with the same turn of the others, without bias; gigpo adds steps from the same state; `turn_gae` asks a critic at the beginning of each turn.", "",
+        *systems_table(rows), "",
+    ]  # fmt: skip
 
 
 def _systems(rows: list[dict[str, Any]]) -> list[str]:

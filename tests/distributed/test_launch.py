@@ -39,7 +39,7 @@ def test_one_that_is_killed_ends_the_others(capfd: pytest.CaptureFixture[str]) -
     others = [process("import time; time.sleep(60)"), process("import os; os.kill(os.getpid(), 9)")]
     began = time.monotonic()
     assert launch.wait(others) == 128 + signal.SIGKILL
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 50
     assert others[0].returncode is not None
     assert "process 1 of 2 was killed (signal 9)" in capfd.readouterr().err
 

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import time
+import types
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from posttrain.core.errors import UserError
-from posttrain.distributed import choose
+from posttrain.core.protocols import RolloutRequest
+from posttrain.core.registry import find
+from posttrain.core.sampling import Sampling
+from posttrain.distributed import choose, midway
+from posttrain.policies.load import load_model
 from posttrain.runs.run import Run
 from tests.distributed import small
 from tests.distributed.test_lag import Nursery, nursery
 from tests.distributed.test_workers import files
+from tests.models import tiny
 
 __all__ = ["files", "nursery"]
 
@@ -24,9 +32,11 @@ def rows(folder: Path) -> list[Any]:
         return list(run.store.rollouts())
 
 
-def whole(folder: Path, most: int, steps: int) -> None:
-    """Every prompt of the run once, four answers each, by weights that are at most so old and never of the future."""
+def whole(folder: Path, most: int, steps: int, oldest: list[tuple[int, int]] | None = None) -> None:
+    """Every prompt of the run once, four answers each, by weights that are at most so old and never of the future. oldest: (step, version) of
+    the first token of each, where it is known."""
     found = rows(folder)
+    assert all(0 <= step - version <= most for step, version in oldest or ()), oldest
     assert Counter(r["step"] for r in found) == {k: 16 for k in range(steps)}
     assert all(0 <= r["step"] - r["version"] <= most for r in found), {(r["step"], r["version"]) for r in found}
     assert set(Counter(r["prompt_id"] for r in found).values()) == {4}
@@ -71,3 +81,75 @@ def test_it_needs_workers_and_no_lag(files: Path, tmp_path: Path) -> None:
         small.start(files, tmp_path, max_staleness=1)
     with pytest.raises(UserError, match="use one of the two"):
         small.start(files, tmp_path, max_staleness=1, lag=1, sampler="process")
+
+
+class Published(small.Inside):
+    """A worker between whose pieces an update is published: it waits, at the first look of each shard, for weights newer than its own."""
+
+    waited = 0
+
+    def ask(self, message: bytes, timeout: float) -> bytes:
+        assert self.worker is not None
+        renewed, looks = type(self.worker).renewed, [0]
+
+        def patient(worker: Any, asked: dict[str, Any]) -> int:
+            looks[0] += 1
+            end = time.monotonic() + (1.0 if looks[0] == 1 and Published.waited < 3 else 0.0)
+            before = asked["version"]
+            while (now := renewed(worker, asked)) == before and time.monotonic() < end:
+                time.sleep(0.005)
+            Published.waited += now > before
+            return now
+
+        self.worker.renewed = partial(patient, self.worker)  # type: ignore[method-assign]
+        return super().ask(message, timeout)
+
+
+def test_answers_go_on_with_new_weights(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "Process", Published)
+    monkeypatch.setattr(midway, "LEAST", 2)
+    seen: list[Any] = []
+    watch = types.SimpleNamespace(on_rollouts=lambda loop, step, groups: seen.extend((step, r, loop.policy) for g in groups for r in g.rollouts))  # fmt: skip
+    how = {"sampling": Sampling(max_tokens=16), "lr": 3e-2, "warmup": 0}
+    small.start(
+        files, tmp_path, (watch,), sampler="process", rollout_workers=2, max_staleness=1, shards=4, steps=6, **how
+    )
+    whole(tmp_path / "small", 1, 6, oldest=[(step, r.versions[0]) for step, r, _ in seen])
+    mixed = [r for _, r, _ in seen if r.versions[0] != r.versions[1]]
+    assert mixed and all((r.row.version_T.diff() >= 0).all() for r in mixed), "newer as it goes on, never older"
+    with Run.open(tmp_path / "small") as run:
+        kept = [x["versions"] for x in run.store.rollouts() if x["versions"] is not None]
+    assert sorted(map(tuple, kept)) == sorted(tuple(r.row.version_T.tolist()) for r in mixed)
+
+
+def test_each_token_is_of_the_weights_that_it_says(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two policies stand for two versions: the log-probabilities before the change are the first's, those after it the second's."""
+    policy, other = (load_model(str(files / "model"), "cpu") for _ in range(2))
+    with torch.no_grad():
+        for p in other.model.parameters():
+            p.add_(0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
+    monkeypatch.setattr(midway, "LEAST", 8)
+    before, looks = policy.clone(), [0]
+
+    def renew() -> int:
+        looks[0] += 1
+        if looks[0] == 2:
+            policy.load_state_dict(other.state_dict())
+        return 3 if looks[0] < 2 else 5
+
+    ask = RolloutRequest({"policy": policy}, tiny.prompts("abc", "write d"), Sampling(32), 0, 4)
+    groups = midway.made(find("sample", "rollout").but(n=4), ask, 3, renew)
+    rollouts = [r for g in groups for r in g.rollouts]
+    assert {v for r in rollouts for v in r.row.version_T.tolist()} == {3, 5} and max(map(len, rollouts)) == 32
+    old, new = (p.forward(rollouts)["logp_BT"].detach() for p in (before, policy))
+    for b, r in enumerate(rollouts):
+        expected = torch.where(r.row.version_T == 3, old[b, : len(r)], new[b, : len(r)])
+        torch.testing.assert_close(r.logp_T, expected, atol=1e-4, rtol=0)
+        assert (r.stop == "stop") == (int(r.actions[-1]) == 1) and r.text == policy.decode(r.actions)
+    first = policy_draws(before, ask)
+    assert [r.actions[:8].tolist() for r in rollouts] == [a[:8] for a in first], "the beginning is what it always was"
+    assert len({tuple(r.actions[8:].tolist()) for r in rollouts}) > 1
+
+
+def policy_draws(policy: Any, ask: RolloutRequest) -> list[list[int]]:
+    return [r.actions.tolist() for g in policy.sample(ask.prompts, 4, ask.sampling, 0, 4) for r in g]

@@ -205,6 +205,31 @@ def test_workers_sample_for_several_processes_that_train(tmp_path: Path) -> None
     assert max(float((x - rows[name]).abs().max()) for name, x in exact.items()) < 1e-3
 
 
+def test_a_lag_without_workers(tmp_path: Path) -> None:
+    """All processes sample what the first one begins: with exact sums it has the bits of one process, and a kill changes nothing."""
+    for code, told in start(2, tmp_path / "2", "lag"):
+        assert code == 0, told[-3000:]
+    suite.run(str(tmp_path / "0"), "lag-exact", "grpo", steps=3, lag=1, exact_sums=True, **suite.BARE)
+    assert same(tables(tmp_path / "2" / "lag-exact"), tables(tmp_path / "0" / "lag-exact"))
+    with Run.open(tmp_path / "2" / "lag-rows") as run:
+        (versions,) = zip(*run.store.db.execute("SELECT DISTINCT version FROM rollouts WHERE step = 2"), strict=True)
+        assert versions == (1,)
+    start(2, tmp_path / "2", "lag-killed", patience=20)
+    assert [code for code, _ in start(2, tmp_path / "2", "lag-rest")] == [0, 0]
+    assert same(tables(tmp_path / "2" / "lag-killed"), tables(tmp_path / "2" / "lag-rows"))
+
+
+def test_answers_are_scored_once_by_one_process_or_another(tmp_path: Path) -> None:
+    for code, told in start(2, tmp_path, "shares"):
+        assert code == 0, told[-3000:]
+    asked = [(tmp_path / f"asked-{rank}.txt").read_text().splitlines() for rank in (0, 1)]
+    assert [len(some) for some in asked] == [18, 18], "two steps of 18 answers, dealt out"
+    with Run.open(tmp_path / "shares") as run:
+        failed = [row for row in asked[1] if "'b'" in row]
+        masked = sum(x for _, x in run.store.series("reward/masked"))
+        assert masked == len(failed) > 0
+
+
 def test_a_process_that_hangs_is_named(tmp_path: Path) -> None:
     (code, told), _ = start(2, tmp_path, "hang", patience=2)
     assert code != 0

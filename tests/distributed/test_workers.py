@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -137,3 +138,38 @@ def test_a_worker_that_cannot_read_the_task_ends_the_run_with_its_sentence(
     monkeypatch.setattr(choose, "Process", Poor)
     with pytest.raises(UserError, match=r"a worker has another .*questions\.jsonl than the run; copy the same file"):
         small.start(files, tmp_path, sampler="process")
+
+
+def test_no_more_workers_than_shards(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Three shards a step, and those of two steps at a time: six of 5,000 workers have something to do."""
+    made: list[small.Inside] = []
+    monkeypatch.setattr(choose, "Process", lambda told, i: made.append(small.Inside(told, i)) or made[-1])
+    small.start(files, tmp_path, sampler="process", rollout_workers=5000, lag=1, steps=1, eval_problems=0)
+    assert len(made) == 6
+    assert "--rollout-workers 5000: 6 are started" in capfd.readouterr().err
+
+
+class Cleaner:
+    """Somebody who removes the weights that workers are to read next."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def on_rollouts(self, loop: Any, step: int, groups: Any) -> None:
+        publish = loop.source.sampler.versions.publish
+
+        def removed(number: int, policy: Any) -> Any:
+            found = publish(number, policy)
+            shutil.rmtree(self.folder / "versions")
+            return found
+
+        loop.source.sampler.versions.publish = removed
+
+
+def test_weights_that_somebody_removed(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "Process", small.Inside)
+    with pytest.raises(UserError, match=r"a worker cannot read .*, the weights of version 1: somebody removed them"):
+        small.start(files, tmp_path, (Cleaner(tmp_path / "small"),), sampler="process", eval_problems=0)
+    small.start(files, tmp_path, sampler="process", eval_problems=0)

@@ -5,7 +5,7 @@
     ```json title="x.jsonl" (any language with a title) written to that file
     ```text                 shown, not run
     ```bash no-test         shown, not run: installs, servers, other people's libraries
-Runs are shortened: whatever a snippet says, at most 2 steps of 2 prompts with 4 answers of 16 tokens, and 4 held-out problems.
+Runs are shortened: whatever a snippet says, at most 2 steps of 2 prompts with 4 answers of 8 tokens, and 4 held-out problems.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PAGES = [
 ]
 LANGUAGES = ("bash", "python", "json", "toml", "text")
 AT_MOST = {"steps": 2, "prompts": 2, "eval_problems": 4}
-ANSWERS, TOKENS = 4, 16
+ANSWERS, TOKENS = 4, 8
 _FENCE = re.compile(r"^(?P<ticks>````?)(\w*)([^`\n]*)\n(.*?)^(?P=ticks)$", re.MULTILINE | re.DOTALL)
 _TITLE = re.compile(r'title="([^"]+)"')
 

@@ -9,9 +9,8 @@ import re
 import select
 import subprocess
 import sys
-import threading
+import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,56 +19,32 @@ import pytest
 from posttrain.cli import main
 from posttrain.core.errors import UserError
 from posttrain.page import chat as chat_module
-from posttrain.page import child
+from posttrain.page import child, talk
 from posttrain.page.chat import Chat, Model
 from posttrain.page.folder import Folder
 from posttrain.page.server import Page
 from tests.page import made
-
-
-class Server(BaseHTTPRequestHandler):
-    """A model's server: says the last message again; keeps what it was sent; "fail" and "odd" are answered in other ways."""
-
-    seen: list[tuple[str, str, Any]] = []
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.seen.append((self.path, self.headers["Authorization"], body))
-        last = body["messages"][-1]["content"]
-        found = {
-            "choices": [{"message": {"content": f"you said {last}"}, "finish_reason": "stop"}],
-            "usage": {"completion_tokens": 3},
-        }
-        status, reply = (
-            (400, {"error": {"message": "too long"}}) if last == "fail" else (200, [] if last == "odd" else found)
-        )
-        sent = json.dumps(reply).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(sent)))
-        self.end_headers()
-        self.wfile.write(sent)
-
-    def log_message(self, *args: Any) -> None:
-        pass
+from tests.page.model_server import ModelServer
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+def model() -> Iterator[ModelServer]:
+    server = ModelServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory, model: ModelServer) -> Iterator[Page]:
     folder = tmp_path_factory.mktemp("runs")
     made.write(folder, "one", steps=1)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    models = [Model('one<"&', server.server_address[1], "secret"), Model("gone", unused(), "x")]
-    served = Page(Folder(folder), port=0, chat=Chat(models)).start()
-    yield served
+    closed = ModelServer()
+    closed.stop()
+    served = Page(
+        Folder(folder), port=0, chat=Chat([Model('one<"&', model.port, "secret"), Model("gone", closed.port, "x")])
+    )
+    yield served.start()
     served.stop()
-    server.shutdown()
-    server.server_close()
-
-
-def unused() -> int:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as closed:
-        return int(closed.server_address[1])
 
 
 def token(page: Page) -> tuple[str, list[str]]:
@@ -84,16 +59,26 @@ def token(page: Page) -> tuple[str, list[str]]:
     return found[1], json.loads(names)
 
 
-def send(page: Page, body: Any, path: str = "/chat", **changed: str | None) -> tuple[int, Any]:
+def begin(page: Page, body: Any, path: str = "/chat", **changed: str | None) -> http.client.HTTPConnection:
+    """A message on its way."""
     headers = {
         "Origin": f"http://127.0.0.1:{page.port}", "Content-Type": "application/json", "X-Posttrain-Token": token(page)[0],
     } | {k.replace("_", "-"): v for k, v in changed.items()}  # fmt: skip
     connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=10)
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     connection.request("POST", path, raw, {k: v for k, v in headers.items() if v is not None})
+    return connection
+
+
+def send(page: Page, body: Any, path: str = "/chat", **changed: str | None) -> tuple[int, Any]:
+    """The status and what was said: the error, or all events of the answer."""
+    connection = begin(page, body, path, **changed)
     reply = connection.getresponse()
     try:
-        return reply.status, json.loads(reply.read())
+        said = reply.read().decode()
+        if reply.getheader("Content-Type", "").startswith("text/event-stream"):
+            return reply.status, [json.loads(e.removeprefix("data: ")) for e in said.split("\n\n") if e]
+        return reply.status, json.loads(said)
     finally:
         connection.close()
 
@@ -102,12 +87,53 @@ def asks(text: str, model: str = 'one<"&', **more: Any) -> dict[str, Any]:
     return {"model": model, "messages": [{"role": "user", "content": text}], **more}
 
 
-def test_a_message_reaches_the_model_with_its_key(page: Page) -> None:
+def test_a_message_reaches_the_model_with_its_key(page: Page, model: ModelServer) -> None:
     assert token(page)[1] == ['one<"&', "gone"] and token(page)[0] != token(page)[0], "each loading has its own"
-    assert send(page, asks("hi", temperature=0, extra=1)) == (200, {"text": "you said hi", "end": "stop", "tokens": 3})
-    path, key, body = Server.seen[-1]
+    status, events = send(page, asks("hi", temperature=0, extra=1))
+    assert status == 200 and events == [
+        {"text": "you"}, {"text": " said"}, {"text": " hi"}, {"end": "stop", "tokens": 3},
+    ]  # fmt: skip
+    path, key, body = model.seen[-1]
     assert (path, key) == ("/v1/chat/completions", "Bearer secret")
-    assert body == {"messages": [{"role": "user", "content": "hi"}], "temperature": 0, "max_tokens": 512}
+    sent = {"messages": [{"role": "user", "content": "hi"}], "temperature": 0, "max_tokens": 512}
+    assert body == sent | {"stream": True, "stream_options": {"include_usage": True}}
+
+
+def test_an_answer_comes_as_it_is_written_and_ends_when_nobody_listens(page: Page, model: ModelServer) -> None:
+    connection = begin(page, asks("hold"))
+    reply = connection.getresponse()
+    assert reply.readline() == b'data: {"text": "you"}\n' and not model.go_on.is_set(), "the first word, while it waits"
+    assert page.app.chat is not None and page.app.chat.busy == 1
+    connection.close()
+    reply.close()
+    assert model.left.wait(10), "the model was told to stop"
+    free(page)
+
+
+def free(page: Page) -> None:
+    """The place of an answer that has ended is free again."""
+    assert page.app.chat is not None
+    for _ in range(500):
+        if page.app.chat.busy == 0:
+            return
+        time.sleep(0.01)
+    raise AssertionError("it is still busy")
+
+
+@pytest.mark.parametrize("text, told", [("half", "something else than an answer"), ("broken", "something else than an answer")])  # fmt: skip
+def test_an_answer_that_breaks_off_says_so(page: Page, text: str, told: str) -> None:
+    status, events = send(page, asks(text))
+    assert status == 200 and events[:2] == [{"text": "you"}, {"text": " said"}] and told in events[2]["error"]
+    free(page)
+
+
+def test_an_answer_has_limits(page: Page, model: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(talk, "MOST_REPLY", 100)
+    assert "something else" in send(page, asks("hi"))[1][-1]["error"]
+    monkeypatch.undo()
+    monkeypatch.setattr(talk, "SECONDS", 0.2)
+    assert "did not answer within 0.2 s" in send(page, asks("hold"))[1][-1]["error"]
+    free(page)
 
 
 @pytest.mark.parametrize("changed, status", [
@@ -116,10 +142,10 @@ def test_a_message_reaches_the_model_with_its_key(page: Page) -> None:
     ({"Origin": "http://127.0.0.1:1"}, 403), ({"Sec_Fetch_Site": "cross-site"}, 403), ({"Sec_Fetch_Site": "same-site"}, 403),
     ({"Host": "evil.example"}, 400), ({"Content_Type": "text/plain"}, 415), ({"path": "/api/runs"}, 405), ({"path": "/"}, 405),
 ])  # fmt: skip
-def test_only_from_the_page_itself(page: Page, changed: dict[str, str | None], status: int) -> None:
-    before = len(Server.seen)
+def test_only_from_the_page_itself(page: Page, model: ModelServer, changed: dict[str, str | None], status: int) -> None:
+    before = len(model.seen)
     assert send(page, asks("hi"), **changed)[0] == status
-    assert len(Server.seen) == before, "nothing was forwarded"
+    assert len(model.seen) == before, "nothing was forwarded"
 
 
 def test_a_page_without_chat_only_reads(page: Page) -> None:

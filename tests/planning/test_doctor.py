@@ -28,8 +28,8 @@ PLAN = [
 def test_a_plan_has_memory_layouts_stages_and_a_command() -> None:
     said = call(*PLAN, "--nodes", "2", "--price", "2")
     assert said.code == 0, said.err
-    for word in ("2 nodes of 8 x h100-80gb", "colocated, synchronous", "colocated, lag 1", "memory per card", "fp32 shards of the parameters",
-                 "gathered bf16 layers", "activations", "logits", "keys and values", "engine's weights", "reference", "time per step",
+    for word in ("2 nodes of 8 x h100-80gb", "colocated, synchronous", "memory per card", "fp32 shards of the parameters",
+                 "gathered bf16 layers", "activations", "logits", "keys and values", "engine's joined matrices", "reference", "time per step",
                  "rollouts", "training", "publishing", "bottleneck", "failures", "GPU-hours", "per GPU-hour", "command", "posttrain run grpo"):  # fmt: skip
         assert word in said.out, word
     assert "simulated" in said.out and "measured on one H200" in said.out
@@ -49,9 +49,23 @@ def test_the_figures_as_json() -> None:
 
 
 def test_what_does_not_fit_ends_with_what_would() -> None:
-    said = call("doctor", "--model", "Qwen/Qwen2.5-72B", "--hardware", "8xh100-80gb", "--context", "8192")
+    said = call("doctor", "--model", "Qwen/Qwen2.5-14B", "--hardware", "8xh100-80gb", "--context", "8192")
     assert said.code == 1
     assert "fits in no layout on 8 x h100-80gb" in said.out and "would fit" in said.out and "--nodes" in said.out
+    said = call("doctor", "--model", "Qwen/Qwen2.5-72B", "--hardware", "8xh100-80gb", "--context", "8192")
+    assert said.code == 1 and "use a smaller model, or cards with more memory" in said.out
+
+
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        (("--prompts", "1000000", "--num-generations", "64"), "64,000,000 per step; at most 1,000,000 are planned for"),
+        (("--lora", "999999999"), "a rank is at most 65,536"),
+    ],
+)
+def test_sizes_that_nobody_means(words: tuple[str, ...], told: str) -> None:
+    said = call("doctor", "--model", "Qwen/Qwen2.5-0.5B", "--hardware", "8xh100-80gb", "--context", "1024", *words)
+    assert said.code == 2 and told in said.err
 
 
 def test_a_folder_a_reward_model_and_the_lengths_of_a_run(tmp_path: Path) -> None:

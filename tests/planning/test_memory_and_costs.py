@@ -85,11 +85,18 @@ def test_keys_and_values_by_hand() -> None:
 
 
 def test_a_colocated_card_has_both() -> None:
+    """The whole weights in bf16 once, also on a card that only trains. The engine joins queries, keys and values (4 x 12) and gate and up
+    (4 x 12) of two layers; with adapters it copies all 144 numbers of a layer's matrices."""
     found = memory.colocated(TINY, WORK, 4, 3, 1e9)
     alone = memory.trainer(TINY, WORK, 4, 1e9)
-    assert found.total == alone.total + 2 * 348 + 3 * 2048 and found.fits and found.slots == 3
+    assert alone.parts["whole bf16 copy"] == found.parts["engine's weights"] == 2 * 348
+    assert found.parts["engine's joined matrices"] == 2 * 2 * (4 * 12 + 4 * 12)
+    assert memory.fused(TINY, replace(WORK, lora=2)) == 2 * 2 * 144
+    assert found.total == alone.total + 384 + 3 * 2048 and found.fits and found.slots == 3
+    assert memory.worker(TINY, WORK, 3, 1e9).total == 2 * 348 + 384 + 3 * 2048
+    assert "engine's joined matrices" not in memory.worker(TINY, WORK, 3, 1e9, tp=2).parts  # not posttrain's own
     # beside weights and shards 6000 bytes: half of it would be 3000 for pages, but training needs 3168 when every layer recomputes
-    tight = memory.colocated(TINY, WORK, 4, 3, sum(memory.resident(TINY, WORK, 4).values()) + 2 * 348 + 6000)
+    tight = memory.colocated(TINY, WORK, 4, 3, sum(memory.resident(TINY, WORK, 4).values()) + 2 * 348 + 384 + 6000)
     assert tight.fits and tight.slots == 1 and tight.parts["keys and values"] == 6000 - 3168
     reward = memory.colocated(TINY, replace(WORK, reward_shape=TINY), 4, 3, 1e9)
     assert reward.total == found.total + 2 * 348

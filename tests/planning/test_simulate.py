@@ -57,12 +57,13 @@ def test_colocated_cards_do_one_thing_at_a_time() -> None:
     assert seen.ticks == [17.0, 34.0] and seen.idle == pytest.approx({"cards": 1 / 17})
 
 
-def test_colocated_with_a_lag_fills_the_wait_of_the_tail() -> None:
-    """Step 1's shards are 8 and 10. Rank 1 is done at 8, begins its next (10 s), has 2 s of it at 10, when training stops it until
-    17: done at 25. Rank 0 begins its next (8 s) at 10, done at 25. Step 1: 25 + 7 = 32 instead of 34."""
-    stages = Stages([[10.0, 8.0], [8.0, 10.0]], [6.0], publish=1.0)
-    seen = simulate(Crew(2, 2, colocated=True, lag=1, steps=2, save_every=NEVER), stages)
-    assert seen.ticks == [17.0, 32.0]
+def test_colocated_with_a_lag_hides_rewards_and_nothing_else() -> None:
+    """Rewards take 5 s: 10 + 5 + 6 + 1 = 22 a step in turn. With a lag both first steps are sampled until 20, step 0 is trained until 27, step 2
+    sampled until 37, and then step 1, scored at 25, is trained until 44; nothing is left to sample, and step 2 ends at 51."""
+    stages = Stages([[10.0, 8.0]], [6.0], grade=5.0, publish=1.0)
+    sync, lagged = (Crew(2, 2, colocated=True, lag=lag, steps=3, save_every=NEVER) for lag in (0, 1))
+    assert simulate(sync, stages).ticks == [22.0, 44.0, 66.0]
+    assert simulate(lagged, stages).ticks == [27.0, 44.0, 51.0]
 
 
 def test_ranks_take_their_own_shards_in_rounds() -> None:

@@ -1,4 +1,7 @@
-"""The six examples learn, at the settings that `python -m examples.run --small` has; each is at most 120 lines."""
+"""The examples learn, at the settings that `python -m examples.run --small` has; each is at most 120 lines.
+
+That `denoise` and `look` learn is in test_denoise.py and test_look_prefix.py.
+"""
 
 from __future__ import annotations
 
@@ -41,18 +44,3 @@ def test_off_policy(tmp_path: Path) -> None:
 
     found = off_policy.main(0, small=True, runs=str(tmp_path))
     assert found["after"] > found["before"] + 10.0
-
-
-def test_denoise() -> None:
-    pytest.importorskip("sklearn")
-    from examples import denoise
-
-    found = denoise.main(0, small=True)
-    assert found["after"] > found["before"] + 0.1
-
-
-def test_look() -> None:
-    from examples import look
-
-    found = look.main(0, small=True)
-    assert found["after"] > found["before"] + 0.1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 import time
 
 import pytest
@@ -164,7 +165,7 @@ def test_async_calls_overlap_and_share_one_loop():
     began = time.monotonic()
     scorer.score(made)
     scorer.score(made)
-    assert time.monotonic() - began < 1.5  # one after another they would take 2 * 2 * 20 * 0.2 = 16 s
+    assert time.monotonic() - began < 8  # one after another they would take 2 * 2 * 20 * 0.2 = 16 s
     assert len(loops) == 1
 
 
@@ -181,16 +182,19 @@ def test_async_object_and_time_out():
 
 
 def test_a_blocked_event_loop_is_left_behind():
+    release = threading.Event()
+
     async def blocks(prompt, text):
         if text == "block":
-            time.sleep(3)
+            release.wait(60)
         return 1.0
 
     made = groups("4", "block")
     scorer = RewardSum([("r", blocks, 1.0)], timeout=0.1)
     began = time.monotonic()
     report = scorer.score(made)
-    assert time.monotonic() - began < 2.5
+    assert time.monotonic() - began < 30
+    release.set()
     assert made[0].rollouts[1].failed and report.rewards[0].late >= 1
     again = groups("4", "4")
     scorer.score(again)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import threading
 import time
 from decimal import Decimal
 
@@ -81,28 +82,36 @@ def test_a_batch_may_be_a_tensor_and_hold_one_bad_value():
 
 
 def test_late_calls_are_left_behind_and_the_rest_is_scored():
+    release = threading.Event()
+
     def reward(prompt, text):
         if text == "slow":
-            time.sleep(5)
+            release.wait(60)
         return float(len(text))
 
     texts = ["a", "slow", "bb", "slow", "ccc", "dddd"]
     began = time.monotonic()
-    rewards, report = scored(reward, *texts, timeout=0.3, workers=2)
-    assert time.monotonic() - began < 3.0
+    rewards, report = scored(reward, *texts, timeout=1.5, workers=2)
+    assert time.monotonic() - began < 30
+    release.set()
     assert [x if not math.isnan(x) else None for x in rewards] == [1.0, None, 2.0, None, 3.0, 4.0]
     assert (report.rewards[0].late, report.rewards[0].failed) == (2, 2)
-    assert "0.3 s" in report.rewards[0].error
+    assert "1.5 s" in report.rewards[0].error
 
 
 def test_a_call_that_ends_after_it_was_given_up_changes_nothing():
-    """The slow call ends at 0.4 s, given up at 0.2 s, while the others (0.15 s each, one at a time) still run."""
+    """The slow call goes on until the next one runs, which is when it was given up, and ends before the last one does."""
+    given_up, ended = threading.Event(), threading.Event()
 
     def reward(prompt, text):
-        time.sleep(0.4 if text == "slow" else 0.15)
+        if text == "slow":
+            given_up.wait(60)
+            ended.set()
+        given_up.set()
+        ended.wait(60)
         return float(len(text))
 
-    rewards, report = scored(reward, "slow", "a", "bb", "ccc", timeout=0.2, workers=1)
+    rewards, report = scored(reward, "slow", "a", "bb", "ccc", timeout=1.5, workers=1)
     assert math.isnan(rewards[0]) and rewards[1:] == [1.0, 2.0, 3.0]
     assert report.rewards[0].failed == 1
 
@@ -116,23 +125,23 @@ def test_a_late_batch_masks_all():
 
 
 def test_slow_calls_run_side_by_side_in_order():
+    eight = threading.Barrier(8)
+
     def reward(prompt, text):
-        time.sleep(0.1)
+        eight.wait(60)  # until eight of them wait
         return float(text)
 
-    began = time.monotonic()
     rewards, _ = scored(reward, *[str(i) for i in range(16)], workers=8)
     assert rewards == [float(i) for i in range(16)]
-    assert time.monotonic() - began < 1.0  # one after another: 1.6 s
 
 
 def test_cheap_rules_are_cheap():
     made = groups(*["4"] * 1000)
     scorer = RewardSum([("right", numeric, 1.0)])
     scorer.score(made)
-    began = time.perf_counter()
+    began = time.process_time()
     scorer.score(made)
-    assert (time.perf_counter() - began) / 1000 < 500e-6  # seconds an answer; about 20e-6 on a free core
+    assert (time.process_time() - began) / 1000 < 500e-6  # seconds an answer; about 20e-6 on a free core
 
 
 def test_exit_does_not_end_a_run_and_interrupt_does():
@@ -244,11 +253,11 @@ def test_what_a_coroutine_raises_is_its_own_failure_alone(error):
         return [await one(p, t) for p, t in zip(prompts, texts, strict=True)]
 
     began = time.monotonic()
-    totals, report = RewardSum([("r", one, 1.0)], timeout=20).texts([P] * 3, ["good", "bad", "good"])
+    totals, report = RewardSum([("r", one, 1.0)], timeout=60).texts([P] * 3, ["good", "bad", "good"])
     assert totals[::2] == [0.5, 0.5] and math.isnan(totals[1]) and f"{error.__name__}: mine" in report.why
-    totals, report = RewardSum([("r", many, 1.0)], timeout=20).texts([P] * 3, ["good", "bad", "good"])
+    totals, report = RewardSum([("r", many, 1.0)], timeout=60).texts([P] * 3, ["good", "bad", "good"])
     assert all(map(math.isnan, totals)) and report.masked == 3 and f"{error.__name__}: mine" in report.why
-    assert time.monotonic() - began < 10  # not found out by its time-out
+    assert time.monotonic() - began < 50  # not found out by its time-out
 
 
 def test_sums_that_overflow_are_masked_counted_and_told():

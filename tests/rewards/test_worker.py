@@ -32,30 +32,30 @@ def worker(tmp_path):
 
 
 def test_one_process_answers_many_questions(worker):
-    assert worker.ask({"do": "answer"}, 5) == worker.ask({"do": "answer"}, 5)
+    assert worker.ask({"do": "answer"}, 60) == worker.ask({"do": "answer"}, 60)
 
 
 def test_late_is_killed_and_replaced(worker):
-    first = worker.ask({"do": "answer"}, 5)
+    first = worker.ask({"do": "answer"}, 60)
     began = time.monotonic()
     with pytest.raises(TimeoutError, match=r"0\.2 s"):
         worker.ask({"do": "sleep"}, 0.2)
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 30  # it sleeps for 60
     assert worker.process is None
-    assert worker.ask({"do": "answer"}, 5) != first
+    assert worker.ask({"do": "answer"}, 60) != first
 
 
 def test_dead_is_told_and_replaced(worker):
     with pytest.raises(RuntimeError, match="died"):
         worker.ask({"do": "die"}, 5)
-    assert worker.ask({"do": "answer"}, 5) > 0
+    assert worker.ask({"do": "answer"}, 60) > 0
 
 
 def test_an_error_is_told_and_the_process_lives(worker):
-    first = worker.ask({"do": "answer"}, 5)
+    first = worker.ask({"do": "answer"}, 60)
     with pytest.raises(RuntimeError, match="ValueError: no"):
         worker.ask({"do": "fail"}, 5)
-    assert worker.ask({"do": "answer"}, 5) == first
+    assert worker.ask({"do": "answer"}, 60) == first
 
 
 def test_a_script_that_does_not_start_is_told(tmp_path):

@@ -140,7 +140,7 @@ class Asking(Count):
 
     def __init__(self, counts: Path) -> None:
         self.counts = counts
-        self.limits = Limits(overlap=3)
+        self.limits = Limits(overlap=0.4)
 
     def open(self, prompt: Prompt, key: int) -> Episode:
         return Asked(self, f"{prompt.id}-{key}", prompt.answer)

@@ -81,7 +81,7 @@ def test_programs_end_with_their_launcher(kind: str) -> None:
     code = f"from posttrain.sandbox.{module} import {kind}\nfrom posttrain.sandbox.types import *\n{kind}().run(Program('python', 'import time; time.sleep(60)'), Limits(seconds=60))"
     launcher = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)})
     try:
-        deep = 2 if kind == "Bubblewrap" else 4  # bwrap, program; bwrap, interpreter, keeper, program
+        deep = 2 if kind == "Bubblewrap" else 3  # bwrap, program; bwrap, interpreter, program
         assert soon(lambda: len(children_of(launcher.pid)) >= deep, 20)
         time.sleep(0.2)
         below = children_of(launcher.pid)

@@ -11,8 +11,9 @@ import torch
 from posttrain.core import rng
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
+from posttrain.inference.stop_strings import RunningText, StopStrings
 from posttrain.models.sampling import generate
-from posttrain.serving.detokenize import Detokenizer, RunningText, StopStrings, stable_text
+from posttrain.serving.detokenize import Detokenizer, stable_text
 from posttrain.serving.openai import parse_request
 from posttrain.serving.server import Server
 from tests.serving.serving import SAM, SUM, call, chat, events, said, slow

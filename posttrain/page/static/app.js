@@ -11,7 +11,7 @@ import { fieldView, systemView } from "./field.js";
 import { chatView } from "./chat.js";
 
 const VIEWS = { runs: runsView, run: runView, compare: compareView, rollouts: rolloutsView, group: groupView, tokens: tokensView, field: fieldView, system: systemView, chat: chatView };
-const KEYS = [["j k", "next and previous row"], ["Enter", "open it"], ["g", "its group"], ["h l", "earlier and later step"], ["[ ]", "previous and next answer"], ["a p e r", "colour tokens by advantage, probability, entropy, ratio"], ["t v", "by KL to the reference, value"], ["x", "choose a run to compare"], ["c", "compare the chosen"], ["/", "search"], ["Esc", "up"], ["d", "dark or light"], ["?", "this list"]];
+const KEYS = [["j k", "next and previous row"], ["Enter", "open it"], ["g", "its group"], ["h l", "earlier and later step"], ["[ ]", "previous and next answer"], ["a p e r", "colour tokens by advantage, probability, entropy, ratio"], ["t v", "by KL to the reference, value"], ["f", "fold or unfold turns"], ["x", "choose a run to compare"], ["c", "compare the chosen"], ["/", "search"], ["Esc", "up"], ["d", "dark or light"], ["?", "this list"]];
 const main = document.getElementById("main"), top_ = document.getElementById("top");
 let current = null, drawing = 0;
 
@@ -117,7 +117,7 @@ document.addEventListener("keydown", (e) => {
     Enter: () => (row?.dataset.open && e.target === row ? (location.hash = row.dataset.open) : null),
     g: () => (row?.dataset.group ? (location.hash = row.dataset.group) : at.view === "tokens" ? up(at) : null),
     h: () => current.step?.(-1), l: () => current.step?.(1), "[": () => current.sample?.(-1), "]": () => current.sample?.(1),
-    a: () => current.colour?.("adv"), p: () => current.colour?.("logp"), e: () => current.colour?.("entropy"), r: () => current.colour?.("ratio"), t: () => current.colour?.("kl"), v: () => current.colour?.("value"),
+    a: () => current.colour?.("adv"), p: () => current.colour?.("logp"), e: () => current.colour?.("entropy"), r: () => current.colour?.("ratio"), t: () => current.colour?.("kl"), v: () => current.colour?.("value"), f: () => current.fold?.(),
     x: () => row?.querySelector("input[type=checkbox]")?.click(), c: () => main.querySelector("a.primary")?.click(),
   };
   if (!acts[e.key]) return;

@@ -62,6 +62,9 @@ export function num(x, digits = 3) {
 }
 
 export const signed = (x) => (x === null || x === undefined ? "–" : (x > 0 ? "+" : x < 0 ? "−" : "±") + num(Math.abs(x)));
+export const count = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
+// why an answer ended, where that is worth a word
+export const ending = (stop) => ({ length: "cut off", stop: "", answered: "", tool_end: "" })[stop] ?? (stop || "").replaceAll("_", " ");
 export const percent = (x) => (x === null || x === undefined ? "–" : `${Number((100 * x).toFixed(1))}%`);
 
 export function duration(seconds) {

@@ -1,8 +1,10 @@
 // Answers: filters, pages, a scatter with a brush; a group side by side; the same prompt over time.
-import { h, fill, num, signed, link, go, select, input, empty, rewardParts } from "./dom.js";
-import { get, isReport } from "./source.js";
+import { h, fill, num, signed, link, go, select, input, empty, rewardParts, count, ending } from "./dom.js";
+import { get, isReport, Failed } from "./source.js";
 import { lines, scatter } from "./charts.js";
-import { answerCard } from "./run.js";
+import { answerCard, said } from "./run.js";
+import { pictures } from "./turns.js";
+import { treeOf } from "./tree.js";
 
 const ORDERS = [["step", "in order"], ["newest", "newest first"], ["best", "best first"], ["worst", "worst first"]];
 const STOPS = ["", "stop", "length", "answered", "max_turns", "max_context", "max_calls", "timeout", "structural", "content", "broken"];
@@ -18,7 +20,7 @@ export async function rolloutsView(main, params, keep) {
   const list = h("div", { class: "answers" }), status = h("p", { class: "quiet", role: "status" }), more = h("div", { class: "more" });
   const number = (label, key, step) => input(label, wanted[key], (v) => set({ [key]: v }), { inputmode: "decimal", size: step || 5 });
   const components = Object.keys(weights).length ? Object.keys(weights) : [];
-  const active = ["first", "last", "low", "high", "component", "component_low", "component_high", "shortest", "longest", "stop", "text", "failed", "prompt"].filter((k) => wanted[k]);
+  const active = ["first", "last", "low", "high", "component", "component_low", "component_high", "shortest", "longest", "stop", "text", "failed", "prompt", "role"].filter((k) => wanted[k]);
   const stepper = h("div", { class: "stepper", role: "group", "aria-label": "Step" },
     h("button", { type: "button", id: "earlier", onclick: () => move(-1), "aria-label": "an earlier step" }, "‹"),
     h("span", {}, wanted.first && wanted.first === wanted.last ? `step ${wanted.first} of ${kept.last}` : wanted.first || wanted.last ? `steps ${wanted.first || kept.first} to ${wanted.last || kept.last}` : `all ${kept.last} steps`),
@@ -42,12 +44,13 @@ export async function rolloutsView(main, params, keep) {
       select("ended", STOPS.map((s) => [s, s === "" ? "any way" : s === "length" ? "cut off" : s === "stop" ? "by itself" : s]), wanted.stop || "", (v) => set({ stop: v })),
       h("label", { class: "check" }, failed, "not scored only"),
       active.length ? h("a", { class: "button", href: link("rollouts", { run: wanted.run, phase, order: wanted.order }) }, "clear filters") : null),
+    wanted.role ? h("p", { class: "note" }, `Only the role ${wanted.role}. `, h("a", { href: link("rollouts", { ...wanted, role: "" }) }, "show every role")) : null,
     wanted.prompt ? h("p", { class: "note" }, "Only one prompt, over all steps. ", h("a", { href: link("rollouts", { ...wanted, prompt: "" }) }, "show every prompt")) : null,
     h("div", { class: "with-side" }, h("section", { "aria-label": "Answers" }, status, list, more), h("aside", { id: "scatter", "aria-label": "Reward against length" })));
   let seen = 0, looked = 0;
   async function load(at) {
     fill(more, h("p", { class: "quiet" }, "Looking …"));
-    const query = Object.fromEntries(["run", "phase", "first", "last", "prompt", "low", "high", "component", "component_low", "component_high", "shortest", "longest", "stop", "text", "failed", "order"].map((k) => [k, wanted[k]]));
+    const query = Object.fromEntries(["run", "phase", "first", "last", "prompt", "low", "high", "component", "component_low", "component_high", "shortest", "longest", "stop", "text", "failed", "role", "order"].map((k) => [k, wanted[k]]));
     if (!query.component) { delete query.component_low; delete query.component_high; }
     const found = await get("rollouts", { ...query, limit: 50, at: at ? JSON.stringify(at) : undefined });
     seen += found.rows.length; looked += found.looked;
@@ -73,17 +76,22 @@ export async function groupView(main, params) {
   const best = scored.reduce((a, b) => (a && a.total >= b.total ? a : b), null);
   const texts = new Set(found.answers.map((a) => a.text)), most = Math.max(...found.answers.map((a) => Math.abs(a.adv || 0)), 1e-9);
   const totals = scored.map((a) => a.total), mean = totals.reduce((a, b) => a + b, 0) / (totals.length || 1);
+  const roles = [...new Set(found.answers.map((a) => a.role))], several = roles.length > 1, forks = found.answers.some((a) => a.at !== null && a.at !== undefined);
+  const episode = (a) => a.episode ?? a.sample_index, episodes = [...new Set(found.answers.map(episode))];
   const card = (a) => h("article", { class: `answer col ${a === best ? "best" : ""}`, tabindex: "-1", "data-open": link("tokens", { ...key, sample: a.sample_index }) },
-    h("header", {}, h("span", { class: `reward ${a.failed ? "bad" : ""}` }, a.failed ? "not scored" : num(a.total)), h("span", { class: "quiet" }, `#${a.sample_index + 1} · ${a.length} tokens`), a.stop === "length" ? h("span", { class: "tag" }, "cut off") : null, a === best ? h("span", { class: "tag good" }, "best") : null),
+    h("header", {}, h("span", { class: `reward ${a.failed ? "bad" : ""}` }, a.failed ? "not scored" : num(a.total)), h("span", { class: "quiet" }, `#${a.sample_index + 1} · ${count(a.length, a.picture ? "action" : "token")}${a.said ? ` in ${a.said.length} turns` : ""}`), several ? h("span", { class: "tag" }, a.role) : null, ending(a.stop) ? h("span", { class: "tag" }, ending(a.stop)) : null, a === best ? h("span", { class: "tag good" }, "best") : null),
     h("div", { class: "advantage", title: "advantage" }, h("span", { class: "sr" }, `advantage ${signed(a.adv)}`), h("i", { class: a.adv < 0 ? "minus" : "plus", css: { "--size": Math.abs(a.adv || 0) / most } }), h("span", { "aria-hidden": "true" }, signed(a.adv))),
     rewardParts(a, found.weights),
-    h("p", { class: "text" }, a.stored ? a.text || h("span", { class: "quiet" }, "(nothing)") : h("span", { class: "quiet" }, "its text is not kept")),
-    a.stored ? h("footer", {}, h("a", { href: link("tokens", { ...key, sample: a.sample_index }) }, "tokens")) : null);
+    a.stored ? said(a) : h("p", { class: "quiet" }, "its text is not kept"),
+    a.stored ? h("footer", {}, h("a", { href: link("tokens", { ...key, sample: a.sample_index }) }, a.picture ? "steps" : "tokens")) : null);
   const gold = found.gold === null || found.gold === "" ? null : typeof found.gold === "string" ? found.gold : JSON.stringify(found.gold);
-  fill(main, h("div", { class: "head" }, h("div", {}, h("h1", {}, `Prompt ${Number(params.group) + 1} of step ${params.step}`), h("p", { class: "facts" }, h("span", {}, `${found.answers.length} answers, ${texts.size} distinct`), totals.length ? h("span", {}, `mean reward ${num(mean)}, from ${num(Math.min(...totals))} to ${num(Math.max(...totals))}`) : null,
+  const tree = forks ? h("div", {}, await treeOf(key).catch((error) => { if (!(error instanceof Failed)) throw error; return h("p", { class: "quiet" }, error.message); })) : null;
+  fill(main, h("div", { class: "head" }, h("div", {}, h("h1", {}, `Prompt ${Number(params.group) + 1} of step ${params.step}`), h("p", { class: "facts" }, h("span", {}, several ? `${episodes.length} episodes of ${roles.join(" and ")}` : `${count(found.answers.length, "answer")}${found.answers.some((a) => a.picture) ? "" : `, ${texts.size} distinct`}`), totals.length ? h("span", {}, `mean reward ${num(mean)}, from ${num(Math.min(...totals))} to ${num(Math.max(...totals))}`) : null,
     Math.min(...totals) === Math.max(...totals) && totals.length > 1 ? h("span", { class: "tag" }, "all equal: teaches nothing") : null))),
-    h("section", { class: "question", "aria-label": "Prompt" }, (found.messages || [{ role: "user", content: found.prompt || "(not kept)" }]).map((m) => h("div", { class: "message" }, h("b", {}, m.role || "user"), h("p", { class: "text" }, typeof m.content === "string" ? m.content : JSON.stringify(m.content)))), gold ? h("p", { class: "gold" }, h("b", {}, "right answer "), gold) : null),
-    h("section", { class: "side-by-side", "aria-label": "Answers" }, found.answers.map(card)),
+    h("section", { class: "question", "aria-label": "Prompt" }, (found.messages || [{ role: "user", content: found.prompt === "" ? "(empty)" : found.prompt ?? "(not kept)" }]).map((m) => h("div", { class: "message" }, h("b", {}, m.role || "user"), h("p", { class: "text" }, typeof m.content === "string" ? m.content : JSON.stringify(m.content)))), pictures(found.pictures || []), gold ? h("p", { class: "gold" }, h("b", {}, "right answer "), gold) : null),
+    forks ? tree : null,
+    several ? h("section", { class: "episodes", "aria-label": "Episodes" }, episodes.map((e) => h("section", { class: "episode", "aria-label": `Episode ${e + 1}` }, h("h2", {}, `episode ${e + 1}`), h("div", { class: "side-by-side" }, found.answers.filter((a) => episode(a) === e).map(card)))))
+      : h("section", { class: "side-by-side", "aria-label": "Answers" }, found.answers.map(card)),
     found.history.length > 1 ? h("section", {}, h("h2", {}, "This prompt over time"), h("div", { class: "charts" }, lines({ title: "mean reward of its answers", lines: [{ label: "reward", x: found.history.map((p) => p.step), mean: found.history.map((p) => p.reward) }], sync: "prompt", onpick: (step) => { const p = found.history.find((q) => q.step === step); if (p) go("group", { ...key, step, group: p.group_index }); } }),
       lines({ title: "tokens per answer", lines: [{ label: "tokens", x: found.history.map((p) => p.step), mean: found.history.map((p) => p.length) }], sync: "prompt", zero: true })), h("p", {}, h("a", { href: link("rollouts", { run: params.run, phase: params.phase, prompt: found.prompt_id }) }, "every answer to it"))) : null);
 }

@@ -1,7 +1,8 @@
 // One run: what is wrong, how it goes, what it wrote.
-import { h, fill, num, signed, duration, ago, score, link, go, select, state, rewardParts } from "./dom.js";
+import { h, fill, num, signed, duration, ago, score, link, go, select, state, rewardParts, count, ending } from "./dom.js";
 import { get, follow, isReport } from "./source.js";
 import { lines, stacked } from "./charts.js";
+import { picture } from "./turns.js";
 
 export const GROUPS = [
   ["reward", ["reward"], {}],
@@ -171,11 +172,17 @@ export function answerCard(run, row, weights) {
   const key = { run, phase: row.phase, step: row.step, group: row.group_index, sample: row.sample_index };
   return h("article", { class: "answer", tabindex: "-1", "data-open": link("tokens", key), "data-group": link("group", key) },
     h("header", {}, h("span", { class: `reward ${row.failed ? "bad" : ""}` }, row.failed ? "not scored" : num(row.total)), row.adv !== null ? h("span", { class: "quiet" }, `advantage ${signed(row.adv)}`) : null,
-      h("span", { class: "quiet" }, `${row.length} tokens`), row.stop && row.stop !== "stop" ? h("span", { class: "tag" }, row.stop === "length" ? "cut off" : row.stop) : null,
+      h("span", { class: "quiet" }, `${count(row.length, row.picture ? "action" : "token")}${row.said ? ` in ${row.said.length} turns` : ""}`), row.role !== "policy" ? h("a", { class: "tag", href: link("rollouts", { run, phase: row.phase, role: row.role }), title: "answers of this role" }, row.role) : null, ending(row.stop) ? h("span", { class: "tag" }, ending(row.stop)) : null,
       h("span", { class: "quiet place" }, `step ${row.step} · prompt ${row.group_index + 1} · answer ${row.sample_index + 1}`)),
-    row.stored ? [h("p", { class: "prompt" }, row.prompt || ""), h("p", { class: "text" }, row.text || h("span", { class: "quiet" }, "(nothing)"), row.cut ? h("span", { class: "quiet" }, " …") : null)] : h("p", { class: "quiet" }, "its text is not kept"),
+    row.stored ? [h("p", { class: "prompt" }, row.prompt || ""), said(row)] : h("p", { class: "quiet" }, "its text is not kept"),
     rewardParts(row, weights),
-    row.stored ? h("footer", {}, h("a", { href: link("tokens", key) }, "tokens"), h("a", { href: link("group", key) }, "its group"), h("a", { href: link("rollouts", { run, phase: row.phase, prompt: row.prompt_id }) }, "this prompt over time")) : null);
+    row.stored ? h("footer", {}, h("a", { href: link("tokens", key) }, row.picture ? "steps" : "tokens"), h("a", { href: link("group", key) }, "its group"), h("a", { href: link("rollouts", { run, phase: row.phase, prompt: row.prompt_id }) }, "this prompt over time")) : null);
+}
+
+export function said(row) {
+  if (row.picture) return picture(row.picture, "what it drew", { size: 80 });
+  if (row.said) return h("ol", { class: "said-turns" }, row.said.slice(0, 8).map((text) => h("li", { class: "text" }, text || h("span", { class: "quiet" }, "(nothing)"))), row.said.length > 8 ? h("li", { class: "quiet" }, `… ${row.said.length - 8} more turns`) : null);
+  return h("p", { class: "text" }, row.text || h("span", { class: "quiet" }, "(nothing)"), row.cut ? h("span", { class: "quiet" }, " …") : null);
 }
 
 function otherMetrics(names, found, shared) {

@@ -24,16 +24,34 @@ export async function get(address, params = {}) {
   return body;
 }
 
-export async function say(model, messages, temperature) {
+// the answer of a model as it is written: hear(text) for each piece; signal ends it; returns how it ended
+export async function say(asked, hear, signal) {
   let reply;
   try {
-    reply = await fetch("/chat", { method: "POST", headers: { "Content-Type": "application/json", "X-Posttrain-Token": chatMeta.content }, body: JSON.stringify({ model, messages, temperature }) });
-  } catch {
+    reply = await fetch("/chat", { method: "POST", headers: { "Content-Type": "application/json", "X-Posttrain-Token": chatMeta.content }, body: JSON.stringify(asked), signal });
+  } catch (error) {
+    if (signal.aborted) return { end: "stopped", tokens: null };
     throw new Failed("The page has lost its server: posttrain view was closed. Start it again and reload.");
   }
-  const body = await reply.json().catch(() => ({ error: `the server answered with ${reply.status}` }));
-  if (!reply.ok) throw new Failed(body.error);
-  return body;
+  if (!reply.ok) throw new Failed((await reply.json().catch(() => ({}))).error || `the server answered with ${reply.status}`);
+  const pieces = reply.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "", ended = null;
+  try {
+    for (let got = await pieces.read(); !got.done; got = await pieces.read()) {
+      const events = (rest + got.value).split("\n\n");
+      rest = events.pop();
+      for (const event of events.map((e) => JSON.parse(e.replace(/^data: /, "")))) {
+        if (event.error) throw new Failed(event.error);
+        if (event.end) ended = event;
+        else hear(event.text);
+      }
+    }
+  } catch (error) {
+    if (signal.aborted) return { end: "stopped", tokens: null };
+    throw error instanceof Failed ? error : new Failed("The answer broke off: posttrain view was closed, or the model's server was.");
+  }
+  if (!ended) throw new Failed("The answer broke off: posttrain view was closed, or the model's server was.");
+  return ended;
 }
 
 export function follow(run, onchange, onstate) {
@@ -72,7 +90,7 @@ function answers(p) {
   const text = (p.text || "").toLowerCase(), at = Number(p.at ? JSON.parse(p.at)[0] : 0), limit = Number(p.limit || 50);
   const inside = (x, low, high) => (low === undefined || (x !== null && x >= Number(low))) && (high === undefined || (x !== null && x <= Number(high)));
   const kept = file.answers.filter((r) => r.phase === p.phase && inside(r.step, p.first, p.last) && inside(r.total, p.low, p.high)
-    && inside(r.length, p.shortest, p.longest) && (!p.prompt || r.prompt_id === p.prompt) && (!p.stop || r.stop === p.stop) && (!p.failed || r.failed)
+    && inside(r.length, p.shortest, p.longest) && (!p.prompt || r.prompt_id === p.prompt) && (!p.stop || r.stop === p.stop) && (!p.failed || r.failed) && (!p.role || r.role === p.role)
     && (!p.component || inside(r.rewards[p.component] ?? null, p.component_low, p.component_high))
     && (!text || `${r.prompt || ""}\n${r.text || ""}`.toLowerCase().includes(text)));
   const place = (a) => a.step * 1e8 + a.group_index * 1e4 + a.sample_index;

@@ -1,6 +1,7 @@
 // One answer down to the token: coloured by what is known of each, numbers on hover and focus, turns folded, what was observed told apart.
-import { h, fill, num, signed, plain, link, go, select, rewardParts, append } from "./dom.js";
+import { h, fill, num, signed, plain, link, go, select, rewardParts, append, count } from "./dom.js";
 import { get } from "./source.js";
+import { turnBlock, creditByTurn, foldAll, picture } from "./turns.js";
 
 const BINS = {
   logp: { name: "probability", edges: [0.9, 0.5, 0.1, 0.01], of: (t) => Math.exp(t.logp), told: ["≥ 0.9", "≥ 0.5", "≥ 0.1", "≥ 0.01", "less"] },
@@ -22,9 +23,12 @@ export function bin(kind, token) {
 export async function tokensView(main, params, keep) {
   const key = { run: params.run, phase: params.phase, step: params.step, group: params.group, sample: params.sample };
   const found = await get("tokens", key);
-  const all = found.turns.flatMap((t, turn) => t.tokens.map((id, i) => ({ id, turn, i, piece: Array.isArray(id) ? `[${id.map((x) => num(x)).join(", ")}]` : found.pieces[id] ?? `#${id}`, logp: t.logp?.[i] ?? null, own: t.mask ? Boolean(t.mask[i]) : true, adv: t.adv?.[i] ?? null, entropy: t.entropy?.[i] ?? null, ratio: t.ratio?.[i] ?? null, kl: t.kl?.[i] ?? null, value: t.value?.[i] ?? null })));
+  const drawn = found.turns.map((t) => new Map((t.drawn || []).map((p) => [p.at, p])));
+  const vector = (id) => Array.isArray(id) || !Number.isInteger(id), told = (id) => (Array.isArray(id) ? `[${id.flat(3).slice(0, 12).map((x) => num(x)).join(", ")}${id.flat(3).length > 12 ? ", …" : ""}]` : num(id));
+  const unit = ofActions(found, vector) ? "action" : "token";
+  const all = found.turns.flatMap((t, turn) => t.tokens.map((id, i) => ({ id, turn, i, picture: drawn[turn].get(i) || null, piece: drawn[turn].size ? `step ${i + 1}` : vector(id) ? told(id) : found.pieces[id] ?? `#${id}`, logp: t.logp?.[i] ?? null, own: t.mask ? Boolean(t.mask[i]) : true, adv: t.adv?.[i] ?? null, entropy: t.entropy?.[i] ?? null, ratio: t.ratio?.[i] ?? null, kl: t.kl?.[i] ?? null, value: t.value?.[i] ?? null })));
   all.forEach((t, n) => { t.n = n; });
-  const kinds = Object.keys(BINS).filter((k) => all.some((t) => t[k] !== null));
+  const kinds = Object.keys(BINS).filter((k) => all.some((t) => t[k] !== null) && !(k === "logp" && unit === "action")); // a density is no probability
   let kind = kinds.includes(params.colour) ? params.colour : kinds[0] || "logp", at = 0, from = 0;
   const body = h("div", { class: "tokens" }), facts = h("div", { class: "token-facts", role: "status", "aria-live": "polite" }), key_ = h("ol", { class: "legend", "aria-label": "Colours" });
   const a = found.answer;
@@ -43,21 +47,20 @@ export async function tokensView(main, params, keep) {
     span?.setAttribute("tabindex", "0");
     for (const old of body.querySelectorAll(".here")) old.classList.remove("here");
     span?.classList.add("here");
+    const folded = span?.closest("details.turn");
+    if (focus && folded) folded.open = true;
     if (focus) span?.focus();
     at = n;
     const row = (label, value) => [h("dt", {}, label), h("dd", {}, value)];
-    fill(facts, h("code", { class: "piece" }, JSON.stringify(plain(t.piece)).slice(1, -1)), h("dl", {}, row("token", `${n + 1} of ${all.length}`), row("id", Array.isArray(t.id) ? "vector" : t.id),
-      t.logp !== null ? [row("p", num(Math.exp(t.logp))), row("log p", num(t.logp))] : null, t.adv !== null ? row("advantage", signed(t.adv)) : null, t.entropy !== null ? row("entropy", num(t.entropy)) : null, t.ratio !== null ? row("ratio", num(t.ratio, 4)) : null, t.kl !== null ? row("KL", num(t.kl)) : null, t.value !== null ? row("value", signed(t.value)) : null, row("mask", t.own ? "its own" : "observed")));
+    fill(facts, t.picture ? picture(t.picture, `what step ${t.i + 1} drew`, { size: 160 }) : null, h("code", { class: "piece" }, JSON.stringify(plain(t.piece)).slice(1, -1)), h("dl", {}, row(unit, `${n + 1} of ${all.length}`), found.turns.length > 1 ? row("turn", t.turn + 1) : null, unit === "action" ? null : row("id", t.id),
+      t.logp !== null ? [unit === "action" ? null : row("p", num(Math.exp(t.logp))), row(unit === "action" ? "log density" : "log p", num(t.logp))] : null, t.adv !== null ? row("advantage", signed(t.adv)) : null, t.entropy !== null ? row("entropy", num(t.entropy)) : null, t.ratio !== null ? row("ratio", num(t.ratio, 4)) : null, t.kl !== null ? row("KL", num(t.kl)) : null, t.value !== null ? row("value", signed(t.value)) : null, t.picture ? row("black, white", `${num(t.picture.low)}, ${num(t.picture.high)}`) : null, row("mask", t.own ? "its own" : "observed")));
   }
 
   function draw() {
     const some = all.slice(from, from + WINDOW);
     const turns = found.turns.map((turn, k) => {
-      const mine = some.filter((t) => t.turn === k);
-      const before = turn.seen.length ? h("details", { class: "seen", open: k > 0 && turn.seen.length < 200 }, h("summary", {}, k ? `observed: ${turn.seen.length} tokens` : `prompt: ${turn.seen.length} tokens`), h("p", { class: "text" }, turn.seen.slice(0, 4000).map((id) => found.pieces[id] ?? `#${id}`).join(""))) : null;
-      const spans = mine.map((t) => h("span", { class: `tok${t.own ? "" : " masked"}`, tabindex: "-1", "data-n": t.n, "data-break": t.piece.includes("\n") || null }, t.piece === "" ? "∅" : t.piece.replaceAll("\n", "↵\n")));
-      const said = h("div", { class: "said", role: "group", "aria-label": found.turns.length > 1 ? `turn ${k + 1}` : "answer, token by token" }, spans);
-      return found.turns.length > 1 ? h("details", { class: "turn", open: true }, h("summary", {}, `turn ${k + 1}: ${turn.tokens.length} tokens`, turn.reward !== null ? `, reward ${num(turn.reward)}` : ""), before, said) : [before, said];
+      const spans = some.filter((t) => t.turn === k).map((t) => h("span", { class: `tok${t.own ? "" : " masked"}${t.picture ? " drawn" : ""}`, tabindex: "-1", "data-n": t.n, "data-break": t.piece.includes("\n") || null, ...(t.picture ? { role: "img", "aria-label": `step ${t.i + 1}` } : {}) }, t.picture ? [picture(t.picture, "", { size: 80 }), h("span", { class: "under" }, t.i + 1)] : t.piece === "" ? "∅" : t.piece.replaceAll("\n", "↵\n")));
+      return turnBlock(found, all, k, h("div", { class: "said", role: "group", "aria-label": found.turns.length > 1 ? `turn ${k + 1}` : "answer, token by token" }, spans));
     });
     fill(body, from > 0 ? h("button", { class: "button", type: "button", onclick: () => show(Math.max(0, from - 1), true) }, `the ${from} tokens before`) : null, turns, from + WINDOW < all.length ? h("button", { class: "button", type: "button", onclick: () => show(from + WINDOW, true) }, `the ${all.length - from - WINDOW} tokens after`) : null);
     paint();
@@ -75,20 +78,27 @@ export async function tokensView(main, params, keep) {
   const rare = all.filter((t) => t.own && t.logp !== null).sort((x, y) => x.logp - y.logp).slice(0, 10);
   const gold = found.gold === null || found.gold === "" ? null : typeof found.gold === "string" ? found.gold : JSON.stringify(found.gold);
   fill(main, h("div", { class: "head" }, h("div", {}, h("h1", {}, `Answer ${Number(params.sample) + 1} to prompt ${Number(params.group) + 1}, step ${params.step}`),
-    h("p", { class: "facts" }, h("span", {}, "reward ", h("b", {}, a.failed ? "not scored" : num(a.total))), h("span", {}, `advantage ${signed(a.adv)}`), h("span", {}, `${a.length} tokens`), h("span", {}, a.stop === "length" ? "cut off" : `ended: ${a.stop}`), h("span", {}, `weights of version ${a.version}`), rewardParts(a, found.weights))),
+    h("p", { class: "facts" }, h("span", {}, "reward ", h("b", {}, a.failed ? "not scored" : num(a.total))), h("span", {}, `advantage ${signed(a.adv)}`), h("span", {}, `${count(a.length, unit)}${found.turns.length > 1 ? ` in ${found.turns.length} turns` : ""}`), a.role !== "policy" || found.others.length ? h("span", {}, "role ", h("b", {}, a.role)) : null, h("span", {}, a.stop === "length" ? "cut off" : `ended: ${(a.stop || "").replaceAll("_", " ")}`), h("span", {}, `weights of version ${a.version}`), a.at !== null && a.at !== undefined ? h("span", {}, a.parent >= 0 ? h("a", { href: link("tokens", { ...key, sample: a.parent }) }, `left answer ${a.parent + 1} after ${a.at} ${unit}s`) : `left another answer after ${a.at} ${unit}s`) : null,
+      found.others.map((o) => h("span", {}, h("a", { href: link("tokens", { ...key, sample: o.sample_index }) }, `${o.role} in the same episode`), ` ${o.failed ? "not scored" : num(o.total)}`)), rewardParts(a, found.weights))),
     h("a", { class: "button", href: link("group", key) }, "its group")),
     h("section", { class: "question", "aria-label": "Prompt" }, h("p", { class: "text" }, found.prompt || ""), gold ? h("p", { class: "gold" }, h("b", {}, "right answer "), gold) : null),
     h("div", { class: "filters" }, kinds.length ? select("colour", kinds.map((k) => [k, BINS[k].name]), kind, (v) => { kind = v; go("tokens", { ...key, colour: v }, true); paint(); }, { id: "colour" }) : h("p", { class: "quiet" }, "nothing is known of its tokens"), key_),
-    h("div", { class: "with-side" }, h("section", { "aria-label": "Tokens" }, body), h("aside", { "aria-label": "One token" }, h("h2", { class: "sr" }, "One token"), facts, strip(all), rare.length ? h("div", {}, h("h3", {}, "Least likely"), h("ol", { class: "rare" }, rare.map((t) => h("li", {}, h("button", { type: "button", onclick: () => show(t.n, true) }, h("code", {}, plain(t.piece).replaceAll("\n", "↵").replaceAll(" ", "␣") || "∅"), h("span", {}, num(Math.exp(t.logp)))))))) : null)));
+    h("div", { class: "with-side" }, h("section", { "aria-label": "Tokens" }, body), h("aside", { "aria-label": `One ${unit}` }, h("h2", { class: "sr" }, `One ${unit}`), facts, creditByTurn(found, all, body), strip(all, unit), rare.length && unit === "token" ? h("div", {}, h("h3", {}, "Least likely"), h("ol", { class: "rare" }, rare.map((t) => h("li", {}, h("button", { type: "button", onclick: () => show(t.n, true) }, h("code", {}, plain(t.piece).replaceAll("\n", "↵").replaceAll(" ", "␣") || "∅"), h("span", {}, num(Math.exp(t.logp)))))))) : null)));
   draw();
   show(0);
   keep.colour = (k) => { if (kinds.includes(k)) { kind = k; const s = document.getElementById("colour"); if (s) s.value = k; paint(); } };
+  keep.fold = () => foldAll(body);
   keep.sample = (by) => go("tokens", { ...key, sample: Math.max(0, Number(params.sample) + by), colour: kind });
 }
 
-function strip(all) {
+// whether it is made of something else than token ids: numbers, vectors, pictures
+function ofActions(found, vector) {
+  return found.turns.some((t) => t.drawn || (t.tokens.length && vector(t.tokens[0])));
+}
+
+function strip(all, unit) {
   const own = all.filter((t) => t.logp !== null);
-  if (own.length < 2) return null;
+  if (own.length < 2 || unit === "action") return null;
   const most = Math.max(...own.map((t) => -t.logp), 1e-6), step = Math.max(1, Math.ceil(own.length / 240));
   const bars = [];
   for (let i = 0; i < own.length; i += step) bars.push(Math.max(...own.slice(i, i + step).map((t) => -t.logp)));

@@ -6,7 +6,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from posttrain.core.types import Group, Prompt
 from posttrain.rewards.runtime.ahead import Ahead
 from posttrain.rewards.runtime.calls import begin_async, sync_outcomes
 from posttrain.rewards.runtime.conventions import Answers, Call, adapt, own, part
+from posttrain.rewards.runtime.divided import Share, sampled, shared, together
 from posttrain.rewards.runtime.file_ahead import FileAhead
 from posttrain.rewards.runtime.file_reward import FileReward, member
 from posttrain.rewards.runtime.messages import Unreadable
@@ -29,7 +30,6 @@ from posttrain.rewards.runtime.scorer import (
     RewardReport,
     ScoreReport,
     Verdict,
-    answers_of,
     as_number,
     aside,
     report_of,
@@ -68,6 +68,7 @@ class RewardSum(BaseScorer):
         self.begun = Ahead(timeout, workers)
         self.files = {n: FileAhead(r, timeout, workers) for n, r in self.rewards.items() if _of_one(r)}
         self._elsewhere: Elsewhere | None = None  # who is asked for rewards of single answers, in place of this process
+        self.divides = bool(self.singles)  # among the processes of a run, unless workers are asked
         self._lock = threading.RLock()  # a lag scores a step while another thread evaluates
 
     @property
@@ -104,18 +105,20 @@ class RewardSum(BaseScorer):
         for file in self.files.values():
             file.begin(prompt, index, text)
 
-    def score(self, groups: list[Group]) -> ScoreReport:
-        """Set reward (the weighted sum) and rewards (by name) of every rollout; NaN where a reward failed."""
-        began, rollouts = time.perf_counter(), answers_of(groups)
-        answers = Answers(
-            [r.prompt for r in rollouts],
-            [r.text for r in rollouts],
-            lambda: [r.actions.tolist() for r in rollouts],
-            [r.index for r in rollouts],
-        )
+    def some(self, groups: list[Group], rank: int, world: int) -> Share:
+        """What the rewards of single answers say of every world-th answer, from the rank-th on: one process's share of `score`."""
+        answers = sampled(groups)
+        return shared(self, part(answers, list(range(rank, len(answers.texts), world))))
+
+    def score(self, groups: list[Group], shares: Sequence[Share] = ()) -> ScoreReport:
+        """Set reward (the weighted sum) and rewards (by name) of every rollout; NaN where a reward failed. shares: of all processes,
+        where they were asked before."""
+        began, answers = time.perf_counter(), sampled(groups)
+        known = together(shares, len(answers.texts))
         with self._lock:
-            rows, reports = self._rows(answers, lambda scorer: aside(scorer, groups))
+            rows, reports = self._rows(answers, lambda scorer: aside(scorer, groups), known)
             self.begun.forget()
+        began -= sum(seconds for _, seconds in known.values())
         totals = [total(row, self.weights) for row in rows]
         verdicts = [Verdict(x, row) for x, row in zip(totals, rows, strict=True)]
         return self.written(groups, verdicts, [*reports, *sum_report(totals)], began)
@@ -132,15 +135,20 @@ class RewardSum(BaseScorer):
         masked = sum(math.isnan(x) for x in totals)
         return totals, ScoreReport(len(texts), masked, time.perf_counter() - began, reports)
 
-    def _rows(self, answers: Answers, ask: Ask) -> tuple[list[dict[str, Outcome]], list[RewardReport]]:
+    def _rows(
+        self, answers: Answers, ask: Ask, known: Mapping[str, tuple[list[Outcome], float]] | None = None
+    ) -> tuple[list[dict[str, Outcome]], list[RewardReport]]:
         """The outcomes of each answer by reward, in the order they were given; asynchronous ones run while others do."""
-        n = len(answers.texts)
-        begun = {name: self._begin(name, reward, answers) for name, reward in self.rewards.items()}
+        n, known = len(answers.texts), known or {}
+        begun = {name: self._begin(name, reward, answers) for name, reward in self.rewards.items() if name not in known}
         found: dict[str, list[Outcome]] = {}
         reports = []
         for name, reward in list(self.rewards.items()):
-            began, wait = time.perf_counter(), begun[name]
-            if wait is not None:
+            began, wait = time.perf_counter(), begun.get(name)
+            if name in known:
+                found[name], seconds = known[name]
+                began -= seconds
+            elif wait is not None:
                 found[name] = wait()
             elif isinstance(reward, Call):
                 found[name] = self._sync(name, reward, answers)

@@ -1,0 +1,50 @@
+"""What an answer has to do with others, and the tools that it called, as rows of the database.
+
+`links`: which episode it is of, where that is not its place in the group (several roles), and the answer that it forked from with the
+number of actions they share. `calls`: by turn, what `Rollout.info["calls"]` says: a list per turn of {name, arguments, result, fault,
+repaired, seconds}.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from posttrain.core.types import Group, Rollout
+from posttrain.runs.schema import as_json
+
+FIELDS = ("name", "arguments", "result", "fault", "repaired", "seconds")
+_LONG = 4000  # characters of an argument or a result
+_MANY = 32  # calls of a turn
+
+
+def link_of(id: int, place: int, r: Rollout, group: Group) -> list[tuple[Any, ...]]:
+    """id, episode, parent (its place in the group; -1: no longer there), at. Nothing for an answer that stands alone."""
+    if r.branch is None:
+        return [] if r.index == place else [(id, r.index, None, None)]
+    whom = r.branch.parent
+    there = group.rollouts
+    own = whom < len(there) and there[whom].index == whom  # as it is unless some were taken out
+    parent = whom if own else next((k for k, x in enumerate(there) if x.index == whom), -1)
+    return [(id, r.index, parent, r.branch.at)]
+
+
+def calls_of(id: int, r: Rollout) -> list[tuple[int, int, str]]:
+    """id, turn, JSON of its calls, each with the fields above alone; what is something else is left out."""
+    told = r.info.get("calls")
+    if not isinstance(told, list | tuple):
+        return []
+    out = []
+    for turn, made in enumerate(told[: len(r.turns)]):
+        some = [made] if isinstance(made, dict) else made if isinstance(made, list | tuple) else []
+        kept = [{k: _short(c[k]) for k in FIELDS if c.get(k) is not None} for c in some[:_MANY] if isinstance(c, dict)]
+        if kept:
+            out.append((id, turn, as_json(kept)))
+    return out
+
+
+def _short(x: Any) -> Any:
+    """A value that JSON knows, not longer than a person reads."""
+    if isinstance(x, bool | int | float):
+        return x
+    text = x if isinstance(x, str) else as_json(x)
+    return text if len(text) <= _LONG else f"{text[:_LONG]} … ({len(text)} characters)"
