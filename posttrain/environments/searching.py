@@ -3,7 +3,7 @@
     <think>...</think><search>words</search>    is answered with <information>the best documents</information>
     <think>...</think><answer>Paris</answer>    ends the episode
 
-A turn is all that the policy says until it ends it; the first <search> or <answer> in it counts. What the environment writes is observed,
+A turn ends with either (`STOP`, a setting of sampling), or where the policy ends it; the first <search> or <answer> in it counts. What the environment writes is observed,
 so nothing of it is trained. `turns` searches at most; one more turn is left for the answer. Whoever builds the environment says where
 documents come from (`retrieve`: an index, a model that plays one) and what an episode is worth (`pay`, told all that was done).
 """
@@ -39,6 +39,7 @@ INVALID = (
     "That was neither a search nor an answer. To search, write <search> words </search>; to answer, write <answer> the answer </answer>. "
     "Try again."
 )
+STOP = "</search>|</answer>"  # what ends a turn: `("sampling.stop", STOP)` among the settings of a plan
 _ACTION = re.compile(r"<(?P<kind>search|answer)>(?P<said>.*?)</(?P=kind)>", re.DOTALL)
 _MOST_WORDS = 40  # of a query
 

@@ -17,7 +17,17 @@ from posttrain.core.registry import rollout, scorer
 from posttrain.core.squad import exact, normal
 from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import STOPS, Group, Message, Prompt, Rollout
-from posttrain.environments.searching import INVALID, Document, Index, Searching, Trail, action_of, information, told
+from posttrain.environments.searching import (
+    INVALID,
+    STOP,
+    Document,
+    Index,
+    Searching,
+    Trail,
+    action_of,
+    information,
+    told,
+)
 from posttrain.losses.aggregate import token_mean
 from posttrain.losses.regularisers.kl import kl
 from posttrain.methods.grpo import grpo
@@ -255,4 +265,11 @@ def reseek(
         return Judgements(code=paid == "code")
 
     learn = Phase("grpo", method, steps, env, rewards=rewards, measured=True)
-    return Plan((learn,), ready=ready, settings=(("sampling.max_tokens", 500),))
+    return Plan(
+        (learn,),
+        ready=ready,
+        settings=(
+            ("sampling.max_tokens", 500),
+            ("sampling.stop", STOP),
+        ),
+    )

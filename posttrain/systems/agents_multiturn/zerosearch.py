@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from posttrain.core.answers import golds
@@ -21,7 +19,7 @@ from posttrain.core.squad import word_f1
 from posttrain.core.types import Group, Prompt
 from posttrain.environments.data import DataEnvironment, data
 from posttrain.environments.rows import Bad, read_rows
-from posttrain.environments.searching import Document, Found, Index, Retrieve, Searching, Trail
+from posttrain.environments.searching import STOP, Document, Found, Index, Retrieve, Searching, Trail
 from posttrain.losses.aggregate import token_mean
 from posttrain.losses.regularisers.kl import kl
 from posttrain.methods.from_pairs import epochs_of
@@ -29,6 +27,7 @@ from posttrain.methods.grpo import grpo
 from posttrain.methods.settings import asked_task, written
 from posttrain.methods.sft import sft
 from posttrain.policies.load import load_model
+from posttrain.rollouts.asked import Asked
 from posttrain.rollouts.sample import sample
 
 WRITE = (
@@ -59,37 +58,15 @@ def written_for(prompt: Prompt, query: str, noisy: bool, k: int) -> str:
     return re.sub(r"\{(\w+)\}", lambda m: told[m[1]], WRITE)
 
 
-@dataclass
-class Simulator:
-    """A frozen model that writes documents; all searches that wait at one moment are written in one call."""
+def simulated(policy: Policy, k: int) -> Engine:
+    """Documents that a frozen model writes."""
+    asked = Asked(policy, Sampling(max_tokens=256, temperature=0.8))
 
-    policy: Policy
-    k: int = 5
-    how: Sampling = field(default_factory=lambda: Sampling(max_tokens=256, temperature=0.8))
-    waiting: list[tuple[Prompt, asyncio.Future[str]]] = field(default_factory=list)
+    async def search(prompt: Prompt, query: str, key: int, noisy: bool) -> Found:
+        text = await asked.ask(Prompt.text(f"search-{key}", written_for(prompt, query, noisy, k)))
+        return [Document("", one.strip()) for one in _DOC.split(text) if one.strip()][:k]
 
-    def __call__(self, prompt: Prompt, query: str, key: int, noisy: bool) -> Awaitable[Found]:
-        return self.search(Prompt.text(f"search-{key}", written_for(prompt, query, noisy, self.k)))
-
-    async def search(self, asked: Prompt) -> Found:
-        loop = asyncio.get_running_loop()
-        if not self.waiting:
-            loop.call_soon(self.write)
-        made: asyncio.Future[str] = loop.create_future()
-        self.waiting.append((asked, made))
-        return [Document("", text.strip()) for text in _DOC.split(await made) if text.strip()][: self.k]
-
-    def write(self) -> None:
-        waiting, self.waiting = self.waiting, []
-        try:
-            answers = self.policy.sample([asked for asked, _ in waiting], 1, self.how)
-        except Exception as error:
-            for _, made in waiting:
-                made.set_exception(error)
-            return
-        for (_, made), (answer,) in zip(waiting, answers, strict=True):
-            if not made.done():  # the episode may have run out of time
-                made.set_result(answer.text)
+    return search
 
 
 def indexed(index: Index, k: int) -> Engine:
@@ -179,8 +156,7 @@ def zerosearch(
     a real index in place of a model: useful are the k best documents, noise k at random. turns: searches at most.
 
     Departures: the model that plays the engine is told the question and its answer, as the authors', so what it writes may give the answer
-    away; `documents` cannot. Only GRPO is here; REINFORCE and PPO, which the paper finds to work too, are not. A turn ends where
-    the policy ends it, not at </search>, and nothing is encoded again. Held-out questions are asked at p_s (with labelled, without searching:
+    away; `documents` cannot. Only GRPO is here; REINFORCE and PPO, which the paper finds to work too, are not. Nothing that was sampled is encoded again. Held-out questions are asked at p_s (with labelled, without searching:
     the engine is not there yet before training). 5 episodes, base 4, noise 0 to
     0.5, 5 turns, 5 documents, KL 0.001 in the k3 form, 203 steps, a rate that rises over 0.95 of them, 500 tokens a turn and temperature 1
     are the authors'; theirs are 64 questions a step (`--prompts 64`) and a rate of 1e-6 (`--lr`).
@@ -200,7 +176,7 @@ def zerosearch(
             context.made["engine"] = indexed(Index(documents), k)
         elif "engine" not in context.made:
             played = context.roles["simulator"] if "simulator" in context.roles else engine(context)
-            context.made["engine"] = Simulator(played.requires_grad_(False), k)
+            context.made["engine"] = simulated(played.requires_grad_(False), k)
         return Simulated(asked_task(context), context.made["engine"], turns)
 
     def ready(context: Context) -> None:
@@ -218,5 +194,10 @@ def zerosearch(
 
     taught = (Phase("simulator", sft, epochs_of(rows, 1), rows, role="simulator", make=engine, rewards=written),)
     learn = Phase("grpo", reinforced(steps, start, end), steps, env, rewards=written, measured=not labelled)
-    own = (("sampling.max_tokens", 500), ("warmup", round(0.95 * steps)), ("schedule", "constant"))
+    own = (
+        ("sampling.max_tokens", 500),
+        ("sampling.stop", STOP),
+        ("warmup", round(0.95 * steps)),
+        ("schedule", "constant"),
+    )
     return Plan((*(taught if labelled else ()), learn), ready=ready, settings=own)
