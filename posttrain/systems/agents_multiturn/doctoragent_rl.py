@@ -35,7 +35,37 @@ REPEATED, UNKNOWN = "Sorry, you've asked this question before.", "Sorry, I canno
 INVALID = "Write <question> ... </question>, or <diagnosis> ... </diagnosis><recommendation> ... </recommendation>."
 TOLD, CANNOT, AGAIN, MALFORMED, EXHAUSTED, BEST = 1.0, -1.0, -2.0, -2.0, -5.0, 5.0
 _SMALL = set(
-    ["do", "does", "did", "you", "your", "have", "has", "had", "is", "are", "was", "were", "any", "of", "in", "on", "to", "it", "that", "what", "when", "how", "with", "for", "and", "or", "me", "my", "i"]
+    [
+        "do",
+        "does",
+        "did",
+        "you",
+        "your",
+        "have",
+        "has",
+        "had",
+        "is",
+        "are",
+        "was",
+        "were",
+        "any",
+        "of",
+        "in",
+        "on",
+        "to",
+        "it",
+        "that",
+        "what",
+        "when",
+        "how",
+        "with",
+        "for",
+        "and",
+        "or",
+        "me",
+        "my",
+        "i",
+    ]
 )
 
 # ---- what turns are worth
