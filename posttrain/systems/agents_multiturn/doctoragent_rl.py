@@ -34,38 +34,8 @@ ASK = (
 REPEATED, UNKNOWN = "Sorry, you've asked this question before.", "Sorry, I cannot answer your question."
 INVALID = "Write <question> ... </question>, or <diagnosis> ... </diagnosis><recommendation> ... </recommendation>."
 TOLD, CANNOT, AGAIN, MALFORMED, EXHAUSTED, BEST = 1.0, -1.0, -2.0, -2.0, -5.0, 5.0
-_SMALL = set(
-    [
-        "do",
-        "does",
-        "did",
-        "you",
-        "your",
-        "have",
-        "has",
-        "had",
-        "is",
-        "are",
-        "was",
-        "were",
-        "any",
-        "of",
-        "in",
-        "on",
-        "to",
-        "it",
-        "that",
-        "what",
-        "when",
-        "how",
-        "with",
-        "for",
-        "and",
-        "or",
-        "me",
-        "my",
-        "i",
-    ]
+_SMALL = frozenset(
+    "do does did you your have has had is are was were any of in on to it that what when how with for and or me my i".split()
 )
 
 # ---- what turns are worth
