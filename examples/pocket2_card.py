@@ -28,6 +28,7 @@ from posttrain.environments.school import TASKS, school
 from posttrain.environments.workshop import SKILLS, workshop
 from posttrain.environments.workshop.scene import LEVELS
 from posttrain.evals.accuracy import EVAL_SEED
+from posttrain.evals.turns import turn_figures
 from posttrain.policies.load import load_model
 from posttrain.rollouts.episode import episodes
 
@@ -47,22 +48,15 @@ def answered(
     return [(r, env.grade(p, r.text)) for p, r in zip(prompts, made, strict=True)]
 
 
-def calls_of(rollouts: Sequence[Rollout]) -> tuple[float, float]:
-    """Calls and faulty calls per attempt."""
-    calls = [c for r in rollouts for turn in r.info.get("calls", ()) for c in turn]
-    faults = sum(bool(c.get("fault")) for c in calls)
-    return len(calls) / len(rollouts), faults / len(rollouts)
-
-
 def row(name: str, level: int, sampled: list[tuple[Rollout, float]], greedy: list[tuple[Rollout, float]]) -> Row:
     """The measurements of one skill at one level."""
     right, best = (sum(worth > 1 - 1e-6 for _, worth in some) / len(some) for some in (sampled, greedy))
     rollouts = [r for r, _ in sampled]
-    calls, faults = calls_of(rollouts)
+    figures = turn_figures(rollouts)
     return {
         "skill": name, "level": level, "sampled": right, "greedy": best,
-        "error": math.sqrt(right * (1 - right) / len(sampled)), "turns": sum(len(r.turns) for r in rollouts) / len(rollouts),
-        "calls": calls, "faults": faults, "tokens": sum(len(t) for r in rollouts for t in r.turns) / len(rollouts),
+        "error": math.sqrt(right * (1 - right) / len(sampled)), "turns": figures["turns_per_episode"],
+        "calls": figures.get("calls_per_episode", 0.0), "faults": figures.get("faults_per_episode", 0.0), "tokens": sum(len(t) for r in rollouts for t in r.turns) / len(rollouts),
         "problems": len(sampled),
     }  # fmt: skip
 

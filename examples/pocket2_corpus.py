@@ -25,6 +25,7 @@ from posttrain.core.types import Message, Prompt
 from posttrain.environments.base import split_of
 from posttrain.environments.school.small_talk import small_talk
 from posttrain.environments.workshop import SKILLS
+from posttrain.environments.workshop.hermes import described
 from posttrain.environments.workshop.scene import conversation, prompt_of
 
 FOLDER = Path(__file__).resolve().parent.parent / "posttrain" / "models" / "pocket2"
@@ -112,6 +113,8 @@ def skill_example(rng: Random, skill: str, level: int) -> Shown:
     habit = "" if right else rng.choices(list(module.HABITS), list(module.HABITS.values()))[0]
     prompt = prompt_of(skill, problem, {})
     said, earned = conversation(module, prompt, habit, rng)
+    if tools := problem.info.get("tools"):
+        said.insert(0, {"role": "system", "content": described(tools)})
     return Shown(prompt, said, habit, earned)
 
 

@@ -99,7 +99,7 @@ assert "torch" in sys.modules and not {"torch.distributed.fsdp", "torch.distribu
 
 def test_the_wheel_carries_the_weights():
     config = (ROOT / "pyproject.toml").read_text()
-    assert "models/pocket/*" in config
+    assert "models/pocket/*" in config and "models/pocket2/*" in config
     weights = ROOT / "posttrain/models/pocket/model.safetensors"
     assert 1_000_000 < weights.stat().st_size <= 8_000_000
 

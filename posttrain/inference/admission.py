@@ -131,7 +131,9 @@ class Admission:
         that this one ends in. Siblings that begin alike share the full pages of their context, and copy the one that is not full."""
         pool, prefix = self.slots.pages, self.prefixes.get(job.group) if job.is_new else None
         job.prefix_len, past, copied = 0, 0, None
-        if session.pages and session.begins(tokens):
+        if not session.begins(tokens):  # it is new, or its context was rewritten
+            session.drop(pool)
+        if session.pages:
             held, past = session.take(pool), session.length
             try:
                 job.pages = held + pool.allocate(max(need - len(held), 0))
@@ -144,7 +146,6 @@ class Admission:
             job.pages = pool.share(prefix[:full]) + own
             copied = (prefix[full], own[0]) if len(tokens) % pool.size else None
         else:
-            session.drop(pool)
             job.pages = pool.allocate(need)
             if job.group >= 0 and job.is_new and len(tokens):
                 self.prefixes[job.group] = pool.share(job.pages[: pool.needed(len(tokens))])

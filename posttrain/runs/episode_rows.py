@@ -2,7 +2,7 @@
 
 `links`: which episode it is of, where that is not its place in the group (several roles), and the answer that it forked from with the
 number of actions they share. `calls`: by turn, what `Rollout.info["calls"]` says: a list per turn of {name, arguments, result, fault,
-repaired, seconds}.
+repaired, seconds}; or `Rollout.info["tools"]`, a record per turn of calls and of sentences about those that could not be made.
 """
 
 from __future__ import annotations
@@ -30,16 +30,33 @@ def link_of(id: int, place: int, r: Rollout, group: Group) -> list[tuple[Any, ..
 
 def calls_of(id: int, r: Rollout) -> list[tuple[int, int, str]]:
     """id, turn, JSON of its calls, each with the fields above alone; what is something else is left out."""
-    told = r.info.get("calls")
+    told = r.info.get("calls", _by_turn(r.info.get("tools")))
     if not isinstance(told, list | tuple):
         return []
     out = []
     for turn, made in enumerate(told[: len(r.turns)]):
-        some = [made] if isinstance(made, dict) else made if isinstance(made, list | tuple) else []
+        some = _made(made)
         kept = [{k: _short(c[k]) for k in FIELDS if c.get(k) is not None} for c in some[:_MANY] if isinstance(c, dict)]
         if kept:
             out.append((id, turn, as_json(kept)))
     return out
+
+
+def _by_turn(records: Any) -> list[list[Any]]:
+    """The calls of each turn, then its faults."""
+    known = [t if isinstance(t, dict) else {} for t in _listed(records)]
+    return [[*_listed(t.get("calls")), *({"fault": fault} for fault in _listed(t.get("faults")))] for t in known]
+
+
+def _listed(x: Any) -> list[Any]:
+    return list(x) if isinstance(x, list | tuple) else []
+
+
+def _made(told: Any) -> list[Any]:
+    """The calls of one turn, however they are told."""
+    if isinstance(told, dict) and isinstance(told.get("calls"), list):
+        return [*told["calls"], *({"fault": text} for text in told.get("faults") or ())]
+    return [told] if isinstance(told, dict) else list(told) if isinstance(told, list | tuple) else []
 
 
 def _short(x: Any) -> Any:

@@ -26,6 +26,7 @@ _X32 = 0x40000000  # system calls of the x32 kind have this bit
 _CLONE_THREAD = 0x00010000
 _NAMESPACES = 0x00000080 | 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
 _AF_UNIX = 1
+_STREAMS = (1, 1 | 0x80000, 1 | 0x800, 1 | 0x80800)  # SOCK_STREAM with and without SOCK_CLOEXEC and SOCK_NONBLOCK
 _IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS TIOCGWINSZ FIONREAD FIONBIO FIONCLEX FIOCLEX
 _PRCTLS = (15, 16)  # the name of a thread: set, get
 
@@ -81,8 +82,11 @@ def rules(name: str, fork: bool) -> list[Instruction]:
         return [(_RETURN, 0, 0, ALLOW if fork else error(errno.EAGAIN))]
     if name == "execve":
         return [(_RETURN, 0, 0, ALLOW if fork else error(errno.EPERM))]
-    if name == "socketpair":  # asyncio wakes itself with one
-        return _one_of((_AF_UNIX,), _FIRST, errno.EAFNOSUPPORT)
+    if (
+        name == "socketpair"
+    ):  # asyncio wakes itself with one; a datagram socket could be left by its pair and get a name that others reach
+        refused = [(_LOAD, 0, 0, _FIRST), (_EQUAL, 1, 0, _AF_UNIX), *_returns(errno.EAFNOSUPPORT)]
+        return [*refused, *_one_of(_STREAMS, _SECOND, errno.ESOCKTNOSUPPORT)]
     if name == "ioctl":
         return _one_of(_IOCTLS, _SECOND, errno.ENOTTY)
     if name == "prctl":

@@ -100,7 +100,7 @@ def test_identity_is_the_same_in_another_process(tmp_path: Path) -> None:
     file.write_text("def polite(prompt, text):\n    return float(text in {'please', 'thanks', 'sorry', 'hello'})\n")
     code = "import mine; from posttrain.core.identity import identity; print(identity(mine.polite))"
     found = set()
-    for seed in ("1", "2", "3"):
+    for seed in ("1", "2"):  # under which the four words stand in another order
         env = {"PYTHONPATH": f"{Path(pt.__file__).parent.parent}:{tmp_path}", "PYTHONHASHSEED": seed}
         found.add(subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True).stdout)
     assert len(found) == 1

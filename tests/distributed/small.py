@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from posttrain.api import run_config
 from posttrain.core.config import Config
 from posttrain.core.sampling import Sampling
 from posttrain.distributed import choose
+from posttrain.distributed.pool import Died
 from posttrain.distributed.worker import Worker
 from posttrain.methods.grpo import grpo
 from tests.models import tiny
@@ -50,17 +52,23 @@ class Inside:
     def __init__(self, setup: bytes, index: int) -> None:
         self.setup, self.index = setup, index
         self.worker: Worker | None = None
+        self.busy, self.killed = threading.Lock(), False
 
     def start(self) -> bytes:
-        self.worker = self.worker or Worker(self.setup, self.index)
+        self.worker, self.killed = self.worker or Worker(self.setup, self.index), False
         return b"="
 
     def ask(self, message: bytes, timeout: float) -> bytes:
         assert self.worker is not None
-        return self.worker.reply(message)
+        with self.busy:
+            if self.killed:
+                raise Died("it was killed")
+            return self.worker.reply(message)
 
     def kill(self) -> None:
-        pass
+        """A thread cannot be killed, so its answer is waited for: one that is still in torch when the interpreter ends aborts the process."""
+        with self.busy:
+            self.killed = True
 
 
 def inside() -> None:

@@ -154,21 +154,21 @@ def tool_prompt(**info: Any) -> Prompt:
     return Prompt.text("t", "q", "42", **({"prices": {"lamp": 14}, "distances": {"Arle-Bost": 30}} | info))
 
 
-FORM = 'write <tool_call>{"name": ..., "arguments": {...}}</tool_call>'
+FORM = 'write {"name": "...", "arguments": {...}}'
 CALLS = [
     (hermes.call("calculator", expression="6*7"), "42"),
     ("<tool_call>\n" + json.dumps({"name": "find_price", "arguments": {"item": "lamp"}}) + "\n</tool_call>", "14"),
     (hermes.call("find_distance", start="Bost", end="Arle"), "30"),
     (hermes.call("calculator", expression="1/0"), "error: division by zero"),
     (hermes.call("calculator", expression="__import__('os')"), "error: \"__import__('os')\" is not arithmetic; it takes numbers, + - * / // % **, and functions such as sqrt"),
-    (hermes.call("calculator", expr="6*7"), "error: calculator has no argument 'expr'; did you mean 'expression'?"),
     (hermes.call("find_price", item="moon"), "error: no price of 'moon'; there are: lamp"),
-    (hermes.call("find_prices", item="lamp"), "error: there is no tool 'find_prices'; did you mean find_price?"),
-    ("<tool_call>calculator(6*7)</tool_call>", f"error: the call is not JSON; {FORM}"),
-    ('<tool_call>{"name": "calculator", "arguments": {"expression": "6*7"}', f"error: the call is not closed; {FORM}"),
-    ('<tool_call>["calculator"]</tool_call>', f"error: the call has no name; {FORM}"),
-    ('<tool_call>{"name": "calculator"}</tool_call>', f"error: the call has no arguments; {FORM}"),
-    ('<tool_call>{"name": "calculator", "arguments": "6*7"}</tool_call>', f"error: the call has no arguments; {FORM}"),
+]  # fmt: skip
+FAULTY = [
+    (hermes.call("calculator", expr="6*7"), "calculator has no argument 'expr'; did you mean 'expression'?"),
+    (hermes.call("find_prices", item="lamp"), "there is no tool 'find_prices'; did you mean 'find_price'?"),
+    ('<tool_call>["calculator"]</tool_call>', f"the call has no name; {FORM}"),
+    ('<tool_call>{"name": "calculator"}</tool_call>', f"the call of calculator has no arguments; {FORM}"),
+    ('<tool_call>{"name": "calculator", "arguments": "6*7"}</tool_call>', f"the arguments of calculator are no JSON object; {FORM}"),
 ]  # fmt: skip
 
 
@@ -176,7 +176,20 @@ CALLS = [
 def test_calls(text: str, observed: str) -> None:
     reply = SKILLS["tool_calls"].Scene(tool_prompt()).reply(text)
     assert (reply.text, reply.role, reply.reward) == (observed, "tool", 0.0)
-    assert bool(reply.calls[0]["fault"]) == observed.startswith("error")
+    assert reply.calls[0]["result"] == observed and not reply.faults
+
+
+@pytest.mark.parametrize(("text", "fault"), FAULTY)
+def test_faulty_calls(text: str, fault: str) -> None:
+    reply = SKILLS["tool_calls"].Scene(tool_prompt()).reply(text)
+    assert (reply.text, reply.role, reply.faults, reply.calls) == (f"error: {fault}", "tool", (fault,), ())
+
+
+def test_a_call_that_is_not_json_and_one_that_never_ends() -> None:
+    reply = SKILLS["tool_calls"].Scene(tool_prompt()).reply("<tool_call>calculator(6*7)</tool_call>")
+    assert (reply.text or "").startswith("error: the call is not JSON") and FORM in (reply.text or "")
+    reply = SKILLS["tool_calls"].Scene(tool_prompt()).reply('<tool_call>{"name": "calculator"')
+    assert reply.text is None and reply.stop == "structural" and reply.reward == 0.0
 
 
 def test_a_call_in_a_thought_is_not_made_and_an_answer_ends_it() -> None:
@@ -200,10 +213,23 @@ def test_three_faults_in_a_row_and_too_many_calls_end_it() -> None:
     assert stops[-2].text == "1" and stops[-1].text is None and stops[-1].stop == "max_calls"
 
 
-def test_two_calls_in_a_turn_are_answered_in_order() -> None:
+def test_two_calls_in_a_turn_are_answered_in_order_and_kept_by_turn() -> None:
     both = hermes.call("calculator", expression="1+1") + hermes.call("find_price", item="lamp")
-    reply = SKILLS["tool_calls"].Scene(tool_prompt()).reply(both)
-    assert reply.text == "2\n14" and [c["name"] for c in reply.calls] == ["calculator", "find_price"]
+    episode = Played(SKILLS["tool_calls"].Scene(tool_prompt()))
+    step = episode.step(said(both))
+    assert isinstance(step.messages, list) and step.messages[0] == {"role": "tool", "content": "2\n14"}
+    last = episode.step(said("<tool_call>x</tool_call>"))
+    first, second = last.info["tools"]
+    assert [c["name"] for c in first["calls"]] == ["calculator", "find_price"] and not first["faults"]
+    assert not second["calls"] and len(second["faults"]) == 1
+
+
+def test_a_turn_that_was_cut_off_earns_nothing_and_calls_nothing() -> None:
+    for text in ("42", hermes.call("calculator", expression="6*7"), "<tool_call>{"):
+        turn = said(text)
+        turn.stopped = False
+        step = Played(SKILLS["tool_calls"].Scene(tool_prompt())).step(turn)
+        assert step == Step(None, 0.0, stop="length")
 
 
 def test_search_finds_in_its_own_world_and_counts() -> None:
@@ -236,7 +262,7 @@ def test_queries_read_and_never_write() -> None:
     assert table_sql.bare("SELECT a FROM t ORDER BY c DESC LIMIT 1") == "SELECT a FROM t"
     scene = SKILLS["table_sql"].Scene(Prompt.text("s", "q", "30", **info))
     refused = scene.reply(hermes.call("sql", query="DELETE FROM shop"))
-    assert "read-only" in (refused.text or "") and refused.calls[0]["fault"]
+    assert "read-only" in (refused.text or "") and refused.calls[0]["result"] == refused.text
     assert told(scene, hermes.call("sql", query="SELECT COUNT(*) FROM shop"), "30") == [
         ("COUNT(*)\n2", 0.0),
         (None, 1.0),
@@ -299,6 +325,8 @@ def test_a_second_try_keeps_both_grades() -> None:
     scene = SKILLS["second_try"].Scene(Prompt.text("s", "q", "85"))
     assert told(scene, "75", "<think>7+8=15</think>85") == [(SKILLS["second_try"].AGAIN, 0.0), (None, 1.0)]
     assert scene.told == {"first": 0.0, "second": 1.0}
+    scene = SKILLS["second_try"].Scene(Prompt.text("s", "q", "85"))
+    assert told(scene, "85", "84")[-1] == (None, 0.0) and scene.told == {"first": 1.0, "second": 0.0}
 
 
 def test_a_consultation_by_hand() -> None:

@@ -13,6 +13,8 @@ from posttrain.core import rng
 from posttrain.core.sampling import Sampling
 from posttrain.core.turn import Observation, Turn, join
 from posttrain.inference.engine import Engine
+from posttrain.inference.pages import Pages
+from posttrain.inference.sessions import Session
 from posttrain.policies.engine_turns import EngineTurns
 from tests.inference.test_engine_random import agreed, on_an_edge
 from tests.runs import tiny_run
@@ -157,18 +159,48 @@ def test_a_branch_goes_on_from_the_same_state_without_reading(kind: str) -> None
     all_free(engine)
 
 
-def test_a_context_that_was_rewritten_is_read_anew() -> None:
+@pytest.mark.parametrize("pages", [0, 100])
+def test_a_context_that_was_rewritten_is_read_anew(pages: int) -> None:
     policy, how = tiny_run.policy(), Sampling(12)
-    engine = Engine(policy.model, num_pages=100)
-    sampler = EngineTurns(policy, engine, how, 3, 2)
-    for k, ids in enumerate(([5, 6, 7, 8] * 20, [9, 6, 7, 8] * 40)):
+    sampler = EngineTurns(policy, Engine(policy.model, num_pages=pages), how, 3, 2)
+    first, other = [5, 6, 7, 8] * 20, [9, 16, 27, 8] * 40
+    sampler.ask(
+        "long", [Turn.empty(Observation(torch.tensor([3] * 400)))], rng.key("long")
+    )  # slots that are long enough for all
+    for k, ids in enumerate((first, other, first)):
         sampler.ask("one", [Turn.empty(Observation(torch.tensor(ids)))], rng.key(k))
-        while not (done := sampler.step()):
+        while "one" not in (done := dict(sampler.step())):
             pass
         ((want,),) = Engine(policy.model).generate([torch.tensor(ids)], [[rng.key(k)]], how, policy.stop_ids)
-        assert torch.equal(done[0][1].actions, want.tokens)
+        assert torch.equal(done["one"].actions, want.tokens)
+        torch.testing.assert_close(done["one"].logp_T, want.logp_T, atol=1e-4, rtol=0)
     sampler.close()
-    all_free(engine)
+    all_free(sampler.engine)
+
+
+def test_pages_beyond_what_was_read_are_given_back() -> None:
+    pool = Pages(tiny_run.policy().model, 10, 4)
+    session, pages = Session(), pool.allocate(5)
+    session.keep(torch.arange(9), pages, pool)
+    assert session.pages == pages[:3] and len(pool.free) == 6
+    session.drop(pool)
+    assert len(pool.free) == 9 and not pool.idle
+
+
+def test_who_waits_for_whom_does_not_depend_on_earlier_calls() -> None:
+    """An engine whose slots are longer than this call needs holds back what one with slots of just this length would."""
+    policy, engine = tiny_run.policy(), None
+    rooms = []
+    for longest in (0, 500):
+        engine = Engine(policy.model)
+        if longest:
+            engine.prepare(4, longest, 12, policy.stop_ids)
+        sampler = EngineTurns(policy, engine, Sampling(12), 3, 4)
+        sampler.ask("one", [Turn.empty(Observation(torch.tensor([5, 6, 7])))], rng.key(1))
+        sampler.step()
+        rooms.append(sampler.room)
+        sampler.close()
+    assert rooms == [15, 15]
 
 
 def test_a_whole_call_beside_conversations_leaves_them_alone() -> None:

@@ -96,7 +96,7 @@ def test_ids_are_appended_never_rendered_again(tokenizer: Any) -> None:
 def test_the_template_writes_tools_and_calls_as_the_corpus_does(tokenizer: Any) -> None:
     tools = tool_calls.listed({"prices": {}, "distances": {}})
     ask = [{"role": "user", "content": "hi"}]
-    by_system = [{"role": "system", "content": hermes.described(tools)}, *ask]
+    by_system = [{"role": "system", "content": hermes.described([t.schema for t in tools])}, *ask]
     with_tools = tokenizer.apply_chat_template(ask, tools=[t.schema for t in tools], tokenize=False)
     assert with_tools == tokenizer.apply_chat_template(by_system, tokenize=False)
     calls = [{"type": "function", "function": {"name": "calculator", "arguments": {"expression": '6*7 < "é"'}}}]
@@ -277,6 +277,8 @@ def test_an_episode_holds_the_ids_of_a_training_row(beginner: LanguagePolicy, sk
     env = workshop(skill)
     prompt = env.prompt(1)
     messages, earned = conversation(SKILLS[skill], prompt, "", Random(0))
+    if tools := prompt.info.get("tools"):
+        messages.insert(0, {"role": "system", "content": hermes.described(tools)})
     ((row, learned),) = pocket2_corpus.encoded(pocket2_corpus.tokenizer_of(), [messages])
     episode, turns, seen = env.open(prompt, 0), list[Turn](), beginner.observe(prompt)
     assert isinstance(episode, Played)
@@ -334,9 +336,13 @@ def test_the_card_says_what_was_measured_and_what_was_not() -> None:
 
 def test_calls_and_faults_are_counted_per_attempt(beginner: LanguagePolicy) -> None:
     prompt = workshop("tool_calls").prompt(0)
-    rollout = beginner.written(prompt, "x")
-    rollout.info["calls"] = [[{"name": "a", "fault": ""}], [{"name": "a", "fault": "error: no"}, {"fault": "not JSON"}]]
-    assert pocket2_card.calls_of([rollout, beginner.written(prompt, "y")]) == (1.5, 1.0)
+    rollout, other = beginner.written(prompt, "x"), beginner.written(prompt, "y")
+    rollout.info["tools"] = [
+        {"calls": [{"name": "a"}, {"name": "b"}], "faults": []},
+        {"calls": [{"name": "a"}], "faults": ["no", "no"]},
+    ]
+    made = pocket2_card.row("tool_calls", 1, [(rollout, 1.0), (other, 0.0)], [(rollout, 1.0), (other, 0.5)])
+    assert (made["calls"], made["faults"], made["sampled"], made["greedy"]) == (1.5, 1.0, 0.5, 0.5)
 
 
 # ---- the name

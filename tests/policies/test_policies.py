@@ -122,7 +122,7 @@ def test_killed_at_any_moment_it_ends_the_same(name: str, nursery: Nursery, tmp_
     whole = ending(tmp_path / "whole" / "run")
     draw, kills = Random(name), 0
     folder = tmp_path / "cut" / "run"
-    for _ in range(6):
+    for _ in range(4):
         code = nursery.run(folder, kill_at=draw.randint(2, 40), kind=name)
         if code == 0:
             break

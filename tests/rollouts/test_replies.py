@@ -100,9 +100,8 @@ def test_an_episode_goes_through_what_is_known_before_it_is_asked_more(tmp_path:
 def test_another_turn_has_another_reply(tmp_path: Path) -> None:
     """A reply belongs to what was said: with other weights a step says other things, and none of its replies is taken."""
     log: list[str] = []
-    kept = KeptReplies(tmp_path, "train")
-    rollouts(Counting(log), kept)
-    env = Counting(log)
+    rollouts(Counting(log), KeptReplies(tmp_path, "train"))
+    env, kept = Counting(log), KeptReplies(tmp_path, "train")
     other = pt.RolloutRequest({"policy": policy()}, [env.prompt(i) for i in range(3)], pt.Sampling(max_tokens=3), seed=1, env=env, replies=kept)  # fmt: skip
     log.clear()
     episodes(other, 1)

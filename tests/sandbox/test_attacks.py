@@ -51,6 +51,8 @@ SEEN: dict[str, tuple[str, str]] = {
     "netlink-vsock-packet": (TRY + "import socket\nfor kind in (16, 40, 17): attempt(lambda: socket.socket(kind, socket.SOCK_RAW))",
                              "refused PermissionError " * 3),
     "socketpair-of-another-family": (TRY + "import socket\nattempt(lambda: socket.socketpair(socket.AF_INET))", "refused OSError"),
+    "datagrams-to-another-program": (TRY + "import socket\nfor kind in (socket.SOCK_DGRAM, socket.SOCK_SEQPACKET): attempt(lambda: socket.socketpair(socket.AF_UNIX, kind))",
+                                     "refused OSError " * 2),
     "resolve-a-name": (TRY + "import socket\nattempt(lambda: socket.gethostbyname('example.com'))", "refused gaierror"),
     # processes
     "fork": (TRY + "import os\nattempt(os.fork)", "refused BlockingIOError"),
@@ -109,7 +111,7 @@ TOLD: dict[str, tuple[str, str, Limits]] = {
     "many-files": ("for i in range(99): open(str(i), 'wb').write(b'x' * (1 << 20))", "No space left", Limits(disk=8 << 20)),
     "empty-files": ("i = 0\nwhile True:\n    open(str(i), 'w').close(); i += 1", "No space left", Limits(disk=1 << 18)),
     "many-descriptors": ("x = [open('/dev/null') for _ in range(999)]", "Too many open files", Limits()),
-    "thread-bomb": ("import threading, time\nfor _ in range(999): threading.Thread(target=time.sleep, args=(9,), daemon=True).start()", "can't start new thread", Limits()),
+    "thread-bomb": ("import threading, time\nthreading.stack_size(1 << 16)\nfor _ in range(999): threading.Thread(target=time.sleep, args=(9,), daemon=True).start()", "can't start new thread", Limits(memory=1 << 34)),
     "deep-recursion": ("def f(): f()\nf()", "RecursionError", Limits()),
 }  # fmt: skip
 

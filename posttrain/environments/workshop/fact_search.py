@@ -39,7 +39,7 @@ def make(rng: Random, level: int) -> Problem:
         if len(relations) == level and len(set(chain)) == len(chain):
             break
     asked = "".join(f"the {WORDS[r]} of " for r in reversed(relations)) + chain[0]
-    wording, text = worded(rng, f"What is {asked}?")
+    wording, text = worded(rng, f"What is {asked}? Look it up with <search>words</search>.")
     info = {"world": number, "chain": chain, "relations": relations, "wording": wording}
     return Problem(text, chain[-1], info=info, identity=f"world {number}")
 
@@ -61,7 +61,7 @@ class Scene(scene.Scene):
             return Reply(None, stop="max_calls")
         query = found[1].strip()
         result = world(self.info["world"]).index({"query": query})
-        called = {"name": "search", "arguments": {"query": query}, "result": result, "fault": ""}
+        called = {"name": "search", "arguments": {"query": query}, "repaired": False, "result": result}
         return Reply(result, role="tool", calls=(called,))
 
 

@@ -39,7 +39,8 @@ class Reply:
     reward: float = 0.0  # earned by what was said
     role: str = "user"  # who answers: "tool" where a tool does
     stop: str = "answered"  # why it ended, where it did: a key of core.types.STOPS
-    calls: tuple[dict[str, Any], ...] = ()  # tools that were called: name, arguments, result, fault
+    calls: tuple[dict[str, Any], ...] = ()  # tools that were called: name, arguments, repaired, result
+    faults: tuple[str, ...] = ()  # a sentence for each call that could not be made
 
 
 class Scene:
@@ -62,17 +63,18 @@ class Once(Scene):
 
 
 class Played(Episode):
-    """A scene as an episode: its answers are messages, its calls by turn are kept in `Rollout.info`."""
+    """A scene as an episode: its answers are messages, its calls by turn are kept in `Rollout.info["tools"]`, as those of `with_tools`."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
-        self.calls: list[list[dict[str, Any]]] = []
+        self.said: list[dict[str, Any]] = []
 
     def step(self, turn: Turn) -> Step:
-        reply = self.scene.reply(turn.text)
-        self.calls.append(list(reply.calls))
-        info: dict[str, Any] = {"calls": [list(c) for c in self.calls]} if any(self.calls) else {}
-        info |= self.scene.told
+        """What the scene answers; a turn that was cut off at its limit says nothing, and earns nothing."""
+        reply = self.scene.reply(turn.text) if turn.stopped else Reply(None, stop="length")
+        self.said = [*self.said, {"calls": list(reply.calls), "faults": list(reply.faults)}]
+        called = any(record["calls"] or record["faults"] for record in self.said)
+        info: dict[str, Any] = ({"tools": self.said} if called else {}) | self.scene.told
         if reply.text is None:
             return Step(None, reply.reward, stop=reply.stop, info=info)
         return Step([{"role": reply.role, "content": reply.text}], reply.reward, info=info)
@@ -114,11 +116,8 @@ class Workshop(Environment):
 
 
 def prompt_of(name: str, problem: Problem, more: dict[str, Any]) -> Prompt:
-    """A problem as a prompt; one that has tools names them in a system message."""
-    system = problem.info.get("system")
-    said: list[Message] = [{"role": "system", "content": system}] if system else []
-    said.append({"role": "user", "content": problem.question})
-    return Prompt(name, tuple(said), problem.answer, {**more, **problem.info})
+    """A problem as a prompt; the schemas of its tools, where it has some, are in its info, and the policy tells the model of them."""
+    return Prompt.text(name, problem.question, problem.answer, **{**more, **problem.info})
 
 
 def conversation(skill: ModuleType, prompt: Prompt, habit: str, rng: Random) -> tuple[list[Message], float]:

@@ -15,7 +15,7 @@ from typing import Any
 from posttrain.core.types import Prompt
 from posttrain.environments.base import Problem
 from posttrain.environments.school.words import ANIMALS, ITEMS, NAMES, listed
-from posttrain.environments.workshop.hermes import ToolScene, call, described
+from posttrain.environments.workshop.hermes import ToolScene, call
 from posttrain.environments.workshop.scene import Expert, near, worded
 from posttrain.tools.sql import answer as run_query
 from posttrain.tools.tool import Tool, tool
@@ -45,7 +45,7 @@ def make(rng: Random, level: int) -> Problem:
     if not answer or answer == "NULL" or answer == result_of(info, bare(query)):
         return make(rng, level)
     wording, text = worded(rng, f"Table {table}({key}, {a}, {b}). {question}")
-    info |= {"query": query, "flipped": flipped, "wording": wording, "system": _system()}
+    info |= {"query": query, "flipped": flipped, "wording": wording, "tools": [_schema()]}
     return Problem(text, answer, info=info, identity=f"{table} {question} {rows}")
 
 
@@ -119,8 +119,8 @@ def _tool(info: dict[str, Any]) -> Tool:
 
 
 @cache
-def _system() -> str:
-    return described([_tool({})])
+def _schema() -> dict[str, Any]:
+    return _tool({}).schema
 
 
 class Scene(ToolScene):

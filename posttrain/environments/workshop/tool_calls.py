@@ -13,7 +13,7 @@ from typing import Any
 from posttrain.core.types import Prompt
 from posttrain.environments.base import Problem
 from posttrain.environments.school.words import ITEMS
-from posttrain.environments.workshop.hermes import CLOSE, OPEN, ToolScene, call, described
+from posttrain.environments.workshop.hermes import CLOSE, OPEN, ToolScene, call
 from posttrain.environments.workshop.scene import Expert, near, worded
 from posttrain.tools.calculator import calculate
 from posttrain.tools.tool import Tool, ToolError, tool
@@ -66,8 +66,8 @@ def listed(info: dict[str, Any]) -> list[Tool]:
 
 
 @cache
-def _system() -> str:
-    return described(listed({"prices": {}, "distances": {}}))
+def _schemas() -> tuple[dict[str, Any], ...]:
+    return tuple(t.schema for t in listed({"prices": {}, "distances": {}}))
 
 
 def make(rng: Random, level: int) -> Problem:
@@ -76,7 +76,7 @@ def make(rng: Random, level: int) -> Problem:
     start, end, over = rng.sample(TOWNS, 3)
     prices = {item: rng.randint(11, 99) for item in (a, b, c)}
     distances = {f"{start}-{end}": rng.randint(12, 480), f"{end}-{over}": rng.randint(12, 480)}
-    info: dict[str, Any] = {"prices": prices, "distances": distances, "system": _system()}
+    info: dict[str, Any] = {"prices": prices, "distances": distances, "tools": list(_schemas())}
     question, steps, answer = _asked(rng, level, (a, b), (start, end, over), info)
     wording, text = worded(rng, question)
     info |= {"wording": wording, "gold_calls": steps}

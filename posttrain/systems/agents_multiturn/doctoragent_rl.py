@@ -34,38 +34,8 @@ ASK = (
 REPEATED, UNKNOWN = "Sorry, you've asked this question before.", "Sorry, I cannot answer your question."
 INVALID = "Write <question> ... </question>, or <diagnosis> ... </diagnosis><recommendation> ... </recommendation>."
 TOLD, CANNOT, AGAIN, MALFORMED, EXHAUSTED, BEST = 1.0, -1.0, -2.0, -2.0, -5.0, 5.0
-_SMALL = set(
-    [
-        "do",
-        "does",
-        "did",
-        "you",
-        "your",
-        "have",
-        "has",
-        "had",
-        "is",
-        "are",
-        "was",
-        "were",
-        "any",
-        "of",
-        "in",
-        "on",
-        "to",
-        "it",
-        "that",
-        "what",
-        "when",
-        "how",
-        "with",
-        "for",
-        "and",
-        "or",
-        "me",
-        "my",
-        "i",
-    ]
+_SMALL = (
+    "do does did you your have has had is are was were any of in on to it that what when how with for and or me my i"
 )
 
 # ---- what turns are worth
@@ -115,7 +85,7 @@ def facts_of(prompt: Prompt) -> list[str]:
 
 def words(text: str) -> set[str]:
     """Its words that carry meaning, without their endings."""
-    return {re.sub(r"(?:ing|ed|es|s|e)$", "", w) or w for w in normal(text).split() if w not in _SMALL}
+    return {re.sub(r"(?:ing|ed|es|s|e)$", "", w) or w for w in normal(text).split() if w not in _SMALL.split()}
 
 
 class Scripted:
