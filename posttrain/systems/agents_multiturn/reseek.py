@@ -233,7 +233,7 @@ def reseek(
 
     Departures: dropping and the reward by labels are the paper's formulas and the default; the released code does neither. Its label is a
     reranker's (bge-reranker-v2-m3); without one here, the gold answer in the documents. It prints no c: 0.1 is the largest that its
-    code pays. An empty <information> stays where something was dropped, so that turns alternate. 4 turns, 3 documents, 5 episodes, KL 0.001
+    code pays. An empty `<information>` stays where something was dropped, so that turns alternate. 4 turns, 3 documents, 5 episodes, KL 0.001
     (k3) and a quarter for more than 10 answer tags are the authors'; theirs are 512 questions a step (`--prompts 512`) and a rate
     of 1e-6 (`--lr`). The metric reward/yes/mean watches the attractor, Yes after every search.
     """
