@@ -79,7 +79,9 @@ def results(tokenizer: Any, messages: Sequence[Message]) -> list[Message]:
 
 
 def harmless(tokenizer: Any, text: str) -> str:
-    """A text from outside without the model's control tokens: a page that says <|im_end|> must not end a turn."""
+    """A text from outside without the model's control tokens: a page that says <|im_end|> must not end a turn. Half a character (a lone
+    surrogate) becomes a question mark."""
+    text = text.encode("utf-8", "replace").decode()
     for token in control_tokens(tokenizer):
         if token in text:
             text = text.replace(token, f"{token[0]} {token[1:]}")
