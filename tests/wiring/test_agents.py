@@ -274,15 +274,17 @@ SUMS = [{"question": f"{a}+1=?", "answer": str(a + 1)} for a in range(12)]
 
 def test_tgrl_tool_pays_outcome_and_form_and_drops_groups_that_agree() -> None:
     says = [
+        "3",
+        "3",
+        "3",
         "<calculator>1+1</calculator>",
         r"<answer>\boxed{3}</answer>",
-        "3",
         "<answer>3</answer>",
         r"<answer>\boxed{4}</answer>",
     ]
     with patch.object(LanguagePolicy, "turns", lambda *_: None):
         trace = traced(
-            "tgrl-tool(steps=2, n=4, tool='calculator')",
+            "tgrl-tool(steps=2, n=2, tool='calculator')",
             SUMS,
             says=says,
             sampling={"max_tokens": 40},
@@ -310,6 +312,7 @@ def test_tgrl_tool_pays_outcome_and_form_and_drops_groups_that_agree() -> None:
     assert len(seen) > 1 and any(
         t.observation.tokens.numel() for s in trace.steps for r in s.rollouts for t in r.turns[1:]
     )
+    assert any(len(s.kept) < len(s.groups) for s in trace.steps), "no group agreed, so nothing was seen to be left out"
     asked = trace.samples[0].prompts[0]
     assert '"calculator"' in asked and "then call answer with" in asked
 
