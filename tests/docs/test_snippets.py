@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import shlex
@@ -13,6 +14,7 @@ from posttrain.cli import COMMANDS, command_parser
 from posttrain.commands.run import MANY, PARTS
 from posttrain.core.method import FIELD_STAGES
 from posttrain.core.registry import find, split_sum
+from posttrain.environments.tooled import with_tools
 from tests.docs.snippets import LANGUAGES, PAGES, ROOT, Block, at_home_in, blocks, commands, run, run_command, shorten
 
 EVERY = [block for page in PAGES for block in blocks(page)]
@@ -76,7 +78,11 @@ OPTIONS = {name for command in COMMANDS for name in command_parser(command).name
 def test_every_option_that_is_named_exists() -> None:
     named = {word for code in QUOTED for word in re.findall(r"(?:^|\s)(--[a-z][a-z0-9.-]*)", code)}
     assert len(named) > 30  # the tables are read at all
-    assert sorted(named - OPTIONS - {"--no-deps"}) == []
+    of_tools = {f"--tools.{name.replace('_', '-')}" for name in inspect.signature(with_tools).parameters} - {
+        "--tools.env",
+        "--tools.tools",
+    }
+    assert sorted(named - OPTIONS - of_tools - {"--no-deps"}) == []
 
 
 def test_every_part_that_is_named_exists() -> None:
