@@ -26,6 +26,7 @@ from posttrain.environments.searching import (
     Trail,
     action_of,
     information,
+    plain,
     told,
 )
 from posttrain.losses.aggregate import token_mean
@@ -133,7 +134,7 @@ class Seeker:
             bad = drop and not self.judged[-1]
         if bad:
             self.messages[-1] = DROPPED
-        kind, said = action_of(turn.text)
+        kind, said = action_of(turn.text, plain(self.prompt))
         self.trail.answer = said if kind == "answer" else None
         if kind == "answer" or last or not turn.stopped:
             self.stop = "answered" if kind == "answer" else "max_turns" if last else "length"
