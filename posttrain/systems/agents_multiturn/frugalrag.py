@@ -123,9 +123,9 @@ def explored(ask: RolloutRequest, index: Index, searches: int, candidates: int, 
 
 def conversation(e: Explorer, finish: bool) -> list[Message]:
     """What is imitated: the searches that were kept, all of them, or up to the last that helped and then the answer."""
-    if not finish:
-        return [*e.prompt.content, *e.messages[:-1]]  # ends with its last search
     best, _ = first_best(e.prompt, e.trail)
+    if not finish or not best:
+        return [*e.prompt.content, *e.messages[:-1]]  # ends with its last search
     gold = e.prompt.answer[0] if isinstance(e.prompt.answer, list | tuple) else e.prompt.answer
     return [
         *e.prompt.content,
