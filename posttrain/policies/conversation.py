@@ -17,7 +17,7 @@ from posttrain.core.thinking import CLOSE, OPEN
 from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import Message, Prompt
 from posttrain.policies.template import applied, begun, opened, rendered
-from posttrain.policies.tool_use import offered, results
+from posttrain.policies.tool_use import harmless, offered, results
 
 Piece = tuple[list[int], list[int], str]  # ids that are read, ids that are learned, the text of those
 
@@ -156,9 +156,13 @@ def between(tokenizer: Any, messages: Sequence[Message], thinking: bool | None =
 
     The difference of two renderings of a made-up conversation, from its last end-of-answer token on; a template that rewrites
     what came before cannot be continued. Qwen3 writes an empty thought into the last answer alone, and keeps a real one while tools
-    are called: so the answer has one there.
+    are called: so the answer has one there. The messages are an environment's, so no token of theirs controls anything.
     """
-    messages = results(tokenizer, only_text(messages))
+    others = [
+        m if not isinstance(m["content"], str) else {**m, "content": harmless(tokenizer, m["content"])}
+        for m in only_text(messages)
+    ]
+    messages = results(tokenizer, others)
     if not getattr(tokenizer, "chat_template", None):
         return "".join(f"\n{m['content']}\n" for m in messages)
     for answer in ("answer", f"{OPEN}\nthought\n{CLOSE}\n\nanswer"):

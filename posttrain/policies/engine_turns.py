@@ -52,7 +52,7 @@ class EngineTurns:
     def ask(self, who: Hashable, turns: Sequence[Turn], key: int) -> None:
         """Sample the last of these turns, which has not ended; the others are the conversation so far."""
         row = join(turns)
-        check_ids([row.observation], vocabulary(self.policy.model))
+        check_ids([t.observation for t in turns], vocabulary(self.policy.model))
         room = room_for([row], self.policy.window)[0] if self.policy.window else self.how.max_tokens
         how = self.how if room >= self.how.max_tokens else replace(self.how, max_tokens=room)
         context = torch.cat([row.observation.tokens, row.actions]) if len(row) else row.observation.tokens

@@ -85,7 +85,7 @@ class Samples(Actor, nn.Module):
 
     def _act(self, pending: Contexts, keys: Keys, how: Sampling, version: int, chunk: int = 512) -> list[list[Turn]]:
         rows = [join(turns) for turns in pending]
-        check_ids([r.observation for r in rows], vocabulary(self.model))
+        check_ids([t.observation for turns in pending for t in turns], vocabulary(self.model))
         room = room_for(rows, self.longest) if self.longest else []
         if room and min(room) < how.max_tokens:
             return self._within(pending, keys, how, room, version)

@@ -62,7 +62,7 @@ def are_schemas(value: Any) -> bool:
 
 
 def results(tokenizer: Any, messages: Sequence[Message]) -> list[Message]:
-    """The messages with results of tools as the model can read them, and no special token of the model in any result."""
+    """The messages with results of tools as the model can read them, and no control token of the model in any result."""
     if not any(m.get("role") == "tool" or m.get("tool_calls") for m in messages):
         return list(messages)
     own = own_format(tokenizer)
@@ -94,11 +94,23 @@ def in_words(message: Message) -> Message:
 
 
 def harmless(tokenizer: Any, text: str) -> str:
-    """A text from outside without the model's special tokens: a page that says <|im_end|> must not end a turn."""
-    for token in getattr(tokenizer, "all_special_tokens", ()):
-        if len(token) > 1 and token in text:
+    """A text from outside without the model's control tokens: a page that says <|im_end|> must not end a turn. Half a character (a lone
+    surrogate) becomes a question mark."""
+    text = text.encode("utf-8", "replace").decode()
+    for token in control_tokens(tokenizer):
+        if token in text:
             text = text.replace(token, f"{token[0]} {token[1:]}")
     return text
+
+
+def control_tokens(tokenizer: Any) -> list[str]:
+    """What a text from outside must not say: special tokens, whether the tokenizer gives them a role or not (of Llama 3's it names only
+    the first and the last), other added tokens that its chat template writes (Gemma's turns), and the tags around results and calls."""
+    template = template_of(tokenizer) or ""
+    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
+    own = [str(token) for token in added if token.special or str(token) in template]
+    every = {*getattr(tokenizer, "all_special_tokens", ()), *own, *_TAGS, *RESULT.split("\n{}\n")}
+    return sorted(token for token in every if len(token) > 1 and not token.isspace())
 
 
 def shown_ids(tokenizer: Any) -> frozenset[int]:

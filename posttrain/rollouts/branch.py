@@ -16,7 +16,7 @@ from posttrain.core.errors import UserError
 from posttrain.core.protocols import RolloutRequest
 from posttrain.core.turn import Turn
 from posttrain.core.types import Branch, Prompt, Rollout
-from posttrain.rollouts.episode import Play, Playing, begin, end, in_a_loop, rollouts_of, take
+from posttrain.rollouts.episode import Play, Playing, end, in_a_loop, opened, rollouts_of, take
 
 
 @dataclass(frozen=True)
@@ -40,19 +40,19 @@ def stem_of(ask: RolloutRequest, rollout: Rollout, turns: int, index: int, step:
 
 def play_on(ask: RolloutRequest, stems: Sequence[Stem], max_turns: int = 0) -> list[Rollout]:
     """An episode from each stem, in order, all at a time; its rollout has the turns of the stem first and says where it branched off."""
-    playing = [begin(ask, s.prompt, s.index, s.key) for s in stems]
     limit = max_turns or ask.env.limits.turns
-    play = Play(ask, playing, limit)
+    with opened(ask, [(s.prompt, s.index, s.key) for s in stems]) as playing:
+        play = Play(ask, playing, limit)
 
-    async def run() -> None:
-        for stem, x in zip(stems, playing, strict=True):
-            await repeat(ask, stem, x, limit)
-        await play.run()
+        async def run() -> None:
+            for stem, x in zip(stems, playing, strict=True):
+                await repeat(ask, stem, x, limit)
+            await play.run()
 
-    try:
-        in_a_loop(run())
-    finally:
-        play.samplers.close()
+        try:
+            in_a_loop(run())
+        finally:
+            play.samplers.close()
     return [_branched(stem, x) for stem, x in zip(stems, playing, strict=True)]
 
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections import Counter
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,14 +52,14 @@ class Playing:
 
 def episodes(ask: RolloutRequest, n: int = 8, max_turns: int = 0) -> list[Group]:
     """n episodes of each prompt, each a rollout of every role that moved in it; max_turns: 0 as the environment's limits say."""
-    playing = [begin(ask, p, i) for p in ask.prompts for i in range(n)]
-    for x, seen in zip(playing, ranks().from_lead([x.seen for x in playing]), strict=True):
-        x.seen = seen
-    play = Play(ask, playing, max_turns or ask.env.limits.turns)
-    try:
-        in_a_loop(play.run())
-    finally:
-        play.samplers.close()
+    with opened(ask, [(p, i, None) for p in ask.prompts for i in range(n)]) as playing:
+        for x, seen in zip(playing, ranks().from_lead([x.seen for x in playing]), strict=True):
+            x.seen = seen
+        play = Play(ask, playing, max_turns or ask.env.limits.turns)
+        try:
+            in_a_loop(play.run())
+        finally:
+            play.samplers.close()
     broken = [x for x in playing if x.stop == "broken"]
     if broken and len(broken) == len(playing) and ask.step == 0:
         raise UserError(f"the environment failed in every episode: {broken[0].info['error']}")
@@ -159,25 +161,56 @@ class Play:
             self.samplers.end([(place, role) for role in x.turns])
 
 
+@contextmanager
+def opened(ask: RolloutRequest, wanted: Iterable[tuple[Prompt, int, int | None]]) -> Iterator[list[Playing]]:
+    """Episodes of prompts, each with its index and the key that its environment draws from; whatever happens, each is closed."""
+    playing: list[Playing] = []
+    times: Counter[str] = Counter()
+    try:
+        for prompt, index, key in wanted:
+            x = begin(ask, prompt, index, key)
+            playing.append(x)
+            before = times[x.talk.name]
+            times[x.talk.name] += 1
+            if before:  # a prompt that comes twice says the same twice; what is replied to it need not be the same
+                x.talk.name += f"\0again {before}"
+        yield playing
+    finally:
+        for x in playing:
+            if not x.stop:
+                end(x)
+
+
 def begin(ask: RolloutRequest, prompt: Prompt, index: int, key: int | None = None) -> Playing:
     """Open an episode; its environment draws from a key of its own, or from the one that is given."""
     key = rng.key(ask.seed, ask.step, prompt.id, index, "episode") if key is None else key
     role = ask.env.first_role(prompt)
     try:
-        opened = ask.env.open(prompt, key)
-        if opened is None:
+        made = ask.env.open(prompt, key)
+        if made is None:
             raise UserError(f"{ask.env.name}.open gave no episode for the prompt {prompt.id!r}")
-        episode = adopt_episode(opened, ask.env.name)
-        seen = episode.start()
+        episode = adopt_episode(made, ask.env.name)
     except UserError:
         raise
-    except Exception as error:
-        told = f"{type(error).__name__}: {error}"
-        raise UserError(f"{ask.env.name} could not begin an episode of the prompt {prompt.id!r}: {told}") from error
-    if not isinstance(seen, Observation | None):
-        raise UserError(f"{type(opened).__name__}.start gave {type(seen).__name__}, expected an Observation or None")
-    talk = Talk(ask, episode, f"{prompt.id}\0{index}")
-    return Playing(prompt, index, talk, role, policy_of(ask, role).observe(prompt) if seen is None else seen)
+    except (Exception, SystemExit) as error:
+        raise could_not_begin(ask, prompt, error) from error
+    try:
+        seen = episode.start()
+        if not isinstance(seen, Observation | None):
+            raise UserError(f"{type(made).__name__}.start gave {type(seen).__name__}, expected an Observation or None")
+        first = policy_of(ask, role).observe(prompt) if seen is None else seen
+    except BaseException as error:
+        with suppress(Exception):
+            episode.close()
+        if isinstance(error, UserError | KeyboardInterrupt):
+            raise
+        raise could_not_begin(ask, prompt, error) from error
+    return Playing(prompt, index, Talk(ask, episode, f"{prompt.id}\0{index}"), role, first)
+
+
+def could_not_begin(ask: RolloutRequest, prompt: Prompt, error: BaseException) -> UserError:
+    told = f"{type(error).__name__}: {error}"
+    return UserError(f"{ask.env.name} could not begin an episode of the prompt {prompt.id!r}: {told}")
 
 
 def fits(ask: RolloutRequest, x: Playing) -> bool:
@@ -240,7 +273,7 @@ def end(x: Playing) -> None:
     """Let the episode go; it has been played, so a failure here is only noted."""
     try:
         x.talk.episode.close()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         x.info["close_failed"] = f"{type(error).__name__}: {error}"
 
 

@@ -41,6 +41,10 @@ class Talk:
             step = await asyncio.wait_for(self._ask(turn, named), left)
         except TimeoutError:
             step = self._kept(named, Step(None, stop="timeout", info={"error": f"no reply within {left:.3g} s"}))
+        except asyncio.CancelledError as error:  # of the environment's own work, unless nobody waits for this any more
+            if asyncio.current_task().cancelling():  # type: ignore[union-attr]
+                raise
+            step = self._kept(named, broken(error))
         self.spent += time.monotonic() - began
         return step
 
@@ -57,8 +61,8 @@ class Talk:
             step = checked(await said if inspect.isawaitable(said) else said)
         except UserError:
             raise
-        except Exception as error:  # the episode is masked and counted
-            step = Step(None, stop="broken", info={"error": f"{type(error).__name__}: {error}"})
+        except (Exception, SystemExit) as error:  # the episode is masked and counted
+            step = broken(error)
         late = self.spent + time.monotonic() - began > self.limits.seconds
         if late and step.messages is not None:  # a reply that could not be interrupted
             step = replace(step, messages=None, stop="timeout")
@@ -76,6 +80,10 @@ class Talk:
         return digest.digest()
 
 
+def broken(error: BaseException) -> Step:
+    return Step(None, stop="broken", info={"error": f"{type(error).__name__}: {error}"})
+
+
 def checked(step: Any) -> Step:
     """The step with plain numbers; one that says what cannot be is a failure of the environment."""
     if not isinstance(step, Step):
@@ -85,6 +93,12 @@ def checked(step: Any) -> Step:
         raise TypeError(
             f'a Step has messages [{{"role": ..., "content": ...}}], an Observation or None, got {seen!r:.80}'
         )
+    if isinstance(seen, Observation) and (
+        seen.tokens.dim() != 1 or (len(seen.tokens) and seen.tokens.is_floating_point())
+    ):
+        raise TypeError(f"the tokens of an Observation are a row of ids, got {seen.tokens!r:.80}")
+    if not isinstance(step.role, str):
+        raise TypeError(f"the role of a Step is a text, got {step.role!r:.40}")
     if seen is None and step.stop not in STOPS:
         raise UserError(f"an episode ended with {step.stop!r}; expected one of {', '.join(STOPS)}")
     if not isinstance(step.info, Mapping) or not isinstance(step.rewards, Mapping):
@@ -94,7 +108,12 @@ def checked(step: Any) -> Step:
 
 
 def _messages(seen: Any) -> bool:
-    return isinstance(seen, Sequence) and len(seen) > 0 and all(isinstance(m, dict) and "content" in m for m in seen)
+    """Whether it is messages; a policy may read more than texts, so a content may be a list of parts."""
+    return (
+        isinstance(seen, Sequence)
+        and len(seen) > 0
+        and all(isinstance(m, dict) and isinstance(m.get("content"), str | list | tuple) for m in seen)
+    )
 
 
 def number(worth: Any) -> float:

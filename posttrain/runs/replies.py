@@ -8,6 +8,7 @@ A step's file goes once no checkpoint that is kept comes before it.
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -54,7 +55,9 @@ class KeptReplies:
             if self.file is None:
                 self.folder.mkdir(exist_ok=True)
                 self.file = open(self.path(step), "ab", buffering=0)  # noqa: SIM115 - open for a step
-            self.file.write(name + len(data).to_bytes(_SIZE, "big") + data)
+            record = name + len(data).to_bytes(_SIZE, "big") + data
+            if self.file.write(record) < len(record):  # without a buffer a full disk takes what it has room for
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def flush(self) -> None:
         if self.file is not None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from posttrain.core import rng as draws
 from posttrain.core.errors import UserError
 from posttrain.core.protocols import Step
 from posttrain.core.turn import Observation, Turn
@@ -80,6 +81,19 @@ def test_problems_are_a_function_of_index_and_split(skill: str, level: int) -> N
     for p in train:
         assert json.loads(json.dumps(p.info))["wording"] in range(len(WORDINGS))
         assert p.info["task"] == skill and p.info["level"] == level
+
+
+@pytest.mark.parametrize(("skill", "level"), EVERY)
+def test_no_problem_is_held_out_in_other_words_only(skill: str, level: int) -> None:
+    """What a problem is made of, its wording left out: drawn often enough that small worlds come round."""
+    seen: dict[str, set[str]] = {split: set() for split in base.SPLITS}
+    for k in range(60 if skill in ("table_sql", "fact_search") else 400):
+        problem = SKILLS[skill].make(draws.python("apart", skill, level, k), level)
+        wording = WORDINGS[problem.info["wording"]].split("{}")
+        asked = problem.question.removeprefix(wording[0]).removesuffix(wording[1])
+        hidden = {n: problem.info.get(n) for n in ("rows", "prices", "distances", "world")}
+        seen[base.split_of(problem)].add(json.dumps([asked, problem.answer, hidden]))
+    assert seen["test"] and not seen["train"] & seen["test"]
 
 
 @needs_sandbox

@@ -221,3 +221,86 @@ def test_of_several_processes_all_see_what_the_first_one_saw() -> None:
     finally:
         use(before)
     assert [(len(r.turns), r.turns[0].reward) for r in made] == [(1, 0.5)] * 6
+
+
+# ---- environments that do what they should not
+
+
+def one_of_them(answer: Answer) -> Answer:
+    """The first episode that is asked gets this answer, the others end well."""
+    first: list[Game] = []
+
+    def step(game: Game, turn: pt.Turn) -> Any:
+        first.append(game)
+        return answer(game, turn) if game is first[0] else pt.Step(None, reward=1.0)
+
+    return step
+
+
+async def _cancelled(game: Game, turn: pt.Turn) -> pt.Step:
+    raise asyncio.CancelledError("the client gave up")
+
+
+async def _cancels(game: Game, turn: pt.Turn) -> pt.Step:
+    task = asyncio.ensure_future(asyncio.Event().wait())
+    task.cancel()
+    await task
+    raise AssertionError
+
+
+def _exits(game: Game, turn: pt.Turn) -> pt.Step:
+    raise SystemExit(2)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (_cancelled, "CancelledError: the client gave up"),
+        (_cancels, "CancelledError"),
+        (_exits, "SystemExit: 2"),
+        (lambda game, turn: pt.Step([{"role": "user", "content": None}]), "a Step has messages"),
+        (lambda game, turn: pt.Step([{"role": "user", "content": 5}]), "a Step has messages"),
+        (lambda game, turn: pt.Step(MORE, role=None), "the role of a Step is a text"),
+        (lambda game, turn: pt.Step(pt.Observation(torch.tensor([[1, 2]]))), "a row of ids"),
+        (lambda game, turn: pt.Step(pt.Observation(torch.tensor([0.5]))), "a row of ids"),
+    ],
+)
+def test_what_one_episode_does_masks_that_one(answer: Answer, told: str) -> None:
+    env, made = play(one_of_them(answer))
+    assert sorted(r.stop for r in made) == ["answered"] * 5 + ["broken"] and [g.closed for g in env.opened] == [1] * 6
+    assert told in next(r.info["error"] for r in made if r.failed)
+
+
+@pytest.mark.parametrize("make", [policy, tiny_run.policy])
+def test_ids_that_no_embedding_has_are_told_at_any_turn(make: Any) -> None:
+    def answer(game: Game, turn: pt.Turn) -> pt.Step:
+        turn.stopped = True
+        return pt.Step(pt.Observation(torch.tensor([3, 9999])))
+
+    with pytest.raises(pt.UserError, match="the token id 9999"):
+        play(answer, policies={"policy": make()})
+
+
+def test_every_episode_is_closed_when_something_fails() -> None:
+    def interrupted(game: Game, turn: pt.Turn) -> pt.Step:
+        raise pt.UserError("stop here")
+
+    env = Games(interrupted)
+    ask = pt.RolloutRequest({"policy": policy()}, [env.prompt(0)], pt.Sampling(max_tokens=3), env=env)
+    with pytest.raises(pt.UserError, match="stop here"):
+        episodes(ask, 3)
+    assert [game.closed for game in env.opened] == [1, 1, 1]
+
+    class Unstarted(Game):
+        def start(self) -> Any:
+            raise OSError("no board")
+
+    class Late(Games):
+        def open(self, prompt: pt.Prompt, key: int) -> Any:
+            self.opened.append((Unstarted if len(self.opened) == 2 else Game)(self.answer))
+            return self.opened[-1]
+
+    env = Late(interrupted)
+    with pytest.raises(pt.UserError, match="could not begin an episode of the prompt 'train-0': OSError: no board"):
+        episodes(ask.but(env=env), 4)
+    assert [game.closed for game in env.opened] == [1, 1, 1]

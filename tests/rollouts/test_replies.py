@@ -124,6 +124,44 @@ def test_an_episode_that_comes_out_otherwise_when_it_is_repeated_is_told(tmp_pat
     )
 
 
+def test_a_prompt_that_comes_twice_gets_its_own_replies_back(tmp_path: Path) -> None:
+    """Both say the same, word for word, and a tool whose every answer differs told them different things."""
+    count = iter(range(100))
+
+    class Told(pt.Episode):
+        def step(self, turn: pt.Turn) -> pt.Step:
+            return pt.Step(None, reward=float(next(count)))
+
+    class Telling(Games):
+        def open(self, prompt: pt.Prompt, key: int) -> Any:
+            return Told()
+
+    def earned() -> list[float]:
+        env = Telling(lambda game, turn: None)
+        ask = pt.RolloutRequest({"policy": policy()}, [env.prompt(0)] * 3, pt.Sampling(max_tokens=3), env=env, replies=KeptReplies(tmp_path, "train"))  # fmt: skip
+        return [r.total for g in episodes(ask, 2) for r in g.rollouts]
+
+    first = earned()
+    assert sorted(first) == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    assert earned() == first and next(count) == 6
+
+
+def test_a_disk_that_takes_half_of_a_reply_is_full(tmp_path: Path) -> None:
+    class Short:
+        def write(self, data: bytes) -> int:
+            return len(data) - 1
+
+        def close(self) -> None: ...
+
+    kept = KeptReplies(tmp_path, "train")
+    kept.put(0, b"a" * 16, pt.Step(None))
+    assert kept.file is not None
+    kept.file.close()
+    kept.file = Short()  # type: ignore[assignment]
+    with pytest.raises(pt.UserError, match="the disk is full"):
+        kept.put(0, b"b" * 16, pt.Step(None))
+
+
 def test_what_cannot_be_kept_is_told_and_asked_again(tmp_path: Path, capsys: Any) -> None:
     made = rollouts(Games(lambda game, turn: pt.Step(None, info={"what": object()})), KeptReplies(tmp_path, "train"))
     assert [r.stop for r in made] == ["answered"] * 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -13,9 +12,8 @@ import torch
 
 from posttrain.core.errors import UserError
 from posttrain.policies.language import LanguagePolicy
-from tests.wiring import spies
 from tests.wiring.corridor import right
-from tests.wiring.spies import tiny_folder, traced
+from tests.wiring.spies import traced
 
 CALL = {"name": "add", "arguments": {"a": 1}}
 CALLS = [{"question": f"{k}?", "answer": [CALL], "tools": [{"name": "add", "description": "adds"}]} for k in range(12)]
@@ -89,12 +87,11 @@ def _earned(rollout: Any) -> list[float]:
 
 def test_score_self_correct_pays_the_second_attempt_then_its_improvement() -> None:
     trace = traced(
-        "score-self-correct(first=1, second=2, n=4)", reward=even, lr=0.05, sampling={"max_tokens": 8}, prompts=3
+        "score-self-correct(first=2, second=2, n=4)", reward=even, lr=0.05, sampling={"max_tokens": 8}, prompts=3
     )
     assert trace.parts == ["policy->base", "self-correction-before", "stage-1", "stage-2", "self-correction-after"]
-    one, two, three = trace.updates
-    assert one.reference == two.reference == three.reference == one.before  # the base in both stages
-    assert [u.optimiser_steps for u in trace.updates] == [1, 1, 1]
+    assert {u.reference for u in trace.updates} == {trace.updates[0].before}  # the base in both stages
+    assert [u.optimiser_steps for u in trace.updates] == [1] * 4
     for step, update in zip(trace.steps, trace.updates, strict=True):
         later = update.phase == "stage-2"
         turn_BT, own_BT = update.batch["turn_BT"], update.batch["mask_BT"] > 0
@@ -239,6 +236,7 @@ def test_archer_remembers_turns_and_teaches_the_policy_by_its_critic() -> None:
     assert learned[0].before != learned[-1].after and learned[0].reference == learned[0].before
     assert learned[1].reference not in (learned[0].before, learned[1].before)  # the slow copy has followed by a tenth
     loops = {p.name: p.loop for p in trace.phases}
+    assert loops["critic.1"].method.reference.defaults()["decay"] == pytest.approx(0.9)
     assert len(loops["critic.1"].env.rows) > len(loops["warm-critic.1"].env.rows) >= 4
     assert loops["critic.1"].env.rows[: len(loops["warm-critic.1"].env.rows)] == loops["warm-critic.1"].env.rows
     for step in (s for s in trace.steps if "critic" in s.phase):
@@ -271,29 +269,27 @@ def test_archer_refuses_single_answers_and_bad_numbers() -> None:
         traced("archer(tau=0)", GAME, warmup=None)
 
 
-def wide(folder: Path) -> str:
-    """The tiny model with a window that holds the description of tools, letter by letter."""
-    copied = Path(shutil.copytree(tiny_folder(), folder / "wide"))
-    config = json.loads((copied / "config.json").read_text()) | {"max_position_embeddings": 4096}
-    (copied / "config.json").write_text(json.dumps(config))
-    return str(copied)
-
-
 SUMS = [{"question": f"{a}+1=?", "answer": str(a + 1)} for a in range(12)]
 
 
-def test_tgrl_tool_pays_outcome_and_form_and_drops_groups_that_agree(tmp_path: Path) -> None:
+def test_tgrl_tool_pays_outcome_and_form_and_drops_groups_that_agree() -> None:
     says = [
+        "3",
+        "3",
+        "3",
         "<calculator>1+1</calculator>",
         r"<answer>\boxed{3}</answer>",
-        "3",
         "<answer>3</answer>",
         r"<answer>\boxed{4}</answer>",
     ]
-    folder = wide(tmp_path)
-    with patch.object(LanguagePolicy, "turns", lambda *_: None), patch.object(spies, "tiny_folder", lambda: folder):
+    with patch.object(LanguagePolicy, "turns", lambda *_: None):
         trace = traced(
-            "tgrl-tool(steps=2, n=4, tool='calculator')", SUMS, says=says, sampling={"max_tokens": 40}, prompts=6
+            "tgrl-tool(steps=2, n=2, tool='calculator')",
+            SUMS,
+            says=says,
+            sampling={"max_tokens": 40},
+            prompts=6,
+            positions=4096,
         )
     seen = set()
     for step, update in zip(trace.steps, trace.updates, strict=True):
@@ -316,6 +312,7 @@ def test_tgrl_tool_pays_outcome_and_form_and_drops_groups_that_agree(tmp_path: P
     assert len(seen) > 1 and any(
         t.observation.tokens.numel() for s in trace.steps for r in s.rollouts for t in r.turns[1:]
     )
+    assert any(len(s.kept) < len(s.groups) for s in trace.steps), "no group agreed, so nothing was seen to be left out"
     asked = trace.samples[0].prompts[0]
     assert '"calculator"' in asked and "then call answer with" in asked
 

@@ -68,7 +68,7 @@ def make(rng: Random, level: int) -> Problem:
     wording, text = worded(rng, question)
     answer = f"def f({argument}): return {code.format(a=a, b=b)}"
     info = {"tests": tests, "wrong": f"def f({argument}): return {wrong}", "wording": wording}
-    return Problem(text, answer, info=info, identity=f"{words} {a} {b}")
+    return Problem(text, answer, info=info, identity=question)
 
 
 def _input(rng: Random, kind: str, constants: tuple[int, int]) -> Any:

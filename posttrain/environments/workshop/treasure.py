@@ -68,7 +68,7 @@ def make(rng: Random, level: int) -> Problem:
     question = f"A treasure is hidden in a field of {size} by {size}. You have {budget} moves. {told} {seen(start, treasure, level)}"
     wording, text = worded(rng, question)
     info = {"start": start, "treasure": treasure, "size": size, "level": level, "budget": budget, "wording": wording}
-    return Problem(text, f"{treasure[0]},{treasure[1]}", info=info, identity=f"{size} {start} {treasure} {wording}")
+    return Problem(text, f"{treasure[0]},{treasure[1]}", info=info, identity=f"{size} {start} {treasure}")
 
 
 class Scene(scene.Scene):

@@ -16,7 +16,7 @@ from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.core.plan import Context, Cycle, Do, NotYet, Phase, Plan, plan
 from posttrain.core.protocols import Environment, Policy, RolloutRequest
-from posttrain.core.registry import policy_loss, rollout, scorer
+from posttrain.core.registry import Card, Part, rollout, scorer
 from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import Group, Origin, Prompt, Rollout
 from posttrain.losses.aggregate import sequence_mean
@@ -92,8 +92,6 @@ def judge(width: int, inner: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(width, inner), nn.ReLU(), nn.Linear(inner, inner), nn.ReLU(), nn.Linear(inner, 1))
 
 
-@policy_loss(name="archer_critic", title="ArCHer: critic", paper=PAPER, system="archer",
-             reads=("turn_q_BTK", "turn_v_BTK", "ref_turn_q_BTK", "ref_turn_next_BTK", "reward_BT"))  # fmt: skip
 def turn_td(batch: Batch, gamma: float = 0.95) -> Tensor:
     """ArCHer's critic: TD over turns. Each twin has the target that its own slow copy gives.
 
@@ -107,6 +105,16 @@ def turn_td(batch: Batch, gamma: float = 0.95) -> Tensor:
     v_B = ((batch["turn_v_BTK"][:, 0] - aim_BK) ** 2).sum(-1)
     loss_B1 = 2 * torch.where(stored_B1 > 0, q_B.unsqueeze(-1), v_B.unsqueeze(-1))
     return loss_B1.expand_as(batch.mask_BT)
+
+
+# not registered: only this system's critic gives the streams that it reads
+turn_td_loss = Part(
+    turn_td,
+    Card(
+        "archer-critic", "policy_loss", "ArCHer: critic", PAPER, file="posttrain/systems/agents_multiturn/archer.py", doc=turn_td.__doc__ or "",
+        reads=("turn_q_BTK", "turn_v_BTK", "ref_turn_q_BTK", "ref_turn_next_BTK", "reward_BT"),
+    ),
+)  # fmt: skip
 
 
 @scorer(title="Advantage of a turn (ArCHer)", paper=PAPER)
@@ -251,7 +259,7 @@ def archer(
         )
     about: dict[str, Any] = {"title": "ArCHer", "paper": PAPER, "doc": __doc__}
     judged = reinforce.but(
-        **about, name="archer-critic", rollout=stored_and_fresh, advantage=ones, loss=turn_td.but(gamma=gamma), aggregate=sequence_mean,
+        **about, name="archer-critic", rollout=stored_and_fresh, advantage=ones, loss=turn_td_loss.but(gamma=gamma), aggregate=sequence_mean,
         reference=ema.but(decay=1 - tau),  # type: ignore[attr-defined]
     )  # fmt: skip
     acts = reinforce.but(**about, name="archer", rollout=fresh, advantage=outcome)

@@ -231,7 +231,7 @@ def weighed_tokens(batch: Batch) -> Tensor:
 
     L = -w log pi
     """
-    return -batch["reward_BT"] * batch.logp_BT
+    return -torch.where(batch.mask_BT > 0, batch["reward_BT"], 0.0) * batch.logp_BT
 
 
 # ---- the plan

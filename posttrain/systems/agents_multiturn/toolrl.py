@@ -176,7 +176,7 @@ def validate() -> list[str]:
 # ---- what weighs more as training goes on
 
 
-@shaping(name="toolrl", title="ToolRL: scale", paper=PAPER, reads=("reward_BT", "version_B"))
+@shaping(name="toolrl", title="ToolRL: scale", paper=PAPER, reads=("reward_BT",))
 def dynamic_scale(batch: Batch, schedule: str = "", over: int = 150) -> Tensor:
     """ToolRL's scale: the form counts for less and correctness for more as training goes on.
 
