@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from posttrain.core import rng
-from posttrain.core.answers import golds
+from posttrain.core.answers import final, golds
 from posttrain.core.errors import UserError
 from posttrain.core.protocols import Environment, Episode, Limits, Step
 from posttrain.core.squad import exact
@@ -132,7 +132,7 @@ class Searching(Environment):
 
     def grade(self, prompt: Prompt, text: str) -> float:
         """1 where the text answers with a gold answer."""
-        kind, said = action_of(text)
+        kind, said = action_of(text, plain(prompt))
         return float(kind == "answer" and exact(said, golds(prompt)))
 
 
@@ -150,7 +150,7 @@ class Search(Episode):
 
     async def step(self, turn: Turn) -> Step:
         """Documents for a search; the end for an answer, for a turn that was cut off, and for the last turn."""
-        trail, (kind, said) = self.trail, action_of(turn.text)
+        trail, (kind, said) = self.trail, action_of(turn.text, plain(self.prompt))
         trail.texts.append(turn.text)
         last = len(trail.texts) >= self.env.limits.turns
         if kind == "answer":
@@ -179,10 +179,18 @@ def told(trail: Trail) -> dict[str, Any]:
     }
 
 
-def action_of(text: str) -> tuple[str, str]:
-    """What a turn does: ("search", words), ("answer", text), or nothing that counts."""
+def action_of(text: str, plain: bool = False) -> tuple[str, str]:
+    """What a turn does: ("search", words), ("answer", text), or nothing that counts; plain: a turn without tags is the answer."""
     found = _ACTION.search(text)
-    return (found["kind"], found["said"].strip()) if found else ("", "")
+    if found:
+        return found["kind"], found["said"].strip()
+    said = final(text) if plain else None
+    return ("answer", said) if said else ("", "")
+
+
+def plain(prompt: Prompt) -> bool:
+    """Whether the prompt is answered by a turn without tags."""
+    return bool(prompt.info.get("plain"))
 
 
 def information(found: Iterable[Document]) -> Message:
@@ -193,9 +201,12 @@ def information(found: Iterable[Document]) -> Message:
 
 
 def asked(text: str) -> Callable[[Prompt, str], Prompt]:
-    """A change of prompts: the question inside instructions; the question itself is kept as info["asked"]."""
+    """A change of prompts: the question inside instructions; the question itself is kept as info["asked"]. One that says itself how to
+    search (it holds <search>) is asked as it stands, and answered without tags."""
 
     def change(prompt: Prompt, split: str) -> Prompt:
+        if "<search>" in prompt.last:
+            return replace(prompt, info={**prompt.info, "asked": prompt.last, "plain": True})
         whole = {**prompt.content[-1], "content": text.replace("{question}", prompt.last)}
         return replace(prompt, content=(*prompt.content[:-1], whole), info={**prompt.info, "asked": prompt.last})
 

@@ -21,6 +21,9 @@ class Asked:
     async def ask(self, prompt: Prompt) -> str:
         """The model's answer."""
         loop = asyncio.get_running_loop()
+        self.waiting = [
+            one for one in self.waiting if one[1].get_loop() is loop
+        ]  # those of a step that failed are lost
         if not self.waiting:
             loop.call_soon(self.answer)
         made: asyncio.Future[str] = loop.create_future()

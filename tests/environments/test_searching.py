@@ -92,6 +92,15 @@ def test_the_last_turn_is_for_the_answer_alone_and_a_cut_turn_ends_it(index: Ind
     assert (cut.messages, cut.stop, cut.reward) == (None, "length", 0.0)
 
 
+def test_a_question_that_says_how_to_search_is_asked_as_it_stands_and_answered_without_tags(index: Index) -> None:
+    row = {"question": "Capital of France? Look it up with <search>words</search>.", "answer": "Paris"}
+    env = Searching(data([row]), index.retrieve(1), lambda prompt, trail: float(trail.answer == "Paris"), turns=2)
+    assert env.prompt(0).last == row["question"]
+    search, answer = played(env, "<search>France</search>", "<think>so</think> Paris")
+    assert search.messages is not None and (answer.messages, answer.reward, answer.stop) == (None, 1.0, "answered")
+    assert env.grade(env.prompt(0), "Paris") == 1.0 and action_of("<think>open", plain=True) == ("", "")
+
+
 def test_a_fork_goes_its_own_way(index: Index) -> None:
     env = Searching(data(ROWS), index.retrieve(1), lambda prompt, trail: 0.0, turns=3)
     one = env.open(env.prompt(0), 7)

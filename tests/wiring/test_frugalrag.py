@@ -16,8 +16,8 @@ import pytest
 
 import posttrain as pt
 from posttrain.core.types import Prompt
-from posttrain.environments.searching import Document, Trail
-from posttrain.systems.agents_multiturn.frugalrag import first_best, payer, stopping
+from posttrain.environments.searching import Document, Index, Trail
+from posttrain.systems.agents_multiturn.frugalrag import Explorer, conversation, first_best, payer, stopping
 from tests.wiring.spies import traced
 
 NAMES = ("ada", "bob", "cyd", "dan", "eve", "fay")
@@ -92,6 +92,21 @@ def test_frugalrag_explores_imitates_measures_and_learns_to_stop(documents: str)
         formed = sum(0.5 if "<search>" in t else -0.5 for t in told) / len(told) if told else 0.0
         worth = {stopping(r.info["searches"], best, found, 4) + formed for found in (True, False)}
         assert any(r.total == pytest.approx(w) for w in worth), (known, top)
+
+
+def test_what_is_imitated(documents: str) -> None:
+    prompt = Prompt.text("p", "q", ["x", "y"], supporting=["ada"])
+    e = Explorer(prompt, Index(documents), 1)
+    e.take(["no", "<search>cyd</search>", "<search>ada</search>"])
+    e.take(["<search>bob</search>"])
+    e.take(["no"])  # nobody searched
+    said = [[m["content"] for m in conversation(e, finish) if m["role"] == "assistant"] for finish in (False, True)]
+    assert said == [["<search>ada</search>", "<search>bob</search>"], ["<search>ada</search>", "<answer>x</answer>"]]
+    lost = Explorer(prompt, e.index, 1)
+    lost.take(["<search>cyd</search>"])
+    assert conversation(lost, True)[-1]["content"] == "<search>cyd</search>", (
+        "nobody learns to answer without having found anything"
+    )
 
 
 def test_frugalrag_says_what_it_needs(documents: str) -> None:

@@ -199,7 +199,9 @@ def test_a_revision_of_agent_r() -> None:
 
 def test_agent_r_searches_judges_itself_and_learns_the_correction(door: str) -> None:
     trace = played(
-        "agent-r(rounds=2, tasks=2, iterations=2, samples=2)", door, says=["k", "o", "o", "x", "Judgement: bad"]
+        "agent-r(rounds=2, tasks=2, iterations=2, samples=2)",
+        door,
+        says=["k", "o", "x", "x", "x", "o", "Judgement: bad"],
     )
     assert trace.parts == ["search.1", "learn.1", "search.2", "learn.2"]
     revised = [
@@ -214,6 +216,10 @@ def test_agent_r_searches_judges_itself_and_learns_the_correction(door: str) -> 
         at = next(i for i, t in enumerate(r.turns) if "Action: wait" in t.text)
         assert not any(bool(t.mask_T.any()) for t in r.turns[:at]) and all(bool(t.mask_T.all()) for t in r.turns[at:])
         assert any(thought in r.turns[at].text for thought in THOUGHTS) and r.turns[-1].text[:1] == "o"
+    policy = trace.phases[0].loop.policy
+    waits = [(i, t) for r in revised for i, t in enumerate(r.turns) if "Action: wait" in t.text]
+    early = [t for i, t in waits if i < 4 and "failed." not in policy.decode(t.observation.tokens)]
+    assert early, "cut at the first bad step, where the bad run had not ended yet"
     judged = [d for d in trace.samples if d.phase == "search.1" and any("Judgement:" in p for p in d.prompts)]
     assert judged and all("policy" in d.roles for d in judged), "by the actor itself"
     good = [r for s in trace.steps if s.phase == "learn.1" for r in s.rollouts if r not in revised]

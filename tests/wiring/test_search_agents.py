@@ -11,6 +11,7 @@ highest, and more episodes right after a bad first search.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,12 @@ import pytest
 import torch
 
 import posttrain as pt
+from posttrain.core.sampling import Sampling
 from posttrain.core.squad import word_f1
 from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import Prompt, Rollout
 from posttrain.environments.searching import Document
+from posttrain.rollouts.asked import Asked
 from posttrain.systems.agents_multiturn.reseek import Judgements, holds_answer, judging
 from posttrain.systems.agents_multiturn.ssrl import blocks, form, self_search
 from posttrain.systems.agents_multiturn.zerosearch import noise
@@ -265,6 +268,45 @@ def test_reseek_drops_what_it_judged_and_goes_on_in_a_row_of_its_own(documents: 
     kept = searching(f"reseek(steps=1, documents={documents!r}, drop=False, paid='code')", says=SEEK)
     assert all(len(r.contexts) == 1 for s in kept.steps for r in s.rollouts)
     assert kept.phases[0].method.rollout.defaults()["n"] == 5 and "reward_before" in trace.summary
+
+
+def test_a_late_judgement_drops_the_information_and_not_what_was_said_since(documents: str) -> None:
+    says = ["<search>ada</search>", "hm", "<judge>no</judge><search>bob</search>", "<answer>s</answer>"]
+    name = f"reseek(steps=1, documents={documents!r}, k=1)"
+    trace = searching(name, says=[t for t in says for _ in range(2)], prompts=1, num_generations=2, eval_problems=0)
+    policy = trace.phases[0].loop.policy
+    late = [
+        r for s in trace.steps for r in s.rollouts if [t.text for t in r.turns][:3] == says[:3] and len(r.contexts) > 1
+    ]
+    assert late
+    for r in late:
+        after = policy.decode(r.contexts[1][0].observation.tokens)
+        assert "ada is s" not in after and "neither a search nor an answer" in after and "bob is t" in after
+
+
+def test_a_frozen_model_answers_the_next_step_after_one_that_failed() -> None:
+    class Two:
+        def sample(self, prompts: Any, n: int, how: Any) -> Any:
+            return [
+                [Rollout(p, [Turn.of(Observation(torch.tensor([1])), torch.tensor([1]), torch.zeros(1), p.id)])]
+                for p in prompts
+            ]
+
+    asked = Asked(Two(), Sampling())  # type: ignore[arg-type]
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(asyncio.wait_for(_ended(asked), 5))
+    loop.close()
+
+    async def both() -> list[str]:
+        return await asyncio.gather(asked.ask(Prompt.text("b", "x")), asked.ask(Prompt.text("c", "x")))
+
+    assert asyncio.run(asyncio.wait_for(both(), 5)) == ["b", "c"]
+
+
+async def _ended(asked: Asked) -> None:
+    """A question of a loop that ends before anybody answers."""
+    asked.waiting.append((Prompt.text("a", "x"), asyncio.get_running_loop().create_future()))
 
 
 def test_reseek_says_what_it_needs(documents: str) -> None:

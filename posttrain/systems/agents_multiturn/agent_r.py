@@ -179,19 +179,18 @@ def agent_r(
         found, policy, c = searched(context), context.role("policy"), context.config
         number = len(context.notes.get("success_by_round", []))
 
-        def critic(prompts: Sequence[Prompt]) -> list[str]:
-            made = policy.sample(prompts, 1, replace(c.sampling, stop=""), c.seed, number) if prompts else []
-            return [answers[0].text for answers in made]
-
-        rows: list[dict[str, Any]] = []
-        for paths in found:
-            good = [p for p in paths if p.worth > alpha]
-            rows += [{"messages": p.messages, "learned": [True] * len(p.texts)} for p in good]
-            for best, worst in pairs(paths, alpha, beta):
-                thought = rng.python("thought", c.seed, number, *worst.texts, *best.texts).choice(THOUGHTS)
-                error = first_error(worst, shared(best, worst), critic)
-                messages, learned = spliced(best, worst, error, thought)
-                rows.append({"messages": messages, "learned": learned})
+        chosen = [(best, worst) for paths in found for best, worst in pairs(paths, alpha, beta)]
+        steps = [asked_of(bad, s) for good, bad in chosen for s in range(shared(good, bad), len(bad.texts))]
+        judged = {p.id: p for p in steps}  # each step once, all in one call
+        made = policy.sample(list(judged.values()), 1, replace(c.sampling, stop=""), c.seed, number) if judged else []
+        said = {name: answers[0].text for name, answers in zip(judged, made, strict=True)}
+        good = [p for paths in found for p in paths if p.worth > alpha]
+        rows: list[dict[str, Any]] = [{"messages": p.messages, "learned": [True] * len(p.texts)} for p in good]
+        for best, worst in chosen:
+            thought = rng.python("thought", c.seed, number, *worst.texts, *best.texts).choice(THOUGHTS)
+            error = first_error(worst, shared(best, worst), lambda prompts: [said[p.id] for p in prompts])
+            messages, learned = spliced(best, worst, error, thought)
+            rows.append({"messages": messages, "learned": learned})
         context.run.write_artifact(f"revised-{number + 1}", rows)
         worth = [p.worth > alpha for paths in found for p in paths]
         context.notes["success_by_round"] = [

@@ -15,7 +15,17 @@ from posttrain.core.turn import Turn
 from posttrain.core.types import Message, Prompt
 from posttrain.environments.base import size_of
 from posttrain.environments.language.listed import Listed
-from posttrain.environments.searching import STOP, Index, Searching, Trail, action_of, information, recall, supporting
+from posttrain.environments.searching import (
+    STOP,
+    Index,
+    Searching,
+    Trail,
+    action_of,
+    information,
+    plain,
+    recall,
+    supporting,
+)
 from posttrain.losses.regularisers.kl import kl
 from posttrain.methods.from_pairs import ENDLESS, epochs_of
 from posttrain.methods.grpo import grpo
@@ -66,7 +76,7 @@ def payer(reference: dict[str, float], budget: int, form: float) -> Callable[[Pr
     def pay(prompt: Prompt, trail: Trail) -> float:
         best, top = first_best(prompt, trail)
         found = top > 0 and top >= reference.get(prompt.id, UNKNOWN)
-        tried = [t for t in trail.texts if action_of(t)[0] != "answer"]
+        tried = [t for t in trail.texts if action_of(t, plain(prompt))[0] != "answer"]
         formed = sum(form if action_of(t)[0] == "search" else -form for t in tried) / len(tried) if tried else 0.0
         return stopping(len(trail.queries), best, found, budget) + formed
 
@@ -113,11 +123,15 @@ def explored(ask: RolloutRequest, index: Index, searches: int, candidates: int, 
 
 def conversation(e: Explorer, finish: bool) -> list[Message]:
     """What is imitated: the searches that were kept, all of them, or up to the last that helped and then the answer."""
-    if not finish:
-        return [*e.prompt.content, *e.messages[:-1]]  # ends with its last search
     best, _ = first_best(e.prompt, e.trail)
+    if not finish or not best:
+        return [*e.prompt.content, *e.messages[:-1]]  # ends with its last search
     gold = e.prompt.answer[0] if isinstance(e.prompt.answer, list | tuple) else e.prompt.answer
-    return [*e.prompt.content, *e.messages[: 2 * best], {"role": "assistant", "content": f"<answer>{gold}</answer>"}]
+    return [
+        *e.prompt.content,
+        *e.messages[: 2 * best],
+        {"role": "assistant", "content": str(gold) if plain(e.prompt) else f"<answer>{gold}</answer>"},
+    ]
 
 
 # ---- the plan

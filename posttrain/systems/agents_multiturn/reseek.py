@@ -26,6 +26,7 @@ from posttrain.environments.searching import (
     Trail,
     action_of,
     information,
+    plain,
     told,
 )
 from posttrain.losses.aggregate import token_mean
@@ -120,6 +121,7 @@ class Seeker:
     turns: list[Turn] = field(default_factory=list)
     context: list[Turn] = field(default_factory=list)
     stop: str = ""
+    at: int = 0  # where the last information stands among the messages
 
     def take(self, ask: RolloutRequest, turn: Turn, last: bool, drop: bool) -> None:
         """What a turn does: a judgement of the information before it, then a search or an answer."""
@@ -132,14 +134,15 @@ class Seeker:
             self.judged[-1] = found[1].lower() == "yes"
             bad = drop and not self.judged[-1]
         if bad:
-            self.messages[-1] = DROPPED
-        kind, said = action_of(turn.text)
+            self.messages[self.at] = DROPPED
+        kind, said = action_of(turn.text, plain(self.prompt))
         self.trail.answer = said if kind == "answer" else None
         if kind == "answer" or last or not turn.stopped:
             self.stop = "answered" if kind == "answer" else "max_turns" if last else "length"
             return
         reply = {"role": "user", "content": INVALID} if kind != "search" else self.search(ask, said)
         self.messages += [{"role": "assistant", "content": turn.text}, reply]
+        self.at = len(self.messages) - 1 if kind == "search" else self.at
         if bad:  # the context is another one now, and what follows is a row of its own
             self.context, self.seen = (
                 [],
