@@ -193,6 +193,9 @@ def rows(found: dict[str, Any], note: str, command: str) -> list[dict[str, Any]]
         ]  # fmt: skip
     about = {
         "note": note,
+        "peer": None,
+        "peer_value": None,
+        "ratio": None,
         "hardware": f"{os.cpu_count()} CPU cores",
         "date": time.strftime("%Y-%m-%d"),
         "command": command,
