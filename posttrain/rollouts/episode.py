@@ -170,9 +170,8 @@ def opened(ask: RolloutRequest, wanted: Iterable[tuple[Prompt, int, int | None]]
         for prompt, index, key in wanted:
             x = begin(ask, prompt, index, key)
             playing.append(x)
-            if times[
-                x.talk.name
-            ]:  # a prompt that comes twice says the same twice; what is replied to it need not be the same
+            # a prompt that comes twice says the same twice; what is replied to it need not be the same
+            if times[x.talk.name]:
                 x.talk.name += f"\0again {times[x.talk.name]}"
             times[f"{prompt.id}\0{index}"] += 1
         yield playing
