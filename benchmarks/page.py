@@ -4,6 +4,7 @@ python -m benchmarks.page                       # 20,000 steps x 25 answers of 2
 python -m benchmarks.page --steps 400           # 1/50 of it, as the tests do
 python -m benchmarks.page --keep /tmp/large     # keep the run, or use the one that is there
 python -m benchmarks.page --live 300            # and: a writer for 300 s with a page open and without, in turn
+python -m benchmarks.page --out benchmarks/results/page.json --note "a shared machine"
 
 Bars: a run opens in at most 1 s (`open`: the run, its curves and a first page of answers), a page of answers takes at most 100 ms. Milliseconds
 are of the API itself, the median of five calls after the first, which is `cold`.
@@ -14,7 +15,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import resource
+import sqlite3
 import statistics
 import tempfile
 import threading
@@ -30,6 +33,7 @@ from posttrain.page.folder import Folder
 from posttrain.runs.store import Store
 
 OPEN_MS, PAGE_MS = 1000.0, 100.0
+CPU_PERCENT, WRITER_MS, WAL_MB = 1.0, 1.0, 20.0
 NAMES = (
     "reward",
     "length",
@@ -169,6 +173,45 @@ def live(folder: Path, seconds: float, page: bool) -> dict[str, float]:
     }
 
 
+def rows(found: dict[str, Any], note: str, command: str) -> list[dict[str, Any]]:
+    """What was found beside its bars, as other results are written."""
+    pages = {k: v["ms"] for k, v in found["ms"].items() if k not in ("open", "runs")}
+    slowest = max(pages, key=lambda k: pages[k])
+    size = f"{found['answers']:,} answers"
+    made = [
+        (f"page: a run of {size} opens", found["ms"]["open"]["ms"], "ms", OPEN_MS),
+        (f"page: the slowest request on {size} ({slowest})", pages[slowest], "ms", PAGE_MS),
+        (f"page: the next 50 of {size}", pages["answers"], "ms", PAGE_MS),
+    ]
+    if live_ := found.get("live"):
+        with_, without = live_["with"], live_["without"]
+        share = round(100 * (with_["cpu_share"] - without["cpu_share"]), 2)
+        made += [
+            ("page: server and reader of a live run", share, "% of a core", CPU_PERCENT),
+            ("page: a writer's step with a page open, more than without", round(with_["log_ms"] - without["log_ms"], 3), "ms", WRITER_MS),
+            ("page: the log beside the database with a page open", with_["wal_mb"], "MB", WAL_MB),
+        ]  # fmt: skip
+    about = {
+        "note": note,
+        "hardware": f"{os.cpu_count()} CPU cores",
+        "date": time.strftime("%Y-%m-%d"),
+        "command": command,
+    }
+    versions = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
+    return [
+        {
+            "name": n,
+            "value": v,
+            "unit": u,
+            "bar": f"at most {bar:g} {u}",
+            "met": v <= bar,
+            "versions": versions,
+            **about,
+        }
+        for n, v, u, bar in made
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20_000)
@@ -176,6 +219,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--keep", type=Path, help="a folder for the run, used again if it is there")
     parser.add_argument("--live", type=float, default=0.0, help="seconds of a writer with a page open, and without")
+    parser.add_argument("--out", type=Path, help="a file of results to write")
+    parser.add_argument("--note", default="", help="what else to say about the machine")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = args.keep or Path(scratch)
@@ -193,6 +238,9 @@ def main() -> None:
                 "without": live(Path(scratch), args.live, False),
                 "with": live(Path(scratch), args.live, True),
             }
+    if args.out:
+        command = f"python -m benchmarks.page --steps {args.steps}" + (f" --live {args.live:g}" if args.live else "")
+        args.out.write_text(json.dumps(rows(out, args.note, command), indent=1) + "\n")
     print(json.dumps(out, indent=1))
 
 

@@ -122,11 +122,8 @@ def loss_of(model: Decoder, rows_B3L: torch.Tensor) -> torch.Tensor:
     """Next-token loss over conversations packed in rows; the assistant's tokens count in full, others a tenth, padding nothing."""
     tokens, learned, part = rows_B3L[:, 0, :-1], rows_B3L[:, 1, 1:], rows_B3L[:, 2, :-1]
     target, same = rows_B3L[:, 0, 1:], rows_B3L[:, 2, 1:] == part
-    place = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-    begins = torch.ones_like(part, dtype=torch.bool)
-    begins[:, 1:] = part[:, 1:] != part[:, :-1]
-    start = torch.where(begins, place, 0).cummax(-1).values
-    logits = model.logits(model.hidden(tokens, place - start, part)).float()
+    # rotary positions are relative, so a conversation may stand anywhere in its row
+    logits = model.logits(model.hidden(tokens, segments_BT=part)).float()
     weight = (OBSERVED + (1 - OBSERVED) * learned) * same * (part >= 0)
     loss = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none")
     return (loss * weight.flatten()).sum() / weight.sum()
@@ -140,7 +137,7 @@ def train(args: argparse.Namespace) -> tuple[Decoder, dict[str, float]]:
     model = fresh(shape_of(args)).to(device)
     optimiser = optimiser_of(model, args.lr)
     stream = Stream(args.workers, args.seed)
-    step_fn = torch.compile(loss_of) if device == "cuda" else loss_of
+    step_fn = torch.compile(loss_of) if device == "cuda" and not args.eager else loss_of
     began, tokens, step, shown = time.time(), 0, 0, 0.0
     budget = args.minutes * 60
     while (spent := time.time() - began) < budget and (not args.steps or step < args.steps):
@@ -203,6 +200,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=max(1, (mp.cpu_count() or 2) - 2))
     parser.add_argument("--problems", type=int, default=200, help="of each skill and level in the card; 0: no card")
+    parser.add_argument("--eager", action="store_true", help="without torch.compile: slower, where that fails")
     parser.add_argument("--count", action="store_true", help="print FLOPs and tokens and do nothing")
     args = parser.parse_args()
     if args.width % 32 or args.width < 32 or args.layers < 1:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from posttrain.core.adopt import adopt
 from posttrain.core.config import Config, followed, from_dict, to_dict
 from posttrain.core.errors import UserError
 from posttrain.core.identity import identity
@@ -20,7 +19,7 @@ from posttrain.distributed.choose import Elsewhere, closing, settled
 from posttrain.distributed.choose import refuse as refuse_elsewhere
 from posttrain.distributed.group import joined
 from posttrain.distributed.led import led
-from posttrain.environments.adapters.verifiers import Verifiers, is_verifiers
+from posttrain.environments.adapters.verifiers import adopt
 from posttrain.environments.contents import contents, mentioned
 from posttrain.environments.task import default_task, of_rows
 from posttrain.evals.accuracy import Score
@@ -42,6 +41,7 @@ from posttrain.runs.threads import settle
 from posttrain.runs.told import tell_left_out, understood
 from posttrain.runs.tool_files import take_tools, tooled
 from posttrain.runs.unused import dotted, refuse_of_method, refuse_of_unmeasured
+from posttrain.runs.users import with_users
 from posttrain.train import train
 
 
@@ -95,7 +95,7 @@ def _run_config(
         policy = policy.as_reward_model()
     refuse(config, method, policy)
     env = fit(env, policy, method, config.sampling)
-    extra = {k: given[k] for k in ("source", "others") if k in given}
+    extra = {k: given[k] for k in ("source",) if k in given} | with_users(config, env, runs, given)
     settings = to_dict(config) | {"parts": method.describe()} | objects(given) | inputs | files(config, given)
     with open_run(Path(runs) / config.name, settings, fresh=fresh, extend=start.extend) as store:
         threads = settle(store.folder, config.threads, config.device)
@@ -113,7 +113,7 @@ def _run_config(
             loop.role = "reward_model" if method.scores else "policy"
             start.load_optimisers(loop, runs)
             tell_data(loop)
-            return _measured(loop, scorer, given.get("others", {}))
+            return _measured(loop, scorer, extra.get("others", {}))
 
 
 def tell_data(loop: Loop) -> None:
@@ -177,7 +177,7 @@ def run(
         given["policy"] = model
         plain["model"] = getattr(model, "name", "") or type(model).__name__
     if env is not None:
-        given["env"] = adopt(Verifiers(env) if is_verifiers(env) else env)
+        given["env"] = adopt(env)
         plain["task"] = given["env"].name
     elif isinstance(task, str | Path):
         plain["task"] = str(task)

@@ -2,6 +2,7 @@
   posttrain audit numeric --task arithmetic
   posttrain audit "numeric + 0.2*format" --task my.jsonl
   posttrain audit task --task countdown          the task's own grader
+  posttrain audit numeric --save                 keep it for `posttrain view`
 Gold answers should score best, corrupted ones less, and answers that solve nothing least. Exit code 1 if not.
 Right answers in other words are tried too; those that score less are told, and are no failure.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import sys
 from typing import TYPE_CHECKING, Any
 
 from posttrain.commands.parser import Parser, number, whole
@@ -31,6 +33,8 @@ def options(parser: Parser) -> None:
     parser.add_argument("--problems", type=whole, default=40, metavar="N", help="number of questions [40]")
     parser.add_argument("--timeout", type=number, default=10.0, metavar="X", help="seconds per call of the reward [10]")
     parser.add_argument("--json", action="store_true", help="print the report as JSON and nothing else")
+    parser.add_argument("--save", action="store_true", help="keep the report beside the runs, for posttrain view")
+    parser.add_argument("--runs", default="runs", metavar="DIR", help="folder of all runs, for --save [runs]")
     use_option(parser)
 
 
@@ -50,6 +54,12 @@ def main(args: argparse.Namespace) -> int:
         print(json.dumps(report.to_dict()))
     else:
         show(report, args)
+    if args.save:
+        from posttrain.runs.sheets import save
+
+        command = shlex.join(["posttrain", "audit", args.reward, *given(args)])
+        path = save(args.runs, "audit", f"{args.reward} on {args.task}", args.task, command, report.to_dict())
+        print(f"kept in {path}; posttrain view shows it", file=sys.stderr)
     return 0 if report.ok else 1
 
 

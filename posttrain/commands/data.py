@@ -1,6 +1,7 @@
 """examples:
 posttrain data my.jsonl
 posttrain data my.jsonl --model smollm2 --out my.html      lengths in tokens, and a page
+posttrain data my.jsonl --save                             keep it for `posttrain view`
 posttrain data pairs.parquet --chosen good --rejected bad
 posttrain data "org/name(subset='main')"                   a data set of the Hugging Face hub
 What a run would understand of a data set, without running: columns, rows, the grader, the first prompt, lengths, questions that
@@ -11,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,8 @@ def options(parser: Parser) -> None:
         "--out", metavar="PAGE", help="write a page with pictures: .html, or .svg for the picture alone"
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON and nothing else")
+    parser.add_argument("--save", action="store_true", help="keep the figures beside the runs, for posttrain view")
+    parser.add_argument("--runs", default="runs", metavar="DIR", help="folder of all runs, for --save [runs]")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -54,6 +59,16 @@ def main(args: argparse.Namespace) -> int:
         print(json.dumps({"understood": told} | {k: v for k, v in found.items() if k != "bins"}))
     else:
         show(told, found)
+    if args.save:
+        from posttrain.runs.sheets import save
+
+        twice, leaks = found["duplicates"]["train"], found["contamination"]
+        counts = (twice, leaks["word for word"] + leaks["near"])
+        said = [line for line, n in zip(findings(found), counts, strict=True) if n]
+        kept = found | {"understood": told, "findings": said}
+        command = shlex.join(["posttrain", "data", args.source, *(["--model", args.model] if args.model else [])])
+        kept_in = save(args.runs, "data", args.source, args.source, command, kept)
+        print(f"kept in {kept_in}; posttrain view shows it", file=sys.stderr)
     if args.out:
         unit = "tokens" if reader else "characters"
         text = (

@@ -74,6 +74,9 @@ def task_options(group: Any) -> None:
         "--tools", metavar="FILE",
         help="functions that the model may call, as in posttrain run, with --tools.max-turns and the like [the run's]",
     )  # fmt: skip
+    group.add_argument(
+        "--user", metavar="MODEL", help="a model that plays the user, in a task with that role [the run's]"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -107,7 +110,7 @@ def evaluate_answers(args: argparse.Namespace, policy: Any, config: Any) -> int:
     scorer, name = scorer_of(args, config, env)
     prompts = asked_for(env, args.problems or PROBLEMS, args.split or "test")
     check_column(prompts, args.by)
-    groups = answers_of(args, policy, env, prompts, how)
+    groups = answers_of(args, policy, env, prompts, how, config)
     score = graded(groups, scorer, name)
     failed_alike(score)
     result = figures(groups, score, args.by, grader_of(args, env)) | {
@@ -187,7 +190,7 @@ def grader_of(args: argparse.Namespace, env: Any) -> str:
     )
 
 
-def answers_of(args: argparse.Namespace, policy: Any, env: Any, prompts: list[Any], how: Any) -> list[Any]:
+def answers_of(args: argparse.Namespace, policy: Any, env: Any, prompts: list[Any], how: Any, config: Any) -> list[Any]:
     from posttrain.environments.recorded import Recorded
     from posttrain.evals.accuracy import answers
 
@@ -197,7 +200,18 @@ def answers_of(args: argparse.Namespace, policy: Any, env: Any, prompts: list[An
         raise UserError(f"{what} needs a model that runs here; a model behind --url answers single questions")
     if part is None and env.opens:
         part, env = find("sample", "rollout"), Recorded(env)
-    return answers(policy, env, prompts, how, args.num_generations, part)
+    return answers(policies_of(args, policy, env, config), env, prompts, how, args.num_generations, part)
+
+
+def policies_of(args: argparse.Namespace, policy: Any, env: Any, config: Any) -> dict[str, Any]:
+    """The policy, and whoever plays the other roles of the task: --user, or of a run's own task the run's."""
+    from posttrain.core.config import Config
+    from posttrain.runs.users import users
+
+    own = args.task is None or args.task == config.task
+    plays = args.user if args.user is not None else config.user if own else ""
+    found = Config(user=plays, device=args.device, dtype=args.dtype or "", sampling=config.sampling)
+    return {"policy": policy, **users(found, env, args.runs)}
 
 
 def rollout_of(spec: str | None) -> Any:

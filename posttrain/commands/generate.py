@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from posttrain.commands.eval import fitting, scorer_of, task_of, task_options
+from posttrain.commands.eval import fitting, policies_of, scorer_of, task_of, task_options
 from posttrain.commands.parser import Parser, number, whole
 from posttrain.commands.policy import load_any, policy_options, url_options
 from posttrain.commands.use import load_parts, use_option
@@ -79,7 +79,7 @@ def main(args: argparse.Namespace) -> int:
     scorer = scorer_of(args, config, env)[0] if args.reward else None
     same_settings(out, settings(args, config, how), args.fresh)
     kept = begin(out, args.fresh)
-    made, lost = write(args, (policy, scorer, how), prompts, kept, env)
+    made, lost = write(args, (policies_of(args, policy, env, config), scorer, how), prompts, kept, env)
     finish(out, prompts, args.num_generations)
     tell(args, made, len(kept), lost)
     return 0
@@ -100,7 +100,7 @@ def prompts_of(args: argparse.Namespace, env: Any) -> list[Any]:
 
 def settings(args: argparse.Namespace, config: Any, how: Any) -> dict[str, Any]:
     """What decides an answer: a file that was begun with other settings is not gone on with."""
-    from posttrain.environments.contents import contents
+    from posttrain.environments.contents import contents, mentioned
 
     newest = weights(args) if args.run else ""
     found = {
@@ -108,12 +108,15 @@ def settings(args: argparse.Namespace, config: Any, how: Any) -> dict[str, Any]:
         "adapter": args.adapter,
         "checkpoint": newest,
         "url": args.url or "",
+        "user": args.user or "",
         "seed": args.seed,
     }
     named = args.task or config.task
     found |= {"task": named, "level": args.level, "think": args.think, "reward": args.reward or ""}
     said = {k: v for k in ("system", "question", "answer", "data") if (v := getattr(args, k)) is not None}
     found |= said | ({"contents": held} if (held := contents(named)) else {})
+    tools = args.tools if args.tools is not None else config.tools if args.task in (None, config.task) else ""
+    found |= {"tools": tools, "tool_files": mentioned(tools)} if tools else {}
     return found | {"tokens": args.tokens, "sampling": dataclasses.asdict(how)}
 
 
@@ -168,14 +171,14 @@ def write(
     """Sample what is missing, in pieces that depend on the prompts alone; returns how many came and how many did not."""
     from posttrain.evals.figures import lines
 
-    policy, scorer, sampling = how
+    policies, scorer, sampling = how
     made = lost = 0
     with open(args.out, "ab") as file:
-        for some in pieces(args, policy, prompts):
+        for some in pieces(args, policies["policy"], prompts):
             missing = {(p.id, i) for p in some for i in range(args.num_generations)} - kept
             if not missing:
                 continue
-            groups = sampled(args, policy, env, some, sampling)
+            groups = sampled(args, policies, env, some, sampling)
             if scorer is not None:
                 scorer.score(groups)
             rows = [row(g.prompt, r, args.tokens) for g in groups for r in g.rollouts if "error" not in r.info]
@@ -189,7 +192,7 @@ def write(
     return made, lost
 
 
-def sampled(args: argparse.Namespace, policy: Any, env: Any, prompts: Sequence[Any], how: Any) -> list[Any]:
+def sampled(args: argparse.Namespace, policies: Any, env: Any, prompts: Sequence[Any], how: Any) -> list[Any]:
     """The answers to some prompts; where the environment has turns, episodes."""
     from posttrain.core.protocols import RolloutRequest
     from posttrain.core.types import Group
@@ -197,8 +200,11 @@ def sampled(args: argparse.Namespace, policy: Any, env: Any, prompts: Sequence[A
 
     n = args.num_generations
     if not env.opens:
-        return [Group(p, rs) for p, rs in zip(prompts, policy.sample(prompts, n, how, args.seed, 0), strict=True)]
-    asked = RolloutRequest({"policy": policy}, prompts, how, args.seed, 0, Recorded(env))
+        return [
+            Group(p, rs)
+            for p, rs in zip(prompts, policies["policy"].sample(prompts, n, how, args.seed, 0), strict=True)
+        ]
+    asked = RolloutRequest(policies, prompts, how, args.seed, 0, Recorded(env))
     return list(find("sample", "rollout").but(n=n)(asked))
 
 

@@ -3,6 +3,7 @@
   posttrain run grpo --loss "cispo(high=4)" --terms none --name cispo
   posttrain run grpo --task my.jsonl --model path/to/model --reward "numeric + 0.2*format"
   posttrain run grpo --task prompts.jsonl --reward mine.py:polite    prompts without answers, your own reward
+  posttrain run grpo --task my.jsonl --tools mine.py --tools.max-turns 4    the model may call functions of yours before it answers
   posttrain run reward-model && posttrain run grpo --reward runs/reward-model-school_pairs    a learned reward
   posttrain run "rlhf-workflow(rounds=2)" --reward task     a plan; or --plan.rounds 2
   posttrain run grpo --model runs/sft-arithmetic --name second      a new run from the weights of another

@@ -92,13 +92,15 @@ class Config:
     bits: int = 0
     """4: keep the frozen weights in 4 bits beside the adapters (QLoRA); 0: do not quantise"""
     tools: str = ""
-    """functions that the model may call before it answers: a Python file, calculator, python (the sandbox), or a sum of them; how they
-    may be used with --tools.format, --tools.max-turns, --tools.max-calls, --tools.faults and --tools.seconds"""
+    """functions that the model may call before it answers: a Python file, calculator or python (the sandbox), a sum of them, with
+    options if wanted: "mine.py(format='xml', max_turns=4)\""""
     reward: str = ""
     """a reward by name, mine.py:function, runs/NAME (a trained reward model), or a sum "numeric + 0.2*format"; if empty, the
     task's own grade"""
     reward_timeout: float = 10.0
     """seconds per call of a reward, after which the answer is masked and counted as failed"""
+    user: str = ""
+    """a model that plays the user in a task with that role (a name, a folder, a run); it is frozen, and only the policy's tokens are trained"""
     max_turns: int | None = None
     """turns of an episode before it is ended, of all who speak; None: as the environment says, mostly 64"""
     episode_seconds: float | None = None

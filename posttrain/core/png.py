@@ -6,6 +6,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _COLOUR = {1: 0, 3: 2}  # channels -> PNG's kind of colour: grey, red-green-blue
 RANGES = ((0.0, 1.0), (-1.0, 1.0), (0.0, 255.0))  # of numbers that are pixels, the usual ones first
 _INSIDE = 0.8  # share of the numbers that must lie in a range
@@ -19,7 +20,7 @@ def png(pixels: bytes, width: int, height: int, channels: int = 1) -> bytes:
     rows = b"".join(b"\0" + pixels[y * line : (y + 1) * line] for y in range(height))  # 0: a row as it is
     head = struct.pack(">IIBBBBB", width, height, 8, _COLOUR[channels], 0, 0, 0)
     chunks = (_chunk(b"IHDR", head), _chunk(b"IDAT", zlib.compress(rows)), _chunk(b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+    return SIGNATURE + b"".join(chunks)
 
 
 def _chunk(kind: bytes, body: bytes) -> bytes:

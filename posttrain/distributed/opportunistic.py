@@ -57,9 +57,8 @@ class OpportunisticSource(LocalSource):
     def next(self, step: int) -> Scored:
         """As many shards as a step has: those that must not wait, then the first that are ready."""
         self.sampler.ready(step, live=True)
-        self._forget(
-            step
-        )  # also what a run that was killed left of versions to come: a worker takes the newest that lies there
+        # also what a run that was killed left of versions to come: a worker takes the newest that lies there
+        self._forget(step)
         for (at, index), prompts in sorted(self._left.items()):
             self._send(Shard(at, 0, index, step, tuple(prompts)))
         self._left = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -103,6 +104,8 @@ def answer_of(row: Raw, columns: Mapping[str, str]) -> tuple[Any, dict[str, Any]
     if "answer" not in columns:
         return None, {}
     answer = row.get(columns["answer"])
+    if is_calls(answer):
+        return json.dumps(answer), {}
     if isinstance(answer, Mapping):
         answer = answer.get("text", [answer])  # SQuAD's answers; one message
     if _is_empty(answer) or (isinstance(answer, (list, tuple)) and any(map(_is_empty, answer))):
@@ -124,6 +127,15 @@ def answer_of(row: Raw, columns: Mapping[str, str]) -> tuple[Any, dict[str, Any]
             f"{columns['answer']!r} marks its end as the answer, and nothing is there: {answer.strip()[-40:]!r}"
         )
     return (answer.strip(), {}) if short is None else (short, {"demonstration": answer.strip()})
+
+
+def is_calls(value: Any) -> bool:
+    """A list of tool calls, {"name", "arguments"} or OpenAI's {"function": ...}: kept as a JSON text."""
+    return (
+        isinstance(value, (list, tuple))
+        and bool(value)
+        and all(isinstance(x, Mapping) and "role" not in x and ("name" in x or "function" in x) for x in value)
+    )
 
 
 def _text(value: Any, column: str) -> str:

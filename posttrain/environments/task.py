@@ -4,7 +4,8 @@
     reasoning-gym/chain_sum, rg/...       every data set of reasoning-gym
     documents                             facts in parts, questions that follow relations
     "gymnasium(id='FrozenLake-v1')"       environments of other packages, played in words (`adapters/`)
-    "textworld(rooms=2, quest=3)"
+    "textworld(rooms=2, quest=3)", "verifiers(id='wordle')"
+    "simulated_user(file='my.jsonl')"     conversations with a user who knows facts
     fact_search, workshop/fact_search     tasks with turns, tools and games (`workshop/`)
     gsm8k, data/gsm8k                     public data sets under the data folder
     school_pairs, hh_rlhf                 preference pairs, for methods that learn from them (`pair_task`)
@@ -24,13 +25,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from posttrain.core.adopt import adopt
 from posttrain.core.errors import UserError, nearest, unknown
 from posttrain.core.protocols import Environment
 from posttrain.core.python_file import import_file
 from posttrain.core.registry import parse, split_sum
 from posttrain.environments import reasoning_gym as gym
-from posttrain.environments.adapters.verifiers import Verifiers, is_verifiers
+from posttrain.environments.adapters.verifiers import adopt
 from posttrain.environments.data import THINK, data
 from posttrain.environments.documents import documents
 from posttrain.environments.fields import NAMES
@@ -43,6 +43,7 @@ from posttrain.environments.presets import PAIRS, QUESTIONS, SHIPPED, pair_set, 
 from posttrain.environments.questions import Layout
 from posttrain.environments.rows import FORMATS, name_of
 from posttrain.environments.school import TASKS, school
+from posttrain.environments.simulated_user import simulated_user
 from posttrain.environments.stream import stream
 
 DEFAULT, DEFAULT_PAIRS = "arithmetic", "school_pairs"  # what is learned from when no task is named
@@ -87,6 +88,8 @@ def task(spec: str, **options: Any) -> Environment:
         )
     if spec == "documents":
         return documents(**_renamed(options, spec, ("parts", "facts", "hops", "think", "seed")))
+    if spec == "simulated_user":
+        return simulated_user(**_renamed(options, spec, ("file", "user", "patience", "reveal")))
     if spec in ADAPTERS:
         return adapted(spec, options, given)
     if (folder == "data" and name) or spec.replace("-", "_") in QUESTIONS:
@@ -118,7 +121,7 @@ def of_yours(file: str, name: str, options: dict[str, Any]) -> Environment:
         raise UserError(f"{file}:{name} cannot be made with {options or 'no options'}: {error}") from None
     except Exception as error:
         raise UserError(f"{file}:{name} failed when it was made: {type(error).__name__}: {error}") from error
-    return adopt(Verifiers(env, name) if is_verifiers(env) else env, name)
+    return adopt(env, name)
 
 
 def adapted(name: str, options: dict[str, Any], given: dict[str, Any]) -> Environment:
@@ -220,7 +223,7 @@ def names() -> list[str]:
     except UserError:
         rg = []
     data = [n if n not in TASKS else f"data/{n}" for n in QUESTIONS]
-    return [*TASKS, "documents", *WORKSHOP, *ADAPTERS, *data, *rg]
+    return [*TASKS, "documents", "simulated_user", *WORKSHOP, *ADAPTERS, *data, *rg]
 
 
 def _known(spec: str, name: str, known: Any) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from posttrain.core.codec import STREAMS, read
 from posttrain.core.errors import UserError
-from posttrain.page.pictures import drawn, observed, shape_of
+from posttrain.page.pictures import drawn, flat, observed, shape_of
 from posttrain.page.pieces import pieces_of
 from posttrain.page.rollouts import with_texts
 from posttrain.page.series import finite
@@ -14,6 +15,7 @@ from posttrain.page.tree import links
 from posttrain.runs.reader import Reader
 
 _CHARACTERS = 20_000  # of an answer in a group
+_VECTOR = 13  # numbers of an action that is a vector
 _STEPS = 400  # steps of a prompt's history, at most
 
 
@@ -58,8 +60,8 @@ def tokens(reader: Reader, phase: str, step: int, index: int, sample: int) -> di
         raise UserError(
             f"answer {sample + 1} to prompt {index + 1} of step {step} is not stored; --log-rollouts and --store-gb say how much is"
         )
-    flat = [t for t in turns if not (t["tokens"] and isinstance(t["tokens"][0], list | float))]
-    ids = {i for t in flat for i in (*(t["tokens"] or []), *(t["seen"] or [])) if isinstance(i, int)}
+    plain = [t for t in turns if not (t["tokens"] and isinstance(t["tokens"][0], list | float))]
+    ids = {i for t in plain for i in (*(t["tokens"] or []), *(t["seen"] or [])) if isinstance(i, int)}
     pieces = pieces_of(reader, sorted(ids))
     head = group(reader, phase, step, index)
     answer = next(a for a in head["answers"] if a["sample_index"] == sample)
@@ -71,6 +73,8 @@ def tokens(reader: Reader, phase: str, step: int, index: int, sample: int) -> di
         t |= {"pictures": seen.get(k, []), "calls": called.get(k, []), "drawn": drawn(t["tokens"], shape)}
         if t["drawn"]:  # their numbers would be thousands
             t["tokens"] = [[] for _ in t["tokens"]]
+        elif t["tokens"] and isinstance(t["tokens"][0], list):  # as many as are shown, and one that says there are more
+            t["tokens"] = [flat(action)[:_VECTOR] for action in t["tokens"]]
     others = [
         {k: a[k] for k in ("sample_index", "role", "total", "failed")}
         for a in head["answers"]
@@ -91,7 +95,16 @@ def calls(reader: Reader, key: tuple[str, int, int, int]) -> dict[int, list[dict
         "SELECT c.turn, c.calls FROM rollouts r JOIN calls c ON c.id = r.id "
         "WHERE r.phase = ? AND r.step = ? AND r.group_index = ? AND r.sample_index = ?"
     )
-    return {row["turn"]: read(row["calls"]) for row in reader.db.execute(query, key)}
+    return {row["turn"]: listed(row["calls"]) for row in reader.db.execute(query, key)}
+
+
+def listed(text: Any) -> list[dict[str, Any]]:
+    """The calls of a turn; what is something else, in a damaged file, is none."""
+    try:
+        found = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        return []
+    return [c for c in found if isinstance(c, dict)] if isinstance(found, list) else []
 
 
 def _turn(t: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from posttrain.core.errors import UserError, nearest, unknown
 from posttrain.page import answers, facts, field, rollouts, series, tree
+from posttrain.page import sheets as saved
 from posttrain.page.folder import Folder
 from posttrain.page.rollouts import Filter
 from posttrain.runs.reader import Reader
@@ -83,6 +84,11 @@ def system(folder: Folder, params: Params) -> Any:
     return field.system(params["name"])
 
 
+def sheets(folder: Folder, params: Params) -> Any:
+    """Audits of rewards and sheets of data that were saved beside the runs."""
+    return {"sheets": saved.sheets(folder)}
+
+
 _ONE = {"run", "phase", "step", "group"}
 # address -> (what answers, parameters it needs, those it may have)
 ROUTES: dict[str, tuple[Callable[[Folder, Params], Any], set[str], set[str]]] = {
@@ -95,6 +101,7 @@ ROUTES: dict[str, tuple[Callable[[Folder, Params], Any], set[str], set[str]]] = 
     "group": (group, _ONE, set()),
     "tokens": (tokens, {*_ONE, "sample"}, set()),
     "tree": (forks, _ONE, set()),
+    "sheets": (sheets, set(), set()),
     "systems": (systems, set(), set()),
     "system": (system, {"name"}, set()),
 }

@@ -8,12 +8,13 @@ import math
 from typing import Any
 
 from posttrain.core.codec import read
-from posttrain.core.png import brightness, png
+from posttrain.core.png import SIGNATURE, brightness, png
 from posttrain.page.series import finite
 from posttrain.runs.reader import Reader
 
 SIDE = 64  # pixels of a picture that was drawn
 MOST = 64  # pictures of one turn
+_LIST_BYTES = 1 << 20  # of an answer's actions whose last picture is shown in a list
 Picture = dict[str, Any]
 
 
@@ -27,8 +28,10 @@ def observed(reader: Reader, key: tuple[str, int, int], sample: int) -> dict[int
     )
     out: dict[int, list[Picture]] = {}
     for row in reader.db.execute(query, (*key, sample, MOST)):
+        if not isinstance(row["png"], bytes) or not row["png"].startswith(SIGNATURE):
+            continue  # a damaged file
         found = {k: row[k] for k in ("name", "width", "height")} | {k: finite(row[k]) for k in ("low", "high")}
-        out.setdefault(row["turn"], []).append(found | {"src": address(bytes(row["png"]))})
+        out.setdefault(row["turn"], []).append(found | {"src": address(row["png"])})
     return out
 
 
@@ -37,7 +40,10 @@ def shape_of(reader: Reader, phase: str, role: str) -> tuple[int, ...] | None:
     if not reader.has("shapes"):
         return None
     row = reader.db.execute("SELECT shape FROM shapes WHERE phase = ? AND role = ?", (phase, role)).fetchone()
-    shape = json.loads(row[0]) if row else None
+    try:
+        shape = json.loads(row[0]) if row else None
+    except (ValueError, TypeError, RecursionError):  # a damaged file
+        shape = None
     good = isinstance(shape, list) and len(shape) in (2, 3) and all(isinstance(n, int) and n > 0 for n in shape)
     return tuple(shape) if good and shape else None
 
@@ -65,8 +71,8 @@ def last_drawn(reader: Reader, rows: list[dict[str, Any]]) -> dict[int, Picture]
     shapes = {kind: shape for kind in kinds if (shape := shape_of(reader, *kind)) is not None}
     out = {}
     for row in rows if shapes else ():
-        query = "SELECT tokens FROM turns WHERE id = ? ORDER BY turn DESC LIMIT 1"
-        blob = reader.db.execute(query, (row["id"],)).fetchone()
+        query = "SELECT tokens FROM turns WHERE id = ? AND length(tokens) < ? ORDER BY turn DESC LIMIT 1"
+        blob = reader.db.execute(query, (row["id"], _LIST_BYTES)).fetchone()
         actions = read(blob[0]) if blob else None
         if (shape := shapes.get((row["phase"], row["role"]))) and (made := drawn((actions or [])[-1:], shape)):
             out[row["id"]] = made[0]

@@ -34,6 +34,7 @@ MODULES = (
     "rollouts",
     "tokens",
     "field",
+    "sheets",
     "chat",
     "app",
 )  # each after what it imports

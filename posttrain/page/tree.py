@@ -32,11 +32,13 @@ def tree(reader: Reader, phase: str, step: int, group: int) -> dict[str, Any]:
         "SELECT id, sample_index, total, adv, length, failed, stopped FROM rollouts WHERE phase = ? AND step = ? AND group_index = ? "
         "ORDER BY sample_index LIMIT ?"
     )
-    rows = [dict(r) for r in reader.db.execute(query, (phase, step - 1, group, MOST + 1))]
-    linked = links(reader, [r["id"] for r in rows[:MOST]])
+    rows = [dict(r) for r in reader.db.execute(query, (phase, step - 1, group, MOST))]
+    every = "SELECT COUNT(*) FROM rollouts WHERE phase = ? AND step = ? AND group_index = ?"
+    made = reader.db.execute(every, (phase, step - 1, group)).fetchone()[0]
+    linked = links(reader, [r["id"] for r in rows])
     if not any(link["parent"] is not None for link in linked.values()):
         raise UserError(f"the answers to prompt {group + 1} of step {step} do not fork from one another")
-    nodes = [_node(reader, r, linked.get(r["id"])) for r in rows[:MOST]]
+    nodes = [_node(reader, r, linked.get(r["id"])) for r in rows]
     places = {n["sample_index"] for n in nodes}
     ids = sorted({i for n in nodes for i in n["ids"]})
     pieces = pieces_of(reader, ids)
@@ -44,7 +46,7 @@ def tree(reader: Reader, phase: str, step: int, group: int) -> dict[str, Any]:
         told = [pieces.get(i, f"#{i}") for i in n.pop("ids")]
         n["own"] = "".join(told)[:_TEXT]
         n["parent"] = n["parent"] if n["parent"] in places and n["parent"] != n["sample_index"] else None
-    return {"nodes": nodes, "left_out": max(0, len(rows) - MOST)}
+    return {"nodes": nodes, "left_out": made - len(rows)}
 
 
 def _node(reader: Reader, row: dict[str, Any], link: dict[str, Any] | None) -> dict[str, Any]:

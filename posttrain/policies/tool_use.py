@@ -7,14 +7,15 @@ results are messages of its own role `tool`. Else a system message describes the
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
 from posttrain.core.types import Message, Prompt
-from posttrain.tools.calls import HERMES, PYTHON_TAG, PYTHONIC, format_of
-from posttrain.tools.written import described
+from posttrain.tools.calls import HERMES, PYTHON_TAG, PYTHONIC, Call, format_of
+from posttrain.tools.written import described, render
 
 RESULT = "<tool_response>\n{}\n</tool_response>"
 _TOOLS = re.compile(r"\btools\b")
@@ -30,9 +31,9 @@ def template_of(tokenizer: Any) -> str | None:
 
 
 def own_format(tokenizer: Any) -> str:
-    """The format in which the model's own template offers tools and takes results; empty where it has no place for them."""
+    """The format in which the model's own template offers tools; empty where it has no place for them."""
     template = template_of(tokenizer) or ""
-    return format_of(template) if _TOOLS.search(template) and _ROLE.search(template) else ""
+    return format_of(template) if _TOOLS.search(template) else ""
 
 
 def offered(tokenizer: Any, prompt: Prompt, content: Sequence[Message]) -> tuple[list[Message], list[Any] | None]:
@@ -62,12 +63,14 @@ def are_schemas(value: Any) -> bool:
 
 def results(tokenizer: Any, messages: Sequence[Message]) -> list[Message]:
     """The messages with results of tools as the model can read them, and no control token of the model in any result."""
-    if not any(m.get("role") == "tool" for m in messages):
+    if not any(m.get("role") == "tool" or m.get("tool_calls") for m in messages):
         return list(messages)
+    own = own_format(tokenizer)
+    messages = messages if own or not getattr(tokenizer, "chat_template", None) else [in_words(m) for m in messages]
     kept = [
         m if m.get("role") != "tool" else {**m, "content": harmless(tokenizer, str(m["content"]))} for m in messages
     ]
-    if own_format(tokenizer):
+    if own and _ROLE.search(template_of(tokenizer) or ""):
         return kept
     out: list[Message] = []
     for told, some in groupby(kept, lambda m: m.get("role") == "tool"):
@@ -76,6 +79,18 @@ def results(tokenizer: Any, messages: Sequence[Message]) -> list[Message]:
         else:
             out += some
     return out
+
+
+def in_words(message: Message) -> Message:
+    """A message whose calls are part of its text, for a template that does not know calls."""
+    if not message.get("tool_calls"):
+        return message
+    made = [c["function"] for c in message["tool_calls"]]
+    calls = [
+        Call(f["name"], json.loads(f["arguments"]) if isinstance(f["arguments"], str) else f["arguments"]) for f in made
+    ]
+    said = "\n".join(filter(None, [str(message["content"] or ""), render(calls, "hermes", {})]))
+    return {**{k: v for k, v in message.items() if k != "tool_calls"}, "content": said}
 
 
 def harmless(tokenizer: Any, text: str) -> str:

@@ -170,10 +170,10 @@ def opened(ask: RolloutRequest, wanted: Iterable[tuple[Prompt, int, int | None]]
         for prompt, index, key in wanted:
             x = begin(ask, prompt, index, key)
             playing.append(x)
-            # a prompt that comes twice says the same twice; what is replied to it need not be the same
-            if times[x.talk.name]:
-                x.talk.name += f"\0again {times[x.talk.name]}"
-            times[f"{prompt.id}\0{index}"] += 1
+            before = times[x.talk.name]
+            times[x.talk.name] += 1
+            if before:  # a prompt that comes twice says the same twice; what is replied to it need not be the same
+                x.talk.name += f"\0again {before}"
         yield playing
     finally:
         for x in playing:

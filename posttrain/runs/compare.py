@@ -18,6 +18,7 @@ from posttrain.evals.accuracy import accuracy, mean_reward
 from posttrain.evals.intervals import PAIRED_LEVEL, differences, paired, student
 from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.runs.in_memory import InMemoryRun, one_thread
+from posttrain.runs.users import users
 from posttrain.train import train
 
 # rollouts that are read and not made, and what they are
@@ -97,7 +98,7 @@ def compare(
     env = find_task(task, level=config.level, think=config.think, data=config.data or None)
     if config.tools:
         env = with_named_tools(env, config.tools)
-    if not env.graded and not env.opens:
+    if not env.graded and (not env.opens or isinstance(env, Tooled)):
         raise UserError(f"{task} has no gold answers, so accuracy cannot be compared on it; use another --task")
     score = "reward" if env.opens else "accuracy"
     before, found, curves = 0.0, {}, {}
@@ -155,19 +156,19 @@ def _train(method: Method, env: Environment, config: Config) -> tuple[float, flo
     from posttrain.runs.build import Pieces, at_test, build_loop, load_policy, measure, scorer_of
 
     policy, run = load_policy(config), InMemoryRun()
-    scorer = scorer_of(config, method, env)
+    scorer, others = scorer_of(config, method, env), users(config, env, "runs")
 
     def held_out() -> float:
         many, how, rollout = config.eval_problems, config.sampling, at_test(method, env)
         if isinstance(env, Tooled):  # the episode has graded the answer
             return mean_reward(policy, env, many, how, Prescored(), rollout).accuracy
         if env.opens:
-            return measure(policy, config, method, env, scorer).accuracy
+            return measure(policy, config, method, env, scorer, others).accuracy
         return accuracy(policy, env, many, how, rollout=rollout).accuracy
 
     before = held_out()
     trained_in = env.unpaid() if isinstance(env, Tooled) and config.reward else env
-    train(build_loop(config, method, policy, Pieces(trained_in, scorer, run)))
+    train(build_loop(config, method, policy, Pieces(trained_in, scorer, run, others=others)))
     after = held_out()
     return before, after, [row["reward"] for row in run.rows]
 

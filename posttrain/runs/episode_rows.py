@@ -35,7 +35,7 @@ def calls_of(id: int, r: Rollout) -> list[tuple[int, int, str]]:
         return []
     out = []
     for turn, made in enumerate(told[: len(r.turns)]):
-        some = [made] if isinstance(made, dict) else made if isinstance(made, list | tuple) else []
+        some = _made(made)
         kept = [{k: _short(c[k]) for k in FIELDS if c.get(k) is not None} for c in some[:_MANY] if isinstance(c, dict)]
         if kept:
             out.append((id, turn, as_json(kept)))
@@ -50,6 +50,13 @@ def _by_turn(records: Any) -> list[list[Any]]:
 
 def _listed(x: Any) -> list[Any]:
     return list(x) if isinstance(x, list | tuple) else []
+
+
+def _made(told: Any) -> list[Any]:
+    """The calls of one turn, however they are told."""
+    if isinstance(told, dict) and isinstance(told.get("calls"), list):
+        return [*told["calls"], *({"fault": text} for text in told.get("faults") or ())]
+    return [told] if isinstance(told, dict) else list(told) if isinstance(told, list | tuple) else []
 
 
 def _short(x: Any) -> Any:

@@ -1,7 +1,7 @@
 """What often goes wrong in a run, as small functions of its curves; each returns a sentence with its evidence, or None.
 
 `start` and `now` are means over the first and the last W = max(5, 5% of the steps) steps; fewer than 2 W steps tell nothing. The limits
-were set on few, short runs: they audit a run, they do not stop it.
+were tried on published curves and on runs with planted faults (docs/page.md): they audit a run, they do not stop it.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 Curve = Sequence[tuple[int, float]]  # (step, value)
 SHARE = 0.05  # of the steps, in a window
 LEAST = 5  # steps of a window
-DRIFT = 1.5  # times as long, or as short
+DRIFT, MOVED = 1.5, 4.0  # times as long, or as short, and tokens more or less
 CUT = 0.1  # share of answers cut off
 COLLAPSE = 0.2  # of the entropy at the start
 SOLVED = 0.9  # of the best reward: little entropy and equal answers are then what one wants
@@ -23,9 +24,11 @@ TAKEN = 0.5  # share of the reward's variance within groups
 RISEN = 0.05  # of the first component
 SILENT = 0.5  # share of groups whose answers all earned the same
 GAP, GAP_TIMES = 0.01, 3.0  # nats, and times the start
+RISE = 4.0  # standard errors of a window's mean that a reward must rise by
+FALL, LOST = 6.0, 0.5  # standard errors that it must fall by from its best window, and of the way to its worst
 ECHO = 0.1  # share of answers that repeat their prompt
 NAMES = ("over-optimised", "length drift", "cut off", "entropy collapse", "silent groups", "take-over", "gap growing", "repetition",
-         "echo")  # fmt: skip
+         "echo", "reward falls")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ def _noise(curve: Curve) -> float:
 def over_optimised(reward: Curve, held_out: Curve) -> Finding | None:
     """The reward rises (by more than 4 standard errors) while the last three held-out scores are all at or below the first."""
     r, scores = ends(reward), [(s, v) for s, v in held_out if math.isfinite(v)]
-    if r is None or len(scores) < 4 or r.now - r.start <= 4 * _noise(reward):
+    if r is None or len(scores) < 4 or r.now - r.start <= RISE * _noise(reward):
         return None
     before, last = scores[0][1], scores[-3:]
     if any(v > before for _, v in last) or last[-1][1] >= before:
@@ -89,13 +92,31 @@ def over_optimised(reward: Curve, held_out: Curve) -> Finding | None:
     )
 
 
+def reward_falls(reward: Curve) -> Finding | None:
+    """From its best window the reward has fallen by more than 6 standard errors, and by more than half of the way to its worst window."""
+    known = [(s, v) for s, v in reward if math.isfinite(v)]
+    w = window(len(known))
+    if len(known) < 2 * w:
+        return None
+    sums = list(accumulate((v for _, v in known), initial=0.0))
+    means = [(b - a) / w for a, b in zip(sums, sums[w:], strict=False)]
+    at = max(range(len(means)), key=lambda i: means[i])
+    fall = means[at] - means[-1]
+    if fall <= FALL * _noise(known) or fall <= LOST * (means[at] - min(means)):
+        return None
+    says = (
+        f"reward falls: {_f(means[at])} at steps {known[at][0] + 1} to {known[at + w - 1][0] + 1}, {_f(means[-1])} now"
+    )
+    return Finding("reward falls", says, known[-w][0], known[-1][0], ("reward", "kl", "grad_norm"), {"order": "worst"})
+
+
 def length_drift(length: Curve, truncated: Curve = ()) -> Finding | None:
     """Answers become half as long again or a third shorter, or more than a tenth are cut off and more than at the start."""
     e, cut = ends(length), ends(truncated)
     if cut is not None and cut.now > CUT and cut.now > cut.start + 2 * _noise(truncated):
         says = f"{_p(cut.now)} of answers are cut off at the longest length ({_p(cut.start)} at the start)"
         return Finding("cut off", says, cut.first, cut.last, ("length", "truncated"), {"stop": "length"})
-    if e is None or e.start <= 0 or 1 / DRIFT <= e.now / e.start <= DRIFT:
+    if e is None or e.start <= 0 or 1 / DRIFT <= e.now / e.start <= DRIFT or abs(e.now - e.start) < MOVED:
         return None
     says = f"answers grow {'longer' if e.now > e.start else 'shorter'}: {e.start:.0f} to {e.now:.0f} tokens"
     some = {"shortest": math.ceil(e.start)} if e.now > e.start else {"longest": math.floor(e.start)}
@@ -164,10 +185,15 @@ def gap_growing(gap: Curve) -> Finding | None:
     return Finding("gap growing", says, e.first, e.last, ("logp_gap",), {})
 
 
-def silent_groups(silent: Curve, reward: Curve, best: float = 1.0) -> Finding | None:
-    """In most groups all answers earn the same, and not because they are all right."""
+def silent_groups(silent: Curve, reward: Curve, best: float = 1.0, unsolved: float | None = None) -> Finding | None:
+    """In most groups all answers earn the same, and not because they are all right.
+
+    unsolved: of the newest groups, the share whose answers earn the same and less than nine tenths of the best; where it is not known,
+    the mean reward must be below that.
+    """
     e, r = ends(silent), ends(reward)
-    if e is None or e.now < SILENT or (r is not None and r.now >= SOLVED * best):
+    solved = r is not None and r.now >= SOLVED * best if unsolved is None else unsolved < SILENT
+    if e is None or e.now < SILENT or solved:
         return None
     says = f"{_p(e.now)} of groups teach nothing: all their answers earn the same ({_p(e.start)} at the start)"
     return Finding("silent groups", says, e.first, e.last, ("frac_reward_zero_std", "reward_std"), {})

@@ -210,6 +210,8 @@ def look(plan: Plan, context: Context) -> Callable[[Policy], Score] | None:
         env = last.env(context)
     else:
         env = said_first(context.given["env"], config) if "env" in context.given else asked_environment(config)
+    if env.opens and how.rollout.card.data:  # it imitates conversations, and is measured in episodes
+        how = how.but(rollout=sample)
     env = fit(env, context.role("policy"), how, config.sampling)
     tell_left_out(env)
     if "scorer" in context.given:

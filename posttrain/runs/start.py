@@ -57,6 +57,8 @@ class Start:
         """As settings: the content of files and of other runs, so that a change of them is noticed; model: it is named."""
         critic = "" if config.critic in ("", SHARED) else config.critic
         out: dict[str, Any] = {"inputs": inputs(config.reward, self.use) | inputs(critic)}
+        if config.user and (plays := find_trained(config.user, runs)) is not None:
+            out["user"] = {config.user: weights_digest(plays)}  # other weights are another user
         which = find_trained(config.model, runs) if model else None
         if which is not None:
             if which.folder.resolve() == (Path(runs) / config.name).resolve():

@@ -34,7 +34,7 @@ OWN = (
     | set(LEARNING)
     | set(CRITIC)
     | set(ELSEWHERE)
-    | {"num_generations", "eval_every", "keep_best", "method", "tools"}
+    | {"num_generations", "eval_every", "keep_best", "method", "tools", "user"}
 )
 DRAWN = frozenset(f"sampling.{f.name}" for f in dataclasses.fields(Sampling))  # how answers are drawn
 RECORDED = frozenset({"sampling.raw_logp"})  # read only where answers that were drawn are learned from

@@ -27,10 +27,11 @@ def findings(reader: Reader, phase: str) -> list[Finding]:
     graded: Curve = curve["accuracy"] if len(curve["accuracy"]) > 2 * monitors.LEAST else curve["reward"]
     found = [
         monitors.over_optimised(curve["reward"], held),
+        monitors.reward_falls(curve["reward"]),
         monitors.length_drift(curve["length"], curve["truncated"]),
         monitors.entropy_collapse(curve["entropy"], graded, 1.0 if graded is curve["accuracy"] else best),
         monitors.gap_growing(curve["logp_gap"]),
-        monitors.silent_groups(curve["frac_reward_zero_std"], curve["reward"], best),
+        monitors.silent_groups(curve["frac_reward_zero_std"], curve["reward"], best, unsolved(reader, phase, best)),
     ]
     if reader.version > 1:
         found += of_answers(reader, phase)
@@ -54,6 +55,23 @@ def top(reader: Reader, phase: str) -> float:
         return 1.0
     row = reader.db.execute("SELECT MAX(total) FROM rollouts WHERE phase = ?", (phase,)).fetchone()
     return max(1.0, float(row[0])) if row[0] is not None else 1.0
+
+
+def unsolved(reader: Reader, phase: str, best: float) -> float | None:
+    """Of the groups of the last steps, the share whose answers all earn the same and less than SOLVED of the best."""
+    if reader.version == 1:
+        return None
+    query = (
+        "SELECT step, group_index, total FROM rollouts WHERE phase = ? "
+        "ORDER BY step DESC, group_index DESC, sample_index DESC LIMIT ?"
+    )
+    rows = reader.db.execute(query, (phase, _ANSWERS)).fetchall()
+    groups: dict[tuple[int, int], set[float]] = {}
+    for step, group, total in rows:
+        if total is not None and step > rows[0][0] - monitors.window(rows[0][0] + 1):
+            groups.setdefault((step, group), set()).add(total)
+    silent = [totals for totals in groups.values() if len(totals) == 1]
+    return sum(max(t) < monitors.SOLVED * best for t in silent) / len(groups) if groups else None
 
 
 def of_answers(reader: Reader, phase: str) -> list[Finding | None]:

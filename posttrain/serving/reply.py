@@ -45,13 +45,13 @@ class Reply:
 
     def __init__(
         self, request: Request, params: CompletionRequest, head: dict[str, Any], decode: Decode, stop_ids: Sequence[int],
-        form: ToolFormat | None = None,
+        form: ToolFormat | None = None, lead: str = "",
     ) -> None:  # fmt: skip
         self.request, self.params, self.decode = request, params, decode
         self.head = head | {"created": int(time.time())}
         names = {t["function"]["name"] for t in params.tools}
         self.answers = [
-            Answer(Detokenizer(decode, params.stop, stop_ids), ToolParser(form, names) if form else None)
+            Answer(Detokenizer(decode, params.stop, stop_ids), ToolParser(form, names, lead) if form else None)
             for _ in request.jobs
         ]
 

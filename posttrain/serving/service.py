@@ -19,13 +19,15 @@ from posttrain.core.types import Prompt
 from posttrain.inference.jobs import Job
 from posttrain.inference.stop_strings import StopStrings
 from posttrain.policies.conversation import only_text
+from posttrain.policies.template import opened
+from posttrain.policies.tool_use import own_format
 from posttrain.serving.limits import MAX_NAME, ApiError, Limits, shown
 from posttrain.serving.openai import CompletionRequest
 from posttrain.serving.queue import Queue
 from posttrain.serving.reply import Reply
 from posttrain.serving.request import QueueFull, Request
 from posttrain.serving.structured import Grammar, Grammars
-from posttrain.serving.tools import HERMES, ToolFormat, forced_call, format_of
+from posttrain.serving.tools import HERMES, LLAMA, ToolFormat, forced_call
 
 if TYPE_CHECKING:
     from posttrain.policies.language import LanguagePolicy
@@ -80,7 +82,8 @@ class Service:
         self.check_model(params.model)
         self.queue.check(len(params.prompts or (0,)) * params.n)  # before any work
         use_tools = bool(params.tools) and params.tool_choice.mode != "none"
-        form = format_of(template_of(self.policy.tokenizer)) if use_tools else None
+        own = own_format(self.policy.tokenizer)
+        form = (LLAMA if own == "llama" else HERMES) if use_tools else None
         contexts = self._contexts(params, use_tools)
         how = dataclasses.replace(params.how, max_tokens=self._max_tokens(params, max(map(len, contexts))))
         grammar, id = self._grammar(params, form), uuid.uuid4().hex
@@ -97,7 +100,8 @@ class Service:
         head = {"id": ("chatcmpl-" if params.chat else "cmpl-") + id, "model": self.name,
                 "object": "chat.completion" if params.chat else "text_completion"}  # fmt: skip
         request = self.queue.submit(Request(jobs, params.stream))
-        return Reply(request, params, head, self.decode, self.policy.stop_ids, form)
+        lead = opened(self.policy.tokenizer, self._decoder.decode(contexts[0].tolist()), None) if form else ""
+        return Reply(request, params, head, self.decode, self.policy.stop_ids, form, lead)
 
     def _grammar(self, params: CompletionRequest, form: ToolFormat | None) -> Grammar | None:
         """What every answer is held to, if anything."""
@@ -125,13 +129,17 @@ class Service:
                 raise ApiError(400, told, "messages" if params.chat else "prompt") from None
 
     def _with_tools(self, params: CompletionRequest) -> Tensor:
-        """The prompt with the tools as the model's chat template writes them."""
+        """The prompt with the tools as the model's chat template writes them; in words where it has no place for them."""
         tokenizer, content = self.policy.tokenizer, only_text(params.messages)
-        text = tokenizer.apply_chat_template(
-            content, tools=list(params.tools), tokenize=False, add_generation_prompt=True
-        )
+        if own_format(tokenizer) in ("hermes", "llama"):
+            text = tokenizer.apply_chat_template(
+                content, tools=list(params.tools), tokenize=False, add_generation_prompt=True
+            )
+        else:
+            asked = {"tools": list(params.tools), "tool_format": "hermes"}
+            text = self.policy.rendered(Prompt("serve", tuple(content), info=asked))
         if not all(t["function"]["name"] in text for t in params.tools):
-            told = "this model's chat template has no place for tools; leave them out, or serve a model that was trained to use them"
+            told = "this model's chat template leaves tools out of a conversation like this one; leave them out, or begin with a user's message"
             raise ApiError(400, told, "tools", "unsupported_parameter")
         self.limits.check_text(len(text), "tools")
         return self._checked(tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -161,12 +169,6 @@ class Service:
 
     def close(self) -> None:
         self.queue.close()
-
-
-def template_of(tokenizer: Any) -> str | None:
-    """The chat template that is used where there are tools."""
-    template = getattr(tokenizer, "chat_template", None)
-    return template.get("tool_use", template.get("default")) if isinstance(template, dict) else template
 
 
 def hidden_ids(tokenizer: Any) -> set[int]:

@@ -1,6 +1,6 @@
 """Calls of tools: how a model writes them, read from its chat template, and how they are found in what it says.
 
-Two forms are understood: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` (Hermes, Qwen), any number of them among text,
+Two forms are understood, and a model whose chat template teaches neither is told of the first in words: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` (Hermes, Qwen), any number of them among text,
 and one JSON object `{"name": ..., "parameters": {...}}` as the whole answer (Llama 3). What does not parse stays text.
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from posttrain.core.thinking import CLOSE, OPEN
 from posttrain.serving.detokenize import stable_text
 from posttrain.serving.limits import ApiError, shown
 
@@ -42,16 +43,6 @@ class Call:
 
     def body(self) -> dict[str, Any]:
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
-
-
-def format_of(template: str | None) -> ToolFormat:
-    """The form that a model's chat template teaches."""
-    if template and HERMES.open in template:
-        return HERMES
-    if template and '"parameters"' in template and ("ipython" in template or PYTHON_TAG in template):
-        return LLAMA
-    told = "this model's chat template writes calls of tools in no form that is understood here (Hermes, Qwen, Llama 3)"
-    raise ApiError(400, f"{told}; leave tools out", "tools", "unsupported_parameter")
 
 
 def forced_call(tools: Sequence[dict[str, Any]], name: str, form: ToolFormat) -> dict[str, Any]:
@@ -89,19 +80,39 @@ def check_references(schema: Any, name: str) -> None:
 class ToolParser:
     """Splits an answer into text and calls as it comes; text that may become a call, and space around calls, is held back."""
 
-    def __init__(self, form: ToolFormat, names: Collection[str]) -> None:
+    def __init__(self, form: ToolFormat, names: Collection[str], lead: str = "") -> None:
         self.form, self.names = form, names
+        self.thinks = OPEN in lead and CLOSE not in lead  # a call inside a thought is no call
+        self.begun = bool(lead)  # how the answer begins is known
         self.at = 0  # characters that are dealt with
+        self.start = 0  # where the answer begins: behind its thought
         self.space = ""  # the white space after the text so far: shown if more text follows, left out before a call
         self.any = False  # a call has been found
 
     def feed(self, text: str, done: bool) -> tuple[str, list[Call]]:
         """The new text and the new calls in an answer of which `text` is all that is known."""
-        said, calls = (self._tagged if self.form.open else self._whole)(text, done)
+        begin = text.lstrip()
+        if not self.begun and not done and len(begin) < len(OPEN) and OPEN.startswith(begin):
+            return "", []
+        self.thinks, self.begun = self.thinks or (not self.begun and begin.startswith(OPEN)), True
+        thought = self._thought(text)
+        said, calls = ("", []) if self.thinks else (self._tagged if self.form.open else self._whole)(text, done)
+        said = thought + said
         self.any = self.any or bool(calls)
         kept = said if done and not self.any else said.rstrip()  # an answer without calls is left as it is
         self.space = said[len(kept) :]
         return kept, calls
+
+    def _thought(self, text: str) -> str:
+        """What is new in the thought, up to its end."""
+        if not self.thinks:
+            return ""
+        end = text.find(CLOSE)
+        past = len(text) if end < 0 else end + len(CLOSE)
+        said, self.thinks = self.space + text[self.at : past], end < 0
+        self.at = self.start = past
+        self.space = ""
+        return said
 
     def _tagged(self, text: str, done: bool) -> tuple[str, list[Call]]:
         said, calls = self.space, list[Call]()
@@ -125,14 +136,14 @@ class ToolParser:
                 calls.append(call)
 
     def _whole(self, text: str, done: bool) -> tuple[str, list[Call]]:
-        begin = text.lstrip()
+        begin = text[self.start :].lstrip()
         if (
             not done
-            and not self.at
+            and self.at == self.start
             and (not begin or begin[0] == "{" or PYTHON_TAG.startswith(begin[: len(PYTHON_TAG)]))
         ):
             return "", []
-        call = self._parse(begin.removeprefix(PYTHON_TAG)) if not self.at else None
+        call = self._parse(begin.removeprefix(PYTHON_TAG)) if self.at == self.start else None
         said, self.at = ("" if call else self.space + text[self.at :]), len(text)
         return said, [call] if call else []
 

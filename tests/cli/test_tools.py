@@ -94,6 +94,25 @@ def test_eval_and_compare_call_tools_too(tools: Path) -> None:
     said = call("eval", "--task", rows, "--tools", str(tools), "--problems", "2", "--max-tokens", "8", "--json", "--save", str(saved))  # fmt: skip
     assert said.code == 0, said.err
     assert 0 <= json.loads(said.out)["reward"] <= 1 and len(saved.read_text().splitlines()) == 2
+    out = tools.parent / "written.jsonl"
+    write = (
+        "generate",
+        "--task",
+        rows,
+        "--tools",
+        str(tools),
+        "--problems",
+        "2",
+        "--max-tokens",
+        "8",
+        "--out",
+        str(out),
+    )
+    assert call(*write).code == 0 and len(out.read_text().splitlines()) == 2
+    tools.write_text(TOOLS.replace("upper", "lower"))
+    sys.modules.pop("notebook", None)
+    other = call(*write)
+    assert other.code == 2 and "notebook.py" in other.err and "--fresh" in other.err
     both = call("compare", "grpo", "rloo", "--task", rows, "--tools", str(tools), "--seeds", "2", "--steps", "1", "--prompts", "2",
                 "--num-generations", "2", "--eval-problems", "2", "--sampling.max-tokens", "8", "--json")  # fmt: skip
     assert both.code == 0, both.err
@@ -114,7 +133,6 @@ def test_eval_and_compare_call_tools_too(tools: Path) -> None:
         (["run", "dpo", "--tools", "calculator"], "leave --tools away"),
         (["run", "rlhf-workflow", "--tools", "calculator"], "does not use --tools"),
         (["run", "grpo", "--rollout", "memory", "--tools", "calculator"], "takes no turns"),
-        (["generate", "--task", "arithmetic", "--tools", "calculator", "--out", "x.jsonl"], "posttrain eval --save"),
         (["eval", "--url", "http://127.0.0.1:9", "--model", "m", "--tools", "calculator"], ""),
     ],
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from posttrain.core.errors import UserError
-from posttrain.core.ranks import Alone, by_lead, dealt, ranks, use
+from posttrain.core.ranks import Alone, by_lead, dealt, ranks, scored, use
 from posttrain.distributed import launch
 from posttrain.weights.parallel import company
 
@@ -110,3 +110,44 @@ def test_references_that_keep_more_than_a_policy_are_refused_where_there_are_row
     Sharded(Alone()).check_reference(ema.live())
     with pytest.raises(UserError, match="averaged keeps more than one"):
         Sharded(Alone()).check_reference(averaged.live())
+
+
+class First(Alone):
+    """The first of two; the second's share of the rewards is what it is given."""
+
+    rank, world, lead = 0, 2, True
+
+    def __init__(self, other: tuple[str, object]) -> None:
+        self.other = other
+
+    def gather(self, mine: object) -> list[object]:
+        return [mine, self.other]
+
+
+def test_shares_of_rewards_are_put_together_and_a_mistake_in_one_is_one_of_all() -> None:
+    import torch
+
+    from posttrain.core.types import Group, Prompt, Rollout
+    from posttrain.rewards.runtime.score import RewardSum
+
+    asked: list[str] = []
+    none = torch.zeros(1)
+    prompt = Prompt.text("p", "q")
+    groups = [Group(prompt, [Rollout.single(prompt, none.long(), none.long(), none, text=t, index=i) for i, t in enumerate(("a", "bb", "ccc"))])]  # fmt: skip
+    scorer = RewardSum([("long", lambda prompt, text: asked.append(text) or float(len(text)), 1.0)])
+    before = use(First(("", {"long": ([20.0], 0.5)})))
+    try:
+        scored_groups, report = scored(scorer, groups)
+        assert [r.reward for r in scored_groups[0].rollouts] == [1.0, 20.0, 3.0] and sorted(asked) == ["a", "ccc"]
+        assert report.seconds >= 0.5, "of the slower one"
+        use(First(("", {"long": (None, 0.0)})))  # it could not be asked there: all of it here
+        assert [r.reward for r in scored(scorer, groups)[0][0].rollouts] == [1.0, 2.0, 3.0]
+        use(First(("the file of the reward is gone", None)))
+        with pytest.raises(UserError, match="the file of the reward is gone"):
+            scored(scorer, groups)
+        scorer.divides = False  # workers are asked
+        asked.clear()
+        scored(scorer, groups)
+        assert sorted(asked) == ["a", "bb", "ccc"]
+    finally:
+        use(before)

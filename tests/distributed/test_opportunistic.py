@@ -17,6 +17,7 @@ from posttrain.core.protocols import RolloutRequest
 from posttrain.core.registry import find
 from posttrain.core.sampling import Sampling
 from posttrain.distributed import choose, midway
+from posttrain.distributed.versions import Versions
 from posttrain.policies.load import load_model
 from posttrain.runs.run import Run
 from tests.distributed import small
@@ -145,6 +146,8 @@ def test_each_token_is_of_the_weights_that_it_says(files: Path, monkeypatch: pyt
             policy.load_state_dict(other.state_dict())
         return 3 if looks[0] < 2 else 5
 
+    act, drawn = policy.act, []
+    monkeypatch.setattr(policy, "act", lambda pending, keys, *rest, **more: drawn.extend(k for row in keys for k in row) or act(pending, keys, *rest, **more))  # fmt: skip
     ask = RolloutRequest({"policy": policy}, tiny.prompts("abc", "write d"), Sampling(32), 0, 4)
     groups = midway.made(find("sample", "rollout").but(n=4), ask, 3, renew)
     rollouts = [r for g in groups for r in g.rollouts]
@@ -154,6 +157,7 @@ def test_each_token_is_of_the_weights_that_it_says(files: Path, monkeypatch: pyt
         expected = torch.where(r.row.version_T == 3, old[b, : len(r)], new[b, : len(r)])
         torch.testing.assert_close(r.logp_T, expected, atol=1e-4, rtol=0)
         assert (r.stop == "stop") == (int(r.actions[-1]) == 1) and r.text == policy.decode(r.actions)
+    assert len(drawn) > 16 and len(set(drawn)) == len(drawn), "no piece repeats the draws of another"
     first = policy_draws(before, ask)
     assert [r.actions[:8].tolist() for r in rollouts] == [a[:8] for a in first], "the beginning is what it always was"
     assert len({tuple(r.actions[8:].tolist()) for r in rollouts}) > 1
@@ -161,3 +165,16 @@ def test_each_token_is_of_the_weights_that_it_says(files: Path, monkeypatch: pyt
 
 def policy_draws(policy: Any, ask: RolloutRequest) -> list[list[int]]:
     return [r.actions.tolist() for g in policy.sample(ask.prompts, 4, ask.sampling, 0, 4) for r in g]
+
+
+def test_weights_of_versions_to_come_that_a_kill_left_are_not_taken(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choose, "Process", small.Inside)
+    monkeypatch.setattr(midway, "LEAST", 2)
+    later = load_model(str(files / "model"), "cpu")
+    with torch.no_grad():
+        later.model.lm_head.weight.mul_(2.0)  # type: ignore[union-attr, operator]
+    Versions(tmp_path / "small" / "versions").publish(99, later)
+    small.start(files, tmp_path, sampler="process", max_staleness=1, shards=4, steps=2)
+    whole(tmp_path / "small", 1, 2)

@@ -5,6 +5,7 @@
     ```json title="x.jsonl" (any language with a title) written to that file
     ```text                 shown, not run
     ```bash no-test         shown, not run: installs, servers, other people's libraries
+    ```bash needs="mcp"     run where that module is installed
 Runs are shortened: whatever a snippet says, at most 2 steps of 2 prompts with 4 answers of 8 tokens, and 4 held-out problems.
 """
 
@@ -16,6 +17,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ LANGUAGES = ("bash", "python", "json", "toml", "text")
 AT_MOST = {"steps": 2, "prompts": 2, "eval_problems": 4}
 ANSWERS, TOKENS = 4, 8
 _FENCE = re.compile(r"^(?P<ticks>````?)(\w*)([^`\n]*)\n(.*?)^(?P=ticks)$", re.MULTILINE | re.DOTALL)
+_NEEDS = re.compile(r'needs="(\w+)"')
 _TITLE = re.compile(r'title="([^"]+)"')
 
 
@@ -55,7 +58,9 @@ def blocks(page: Path) -> list[Block]:
         _, language, rest, code = found.groups()
         title = _TITLE.search(rest)
         where = f"{page.relative_to(ROOT)}:{text.count(chr(10), 0, found.start()) + 1}"
-        tested = "no-test" not in rest.split() and language != "text"
+        needs = _NEEDS.search(rest)
+        there = needs is None or find_spec(needs[1]) is not None
+        tested = "no-test" not in rest.split() and language != "text" and there
         out.append(Block(language, tested, title[1] if title else "", code, where))
     return out
 

@@ -58,6 +58,15 @@ def test_a_wrong_command_or_script_would_be_caught(tmp_path: Path, monkeypatch: 
             run(Block("python", True, "", "1 / 0\n", "here"))
 
 
+def test_a_block_that_needs_a_package_is_run_where_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.docs.snippets.ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text('```bash needs="json"\nposttrain list\n```\n```bash needs="no_such_package"\nposttrain list\n```\n')
+    assert [block.tested for block in blocks(page)] == [True, False]
+
+
 # ---- what is named in running text and tables
 
 QUOTED = [code for page in PAGES for code in re.findall(r"(?<!`)`([^`\n]+)`(?!`)", page.read_text())]

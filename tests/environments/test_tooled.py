@@ -101,6 +101,8 @@ def test_the_arguments_of_a_call_are_no_answer():
     assert env.grade(prompt, gold) == 1.0 and env.grade(prompt, call(what=gold)) == 0.0
     last = step(opened(max_turns=1), call(what=gold))
     assert (last.stop, last.reward) == ("max_turns", 0.0)
+    both = step(opened(max_turns=1), f"It is {gold}\n{call(what='a')}")  # said beside a call: no answer yet
+    assert (both.stop, both.reward) == ("max_turns", 0.0)
 
 
 ENDS = [
@@ -129,6 +131,8 @@ def test_a_turn_that_was_cut_off_calls_nothing_and_is_graded_as_it_stands():
     done = step(opened(spy), call(what="a"), stopped=False)
     assert (done.stop, done.reward, spy.calls) == ("length", 0.0, []) and STOPS[done.stop] is End.TRUNCATED
     assert step(opened(spy), f"It is {gold}", stopped=False).reward == 1.0
+    half = step(opened(spy), '<tool_call>{"name": "look", "arg', stopped=False)
+    assert (half.stop, half.info["tools"][0]["faults"]) == ("length", [])  # the limit's fault, and not the model's
 
 
 def test_faults_come_back_as_observations_with_what_to_write():
@@ -266,6 +270,7 @@ def test_a_fork_is_independent_and_shares_the_tools():
     assert isinstance(second, ToolEpisode) and second.use is first.use
     step(second, call(what="b"))
     assert (first.turns, first.calls, second.turns, second.calls) == (1, 1, 2, 2) and len(first.said) == 1
+    assert second.said[0] == first.said[0] and second.said[0] is not first.said[0]
     assert spy.calls == [("a", 1), ("b", 1)] and copy.deepcopy(first).said == first.said
 
 

@@ -238,6 +238,14 @@ def test_two_calls_in_a_turn_are_answered_in_order_and_kept_by_turn() -> None:
     assert not second["calls"] and len(second["faults"]) == 1
 
 
+def test_a_turn_that_was_cut_off_earns_nothing_and_calls_nothing() -> None:
+    for text in ("42", hermes.call("calculator", expression="6*7"), "<tool_call>{"):
+        turn = said(text)
+        turn.stopped = False
+        step = Played(SKILLS["tool_calls"].Scene(tool_prompt())).step(turn)
+        assert step == Step(None, 0.0, stop="length")
+
+
 def test_search_finds_in_its_own_world_and_counts() -> None:
     prompt = workshop("fact_search", 1).prompt(3)
     scene = SKILLS["fact_search"].Scene(prompt)
@@ -331,6 +339,8 @@ def test_a_second_try_keeps_both_grades() -> None:
     scene = SKILLS["second_try"].Scene(Prompt.text("s", "q", "85"))
     assert told(scene, "75", "<think>7+8=15</think>85") == [(SKILLS["second_try"].AGAIN, 0.0), (None, 1.0)]
     assert scene.told == {"first": 0.0, "second": 1.0}
+    scene = SKILLS["second_try"].Scene(Prompt.text("s", "q", "85"))
+    assert told(scene, "85", "84")[-1] == (None, 0.0) and scene.told == {"first": 1.0, "second": 0.0}
 
 
 def test_a_consultation_by_hand() -> None:

@@ -40,6 +40,7 @@ VIEWS = {
     "compare": "#compare?runs=tiny,attacked",
     "field": "#field?q=ppo",
     "system": "#system?name=dapo",
+    "sheets": "#sheets",
     "missing": "#run?run=nothing",
 }
 

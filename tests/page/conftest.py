@@ -13,6 +13,7 @@ from posttrain.page.server import Page
 from tests.page import browser as machine
 from tests.page import episodes, made
 from tests.page.browser import HOSTILE, SHOTS, Tab
+from tests.page.test_sheets import sheets_of
 from tests.runs import tiny_run
 
 
@@ -25,6 +26,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made.write(folder, "attacked", steps=9)
     made.write(folder, HOSTILE, steps=3)
     episodes.write(folder)
+    sheets_of(folder)
     return folder
 
 

@@ -51,7 +51,7 @@ def tools(turns: int = 3) -> Group:
 
 
 def tree() -> Group:
-    """#1 is forked after 3 tokens by #2, which is forked after 5 by #4; #3 begins at the prompt as #1 does. As letters: 0123, 4."""
+    """#1 is forked after 3 tokens by #2, which is forked after 5 by #4; #3 begins at the prompt as #1 does."""
     prompt = Prompt.text("tree", f"grow {ATTACKS[0]}", "42")
     forks = (None, Branch(0, 3), Branch(0, 0), Branch(1, 5))
     made = []

@@ -172,6 +172,21 @@ def test_a_tree_by_keyboard(tab: Tab) -> None:
     tab.clean()
 
 
+def test_a_fork_is_drawn_from_whoever_wrote_the_token(tab: Tab) -> None:
+    """#4 left #2 after 2 tokens, which #2 had from #1; in a circle everybody is drawn once."""
+    page = tab.open(VIEWS["tree"])
+    code = """async nodes => { const { ordered } = await import("/static/tree.js");
+      return ordered(nodes.map(([sample_index, parent, at]) => ({ sample_index, parent, at }))).map((n) => [n.sample_index, n.parent]); }"""
+    assert page.evaluate(code, [[0, None, 0], [1, 0, 3], [2, 0, 0], [3, 1, 2]]) == [
+        [0, None],
+        [1, 0],
+        [3, 0],
+        [2, None],
+    ]
+    assert sorted(n for n, _ in page.evaluate(code, [[0, 1, 2], [1, 0, 3], [2, 2, 1]])) == [0, 1, 2]
+    tab.clean()
+
+
 def test_roles_of_an_episode_stand_together(tab: Tab) -> None:
     page = tab.open(VIEWS["roles"])
     second = page.get_by_role("region", name="Episode 2")

@@ -15,6 +15,7 @@ import torch
 
 from posttrain.core.errors import UserError
 from posttrain.core.png import brightness, png
+from posttrain.core.turn import Observation
 from posttrain.core.types import Branch
 from posttrain.page.api import answer
 from posttrain.page.folder import Folder
@@ -99,6 +100,18 @@ def test_records_of_tools_are_kept_by_turn(tmp_path: Path, told: object, kept: l
         assert [(t, json.loads(c)) for t, c in store.db.execute("SELECT turn, calls FROM calls ORDER BY turn")] == kept
 
 
+def test_calls_as_episodes_with_tools_tell_them(tmp_path: Path) -> None:
+    group = episodes.tools()
+    good = {"name": "calculator", "arguments": {"x": 1}, "repaired": False, "result": "2", "seconds": 0.5}
+    record = {"calls": [good], "faults": ["no tool named 'calc'"], "seconds": 0.5}
+    group.rollouts[0].info = {"tools": [record, {"calls": [], "faults": [], "seconds": 0.0}]}
+    group.rollouts[1].info = {}
+    with Store(tmp_path / "run.sqlite") as store:
+        store.log("train", 0, {}, [group], 0.0)
+        ((turn, kept),) = store.db.execute("SELECT turn, calls FROM calls").fetchall()
+    assert turn == 0 and json.loads(kept) == [good | {"arguments": '{"x": 1}'}, {"fault": "no tool named 'calc'"}]
+
+
 def test_a_tree_says_who_left_whom_and_where(root: Path) -> None:
     nodes = ask(root, "tree", TREE)["nodes"]
     assert [(n["parent"], n["at"], n["length"], n["total"]) for n in nodes] == [
@@ -122,6 +135,12 @@ def test_a_parent_that_was_taken_out(tmp_path: Path) -> None:
         store.forget("train", 0)
         assert store.db.execute("SELECT COUNT(*) FROM links").fetchone()[0] == 0
     assert links == [(1, -1, 3), (2, -1, 0), (3, 0, 5)]
+
+
+def test_of_a_large_tree_the_first_are_drawn(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("posttrain.page.tree.MOST", 2)
+    found = ask(root, "tree", TREE)
+    assert [n["sample_index"] for n in found["nodes"]] == [0, 1] and found["left_out"] == 2
 
 
 def test_a_circle_is_no_endless_tree(root: Path, tmp_path: Path) -> None:
@@ -209,6 +228,19 @@ def test_pictures_are_few_and_small(tmp_path: Path) -> None:
         assert [tuple(r) for r in left] == [(0, 0), (1, 0)], "the worst of a step is pinned, the best has no picture"
 
 
+def test_few_pictures_are_held_until_they_are_written() -> None:
+    held = pictures.Held({})
+    same = {"pixels": torch.zeros(2, 8, 8)}
+    seen = [
+        Observation(torch.zeros(0).long(), {"pixels": torch.zeros(2, 8, 8), "state": torch.zeros(1, 3)})
+        for _ in range(60)
+    ]
+    kept = [held(Observation(torch.zeros(0).long(), same), "policy").streams for _ in range(60)]
+    assert all(k["pixels"] is kept[0]["pixels"] for k in kept), "what is shown to many is held once"
+    rest = [held(o, "policy").streams for o in seen]
+    assert sum(map(len, rest)) == 23 and all("state" not in k for k in rest), "48 in all, two at a time"
+
+
 def test_a_run_of_before_opens(root: Path, tmp_path: Path) -> None:
     """Databases that were made without the new tables: they are read as they are, and get them when the run goes on."""
     where = made.write(tmp_path, "old", steps=3)
@@ -234,3 +266,24 @@ def test_png_and_brightness() -> None:
     assert brightness([0.0, 0.5, 1.0]) == (0, 1) and brightness([-0.5, 0.5]) == (-1, 1)
     assert brightness([0, 200]) == (0, 255) and brightness([-300.0, 300.0]) == (-300, 300)
     assert brightness([nan, inf]) == (0, 1) and brightness([nan, -7.0, 9.0, -8.0]) == (-8, 9)
+
+
+def test_damaged_rows_are_passed_over(tmp_path: Path) -> None:
+    where = episodes.write(tmp_path)
+    with sqlite3.connect(where / "run.sqlite") as db:
+        for k, wrong in enumerate(("{", "[1, null, [2]]", "7")):
+            db.execute("UPDATE calls SET calls = ? WHERE turn = ?", (wrong, k))
+        db.execute("UPDATE pictures SET png = 'text' WHERE name = 'start'")
+        db.execute("UPDATE pictures SET png = x'00' WHERE name != 'start'")
+        db.execute("UPDATE shapes SET shape = '[4, \"x\"]'")
+        db.execute("UPDATE links SET parent = 99, at = 99 WHERE at = 5")
+    assert [t["calls"] for t in ask(tmp_path, "tokens", TOOLS, sample=0)["turns"]] == [[], [], []]
+    assert ask(tmp_path, "group", DRAWN)["pictures"] == []
+    (turn,) = ask(tmp_path, "tokens", DRAWN, sample=0)["turns"]
+    assert turn["drawn"] is None and [len(a) for a in turn["tokens"]] == [13] * 3, (
+        "vectors, as many numbers as are shown"
+    )
+    assert ask(tmp_path, "tree", TREE)["nodes"][3]["parent"] is None
+    with sqlite3.connect(where / "run.sqlite") as db:
+        db.execute("UPDATE shapes SET shape = '{'")
+    assert ask(tmp_path, "group", DRAWN)["answers"][0]["picture"] is None

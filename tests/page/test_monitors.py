@@ -47,6 +47,21 @@ def test_reward_rises_while_held_out_falls() -> None:
     assert m.over_optimised(noisy, scores(0.5, 0.5, 0.48, 0.45)) is None, "a rise within the noise is none"
 
 
+def test_reward_falls() -> None:
+    """Up to 1 in 20 steps and back to 0.2 in 20: windows of 5, the best of them 0.9 or so; the wobble of 1% is no noise to speak of."""
+    up, down = line(0.2, 1.0, 20), [(20 + s, v) for s, v in line(1.0, 0.2, 20)]
+    found = m.reward_falls(up + down)
+    assert found is not None and found.says.startswith("reward falls: 0.9") and found.says.endswith("now")
+    assert "at steps 18 to 22" in found.says and (found.first, found.last) == (35, 39), found.says
+    assert m.reward_falls(up) is None and m.reward_falls(line(0.5, 0.5)) is None
+    back = [(20 + s, v) for s, v in line(1.0, 0.7, 20)]
+    assert m.reward_falls(up + back) is None, "most of what was won is kept"
+    noisy = [(s, 0.5 + (0.3 if s % 2 else -0.3) - 0.005 * s) for s in range(40)]
+    assert m.reward_falls(noisy) is None, "a fall within the noise is none"
+    assert m.reward_falls(down[:9]) is None, "nine steps are too few"
+    assert m.reward_falls([(s, float("nan") if s % 2 else v) for s, v in up + down]) is not None
+
+
 def test_length_drift() -> None:
     longer, shorter = m.length_drift(line(20, 60)), m.length_drift(line(60, 20))
     assert (
@@ -56,6 +71,7 @@ def test_length_drift() -> None:
     )
     assert shorter is not None and "shorter" in shorter.says and "longest" in shorter.filter
     assert m.length_drift(line(20, 28)) is None
+    assert m.length_drift(line(2, 5)) is None, "three tokens more are no drift"
     cut = m.length_drift(line(20, 20), line(0.0, 0.3))
     assert cut is not None and cut.name == "cut off" and cut.filter == {"stop": "length"}
     assert m.length_drift(line(20, 20), line(0.3, 0.3)) is None, "as many were cut off at the start"
@@ -71,6 +87,17 @@ def test_repetition() -> None:
     assert m.repetition([0.3] * 20, 5, 9) is not None and m.repetition([0.1] * 20, 5, 9) is None
     assert m.repetition([0.0] * 17 + [0.9] * 3, 5, 9) is not None, "the worst tenth"
     assert m.repetition([0.9] * 9, 5, 9) is None, "nine answers are too few"
+
+
+def test_silent_groups_that_could_still_learn() -> None:
+    """Where it is known which of them are solved, the mean reward decides no more."""
+    silent, reward = line(0.1, 0.8), line(0.3, 0.8)
+    assert m.silent_groups(silent, reward) is not None, "0.8 of 1 is not solved"
+    assert m.silent_groups(silent, reward, 1.0, 0.1) is None, "most of the silent ones are"
+    assert (
+        m.silent_groups(silent, line(0.9, 0.95), 1.0, 0.5) is not None
+        and m.silent_groups(line(0.1, 0.4), reward, 1.0, 0.9) is None
+    )
 
 
 def test_one_component_takes_over() -> None:

@@ -89,7 +89,11 @@ def test_answers_of_a_server_are_those_of_the_weights_as_they_are(folder: str, u
     assert [[r.actions.tolist() for r in g] for g in policy.sample(ASKED, 1, Sampling(12, temperature=0.0))] == greedy
     moved(policy)  # as an optimiser does: in place
     assert gap(policy, policy.sample(ASKED, 4, HOW)) < 1e-4, "weights and prefixes of before were used"
-    assert len(seen(f"{url}/processed")["loaded"]) == 2
+    told = seen(f"{url}/processed")
+    assert len(told["loaded"]) == told["resets"] == 2
+    assert len({body["cache_salt"] for body in told["asked"]}) == 2, (
+        "by version, also where somebody else keeps prefixes"
+    )
     mine.close()
     assert not (tmp_path / "engine").exists()
 

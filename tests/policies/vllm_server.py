@@ -62,6 +62,7 @@ class Model:
         self.prefixes: dict[Any, torch.Tensor] = {}  # what follows a prompt, by (adapter, salt, prompt)
         self.asked: list[dict[str, Any]] = []
         self.loaded: list[str] = []
+        self.resets = 0
         self.lock = Lock()
 
     # ---- answers
@@ -182,10 +183,12 @@ class Model:
             return {"count": len(ids), "max_model_len": self.flags["max_model_len"], "tokens": ids}
 
         async def seen(request: Request) -> dict[str, Any]:  # for tests alone
-            return {"asked": self.asked, "loaded": self.loaded, "adapters": list(self.adapters)}
+            told = {"asked": self.asked, "loaded": self.loaded, "resets": self.resets}
+            return told | {"adapters": list(self.adapters)}
 
         async def reset(body: dict[str, Any]) -> str:
             self.prefixes.clear()
+            self.resets += 1
             return ""
 
         posts: dict[str, Any] = {"/v1/completions": self.completions, "/tokenize": tokenize}

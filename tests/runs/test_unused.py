@@ -54,7 +54,7 @@ def test_every_setting_is_read_by_some_plan_or_told() -> None:
     plan = Plan((Phase("x", grpo, 1, nothing),), "toy", options={"steps": 60}, uses=("task", "reward"))
     every = {f.name for f in dataclasses.fields(Config)}
     of_a_critic = {"critic", "critic_lr", "critic_warmup", "critic_max_norm"}
-    other = {"steps", "chosen", "rejected", "method", "sampling"} | of_a_critic | set(ELSEWHERE)
+    other = {"steps", "chosen", "rejected", "method", "sampling", "tools", "user"} | of_a_critic | set(ELSEWHERE)
     assert every - used(plan) == other and used(plan) >= DRAWN
     assert of_a_critic <= used(dataclasses.replace(plan, parts=(Phase("x", ppo, 1, nothing),)))
 
@@ -246,7 +246,7 @@ def test_every_plan_says_what_it_reads(name: str) -> None:
 
 # ---- how answers are drawn: what is accepted changes something, in training or where it is measured
 
-OTHER = {"max_tokens": 3, "temperature": 0.5, "top_k": 2, "top_p": 0.3, "min_p": 0.4, "raw_logp": True}
+OTHER = {"max_tokens": 3, "temperature": 0.5, "top_k": 2, "top_p": 0.3, "min_p": 0.4, "stop": "a|b|c", "raw_logp": True}
 SAMPLED, HOT = ("grpo", "sft", "copg"), {"max_tokens": 8, "temperature": 2.0}
 
 

@@ -15,7 +15,7 @@ from posttrain.serving.messages import tools as given_tools
 from posttrain.serving.openai import parse_request
 from posttrain.serving.server import Server
 from posttrain.serving.service import Service, hidden_ids
-from posttrain.serving.tools import HERMES, LLAMA, Call, ToolFormat, ToolParser, forced_call, format_of
+from posttrain.serving.tools import HERMES, LLAMA, Call, ToolFormat, ToolParser, forced_call
 from tests.serving.serving import SUM, call, events, start
 
 WEATHER = {
@@ -90,12 +90,23 @@ def test_text_is_not_held_back_longer_than_needed() -> None:
     assert ToolParser(LLAMA, {"clock"}).feed("Hello", False) == ("Hello", [])
 
 
-def test_the_form_is_read_from_the_template() -> None:
-    llama = '{{- "Respond in the format {"name": function name, "parameters": dictionary}" }} ... ipython'
-    assert format_of(TEMPLATE) == HERMES and format_of(llama) == LLAMA
-    for other in (None, "{{ messages }}", "[TOOL_CALLS]"):
-        with pytest.raises(ApiError, match="in no form that is understood here"):
-            format_of(other)
+@pytest.mark.parametrize("size", [1, 3, 7, 1000])
+@pytest.mark.parametrize("form", [HERMES, LLAMA])
+def test_a_call_inside_a_thought_is_no_call(form: ToolFormat, size: int) -> None:
+    made = ONE if form is HERMES else '{"name": "weather", "parameters": {"city": "Oslo"}}'
+    for lead, thought in (
+        ("", f"<think>I could {made}</think>"),
+        ("<think>\n", f"I could {made}</think>"),
+        ("", "<think>x</think>\n\n"),
+    ):
+        parser, said, calls = ToolParser(form, {"weather"}, lead), "", list[Call]()
+        whole = thought + made
+        for end in (*range(size, len(whole), size), len(whole)):
+            text, found = parser.feed(whole[:end], end == len(whole))
+            said, calls = said + text, calls + found
+        assert said == thought.rstrip() and [c.name for c in calls] == ["weather"]
+        alone = ToolParser(form, {"weather"}, lead).feed(thought.removesuffix("</think>"), True)
+        assert not alone[1]
 
 
 def test_definitions_of_a_forced_call_come_along() -> None:
@@ -264,15 +275,25 @@ def test_mistakes(taught: Server, more: dict[str, Any], words: str) -> None:
     assert status == 400 and words in answer["error"]["message"]
 
 
-def test_a_model_without_tools_says_so(server: Server, policy: Any) -> None:
-    status, answer = call(server, "/v1/chat/completions", ASK | {"tools": [CLOCK]})
-    assert status == 400 and "in no form that is understood" in answer["error"]["message"]
-    mentions = copy.copy(policy)
-    mentions.tokenizer = copy.deepcopy(policy.tokenizer)
-    mentions.tokenizer.chat_template = policy.tokenizer.chat_template + "{# <tool_call> #}"
-    service = Service(mentions, "pocket")
-    try:
-        with pytest.raises(ApiError, match="has no place for tools"):
-            service.submit(parse_request(ASK | {"tools": [CLOCK]}, "chat"))
-    finally:
-        service.close()
+def test_a_model_whose_template_has_no_place_for_tools_is_told_in_words(server: Server) -> None:
+    earlier = {"id": "call_1", "type": "function", "function": {"name": "clock", "arguments": '{"zone": "UTC"}'}}
+    messages = [
+        {"role": "user", "content": "What time is it?"},
+        {"role": "assistant", "content": "I look.", "tool_calls": [earlier]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "12:00"},
+    ]
+    body = {"messages": messages, "tools": [CLOCK], "max_tokens": 1, "return_token_ids": True}
+    status, answer = call(server, "/v1/chat/completions", body)
+    assert status == 200, answer
+    text = server.service.decode(answer["prompt_token_ids"], special=True)
+    assert text.startswith("<|system|>You may call tools:") and '"name": "clock"' in text.split("<|end|>")[0]
+    assert 'I look.\n<tool_call>\n{"name": "clock", "arguments": {"zone": "UTC"}}\n</tool_call><|end|>' in text
+    assert text.endswith("<|user|><tool_response>\n12:00\n</tool_response><|end|><|assistant|>")
+    forced = call(
+        server, "/v1/chat/completions", ASK | {"tools": [WEATHER], "tool_choice": "required", "max_tokens": 300}
+    )[1]
+    (made,) = forced["choices"][0]["message"]["tool_calls"]
+    assert made["function"]["name"] == "weather" and json.loads(made["function"]["arguments"])["city"] in (
+        "Oslo",
+        "Rome",
+    )

@@ -62,9 +62,10 @@ def asked(name: str, *args: Any) -> Any:
 
 def traced(
     name: str, rows: Sequence[dict[str, Any]] | str | None = None, reward: Any = None, steps: int = 2,
-    says: Sequence[str] = (), **settings: Any,
+    says: Sequence[str] = (), positions: int = 512, **settings: Any,
 ) -> Trace:  # fmt: skip
-    """Run the method or plan of that name; rows: of its data file (or the name of a task; "": none is named), settings: anything that `pt.run` takes."""
+    """Run the method or plan of that name; rows: of its data file (or the name of a task; "": none is named), positions: of the model's
+    window, settings: anything that `pt.run` takes."""
     functions = reward if isinstance(reward, dict) else {"reward": reward} if callable(reward) else {}
     trace = Trace(functions)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
@@ -91,20 +92,20 @@ def traced(
         for owner, attribute, spy in _spies(trace, says):
             stack.enter_context(patch.object(owner, attribute, spy))
         trace.summary = pt.run(
-            model=tiny_folder(), task=task or None, method=name.replace("{file}", str(file)),
+            model=tiny_folder(positions), task=task or None, method=name.replace("{file}", str(file)),
             runs=Path(folder) / "runs", **{k: v for k, v in (plain | told).items() if v is not None},
         )  # fmt: skip
     return trace
 
 
 @cache
-def tiny_folder() -> str:
+def tiny_folder(positions: int = 512) -> str:
     """A language model of 5,000 random weights as a folder: a token for each letter and for the tags of a thought, no template."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    folder = str(Path(_KEPT.name) / "model")
-    random_hf("llama", SHAPE | {"vocab_size": len(WORDS)}).save_pretrained(folder)
+    folder = str(Path(_KEPT.name) / f"model-{positions}")
+    random_hf("llama", SHAPE | {"vocab_size": len(WORDS), "max_position_embeddings": positions}).save_pretrained(folder)
     fast = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="<unk>"))
     fast.pre_tokenizer = pre_tokenizers.Split(Regex(r"</?think>|[\s\S]"), "isolated")
     fast.decoder = decoders.Fuse()

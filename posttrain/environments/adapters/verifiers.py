@@ -17,21 +17,27 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
+from posttrain.core.adopt import adopt as adopt_ours
 from posttrain.core.errors import UserError, unknown
 from posttrain.core.protocols import Environment, Episode, Step
 from posttrain.core.turn import Turn
 from posttrain.core.types import Message, Prompt
 from posttrain.environments.base import SPLITS
+from posttrain.environments.held_out import one_in_ten
 from posttrain.tools.calls import parse
 
 _GROUP = {"states", "prompts", "completions", "answers", "tasks", "infos"}  # arguments of a reward of a whole group
-_EVERY = 10  # one row in so many is held out where the environment holds none out
 
 
 def is_verifiers(env: Any) -> bool:
     """Whether an object is an environment of that style: it has rows and a rubric, and no prompts of ours."""
     rows = callable(getattr(env, "get_dataset", None)) or hasattr(env, "dataset")
     return rows and hasattr(env, "rubric") and not callable(getattr(env, "prompt", None))
+
+
+def adopt(env: Any, name: str = "") -> Environment:
+    """Whatever somebody wrote as an environment: ours, one that looks like ours, or one of this style."""
+    return adopt_ours(Verifiers(env, name) if is_verifiers(env) else env, name)
 
 
 class Verifiers(Environment):
@@ -187,10 +193,7 @@ def split_rows(env: Any, name: str) -> dict[str, Sequence[Mapping[str, Any]]]:
     if train is None and test is None:
         raise UserError(f"{name} has no rows: neither dataset nor eval_dataset is set")
     if train is None or test is None:
-        every = list(train if train is not None else test or ())
-        held = {i for i in range(len(every)) if i % _EVERY == _EVERY - 1} or {len(every) - 1}
-        test = [row for i, row in enumerate(every) if i in held]
-        train = [row for i, row in enumerate(every) if i not in held]
+        return {**one_in_ten(list(train if train is not None else test or ()), name)}
     if not len(train) or not len(test):
         raise UserError(f"{name} has {len(train)} rows to train on and {len(test)} to test with; it needs one of each")
     return {"train": train, "test": test}

@@ -70,7 +70,8 @@ class Played(Episode):
         self.said: list[dict[str, Any]] = []
 
     def step(self, turn: Turn) -> Step:
-        reply = self.scene.reply(turn.text)
+        """What the scene answers; a turn that was cut off at its limit says nothing, and earns nothing."""
+        reply = self.scene.reply(turn.text) if turn.stopped else Reply(None, stop="length")
         self.said = [*self.said, {"calls": list(reply.calls), "faults": list(reply.faults)}]
         called = any(record["calls"] or record["faults"] for record in self.said)
         info: dict[str, Any] = ({"tools": self.said} if called else {}) | self.scene.told

@@ -8,9 +8,10 @@ import { compareView } from "./compare.js";
 import { rolloutsView, groupView } from "./rollouts.js";
 import { tokensView } from "./tokens.js";
 import { fieldView, systemView } from "./field.js";
+import { sheetsView } from "./sheets.js";
 import { chatView } from "./chat.js";
 
-const VIEWS = { runs: runsView, run: runView, compare: compareView, rollouts: rolloutsView, group: groupView, tokens: tokensView, field: fieldView, system: systemView, chat: chatView };
+const VIEWS = { runs: runsView, run: runView, compare: compareView, rollouts: rolloutsView, group: groupView, tokens: tokensView, field: fieldView, system: systemView, sheets: sheetsView, chat: chatView };
 const KEYS = [["j k", "next and previous row"], ["Enter", "open it"], ["g", "its group"], ["h l", "earlier and later step"], ["[ ]", "previous and next answer"], ["a p e r", "colour tokens by advantage, probability, entropy, ratio"], ["t v", "by KL to the reference, value"], ["f", "fold or unfold turns"], ["x", "choose a run to compare"], ["c", "compare the chosen"], ["/", "search"], ["Esc", "up"], ["d", "dark or light"], ["?", "this list"]];
 const main = document.getElementById("main"), top_ = document.getElementById("top");
 let current = null, drawing = 0;
@@ -41,7 +42,7 @@ function frame({ view, params }) {
   }
   const at = (name, to, text) => h("a", { href: to, "aria-current": view === name ? "page" : null }, text);
   fill(top_, h("a", { class: "brand", href: isReport ? link("run", { run: reportInfo.run }) : "#runs" }, h("span", { class: "mark", "aria-hidden": "true" }), "posttrain"),
-    h("nav", { "aria-label": "Views" }, isReport ? null : at("runs", "#runs", "Runs"), isReport ? null : at("field", "#field", "Field"), chatWith.length ? at("chat", "#chat", "Chat") : null, crumbs.map(([name, to, text]) => [h("span", { class: "sep", "aria-hidden": "true" }, "/"), at(name, to, text)])),
+    h("nav", { "aria-label": "Views" }, isReport ? null : at("runs", "#runs", "Runs"), isReport ? null : [at("field", "#field", "Field"), at("sheets", "#sheets", "Sheets")], chatWith.length ? at("chat", "#chat", "Chat") : null, crumbs.map(([name, to, text]) => [h("span", { class: "sep", "aria-hidden": "true" }, "/"), at(name, to, text)])),
     h("div", { class: "tools" }, h("span", { class: "stream", title: "live" }, h("i", { "aria-hidden": "true" }), h("span", { class: "sr" }, "live")), isReport ? h("span", { class: "quiet" }, `report of ${reportInfo.date}`) : null,
       h("button", { type: "button", onclick: turn, "aria-label": "dark or light" }, "◐"), h("button", { type: "button", onclick: help, "aria-label": "keys" }, "?")));
   document.title = [params.run || params.name, view === "run" ? "" : view, "posttrain"].filter(Boolean).join(" · ");

@@ -64,7 +64,12 @@ export async function runView(main, params, keep) {
   const others = about.metrics.filter((n) => !used.has(n));
   const wrote = h("div");
   samples(about).then((found_) => fill(wrote, found_)); // the curves do not wait for it
-  fill(main, head, warnings, h("section", { "aria-label": "Curves" }, h("h2", { class: "sr" }, "Curves"), controls(params, "run"), charts), wrote, otherMetrics(others, found, shared), eventList(about), settings(about));
+  const kept = h("p", { class: "about-sheets quiet" });
+  if (!isReport) get("sheets").then(({ sheets }) => { // of the same task: an audit of its reward, figures of its data
+    const mine = sheets.filter((s) => s.task === run.task);
+    if (mine.length) fill(kept, "Sheets of this task: ", mine.slice(0, 6).map((s, i) => [i ? " · " : "", h("a", { href: link("sheets", { name: s.name }) }, `${s.kind === "audit" ? "audit of " : "data "}${s.title}`), s.wrong.length ? ` (${s.wrong.length} found)` : ""]));
+  }).catch(() => {});
+  fill(main, head, warnings, kept, h("section", { "aria-label": "Curves" }, h("h2", { class: "sr" }, "Curves"), controls(params, "run"), charts), wrote, otherMetrics(others, found, shared), eventList(about), settings(about));
   if (isReport) return;
   let busy = false, late = 0, newest = null;
   const news = async (now) => {

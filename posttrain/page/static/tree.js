@@ -1,5 +1,5 @@
 // A group whose answers fork from one another: a row for each, drawn from where it left another one, so what they share is there once.
-import { h, fill, num, signed, plain, append, link } from "./dom.js";
+import { h, fill, num, signed, plain, append, link, count } from "./dom.js";
 import { get } from "./source.js";
 
 const ROW = 30, LEFT = 20, WIDE = 900, RIGHT = 96, LETTER = 6.1;
@@ -7,7 +7,13 @@ const ROW = 30, LEFT = 20, WIDE = 900, RIGHT = 96, LETTER = 6.1;
 // rows from the top: an answer, then those that left it, the latest fork first, so that no line crosses another
 export function ordered(nodes) {
   const children = new Map(nodes.map((n) => [n.sample_index, []])), out = [], placed = new Set();
-  nodes = nodes.map((n) => (n.at === 0 ? { ...n, parent: null } : n)); // they share the prompt alone
+  const whole = new Map(nodes.map((n) => [n.sample_index, n]));
+  const stem = (n) => { // whoever wrote the token before the fork: the parent, or one that it left later itself
+    let at = n.at === 0 ? null : n.parent;
+    for (let k = 0; at !== null && whole.get(at).at >= n.at && k < nodes.length; k++) at = whole.get(at).parent;
+    return at;
+  };
+  nodes = nodes.map((n) => ({ ...n, parent: stem(n) }));
   for (const n of nodes) if (n.parent !== null) children.get(n.parent).push(n);
   const put = (n, depth) => {
     if (placed.has(n.sample_index)) return;
@@ -60,6 +66,6 @@ export async function treeOf(key) {
     svg.querySelector(`[data-row="${to.row}"]`).focus();
   });
   told(rows[0]);
-  return h("section", { "aria-label": "Tree" }, h("h2", {}, "How they fork"), h("p", { class: "quiet" }, "From the prompt at the left: each line is an answer, from the token where it left another one to its end; the stronger the colour of its end, the more it earned. Arrow keys walk, Enter opens.", found.left_out ? ` ${found.left_out} answers are left out.` : ""),
+  return h("section", { "aria-label": "Tree" }, h("h2", {}, "How they fork"), h("p", { class: "quiet" }, "From the prompt at the left: each line is an answer, from the token where it left another one to its end; the stronger the colour of its end, the more it earned. Arrow keys walk, Enter opens.", found.left_out ? ` ${count(found.left_out, "answer")} more of the group are not drawn.` : ""),
     h("div", { class: "tree-box" }, svg), facts);
 }
