@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -186,6 +187,18 @@ def test_what_cannot_be_kept_is_told_and_asked_again(tmp_path: Path, capsys: Any
     made = rollouts(Games(lambda game, turn: pt.Step(None, info={"what": object()})), KeptReplies(tmp_path, "train"))
     assert [r.stop for r in made] == ["answered"] * 3
     assert "cannot be kept" in capsys.readouterr().err
+
+
+def test_replies_stay_until_the_oldest_checkpoint_has_passed_their_step(tmp_path: Path) -> None:
+    """A damaged checkpoint is not used, and the run goes on from the one before it: the steps in between are made again."""
+    kept = KeptReplies(tmp_path, "train")
+    for step in range(6):
+        kept.put(step, b"n" * 16, pt.Step(None))
+    for name in ("train-000002", "train-000004", "other-000000"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    run = SimpleNamespace(checkpoints=tmp_path / "checkpoints")
+    kept.on_checkpoint(SimpleNamespace(run=run, phase="train"), 4)
+    assert sorted(f.name for f in kept.folder.iterdir()) == ["train-000003", "train-000004", "train-000005"]
 
 
 # ---- time
