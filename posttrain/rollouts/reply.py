@@ -37,16 +37,30 @@ class Talk:
             return kept
         began = time.monotonic()
         left = max(self.limits.seconds - self.spent, 0.0)
-        try:
-            step = await asyncio.wait_for(self._ask(turn, named), left)
-        except TimeoutError:
+        step = await self._within(left, asyncio.ensure_future(self._ask(turn, named)))
+        if step is None:
             step = self._kept(named, Step(None, stop="timeout", info={"error": f"no reply within {left:.3g} s"}))
-        except asyncio.CancelledError as error:  # of the environment's own work, unless nobody waits for this any more
-            if asyncio.current_task().cancelling():  # type: ignore[union-attr]
-                raise
-            step = self._kept(named, broken(error))
+        elif isinstance(step, BaseException):
+            step = self._kept(named, broken(step))
         self.spent += time.monotonic() - began
         return step
+
+    async def _within(self, seconds: float, work: asyncio.Task[Step]) -> Step | BaseException | None:
+        """What the work comes to; None where it takes longer, the error where it was cancelled by the environment's own doing.
+
+        `asyncio.wait_for` of Python 3.11 forgets that it was cancelled where the work has just ended, and Ctrl-C would be lost."""
+        try:
+            await asyncio.wait([work], timeout=seconds)
+            if not work.done():
+                work.cancel()
+                await asyncio.wait([work])  # it may put a reply on the disk until it has ended
+                return None
+        except asyncio.CancelledError:  # nobody waits for it any more
+            work.cancel()
+            raise
+        return (
+            work.result() if not work.cancelled() else asyncio.CancelledError("the environment cancelled its own work")
+        )
 
     async def _ask(self, turn: Turn, named: bytes) -> Step:
         """The episode's own reply, after it has gone through the turns whose replies were known; kept as soon as it is there."""

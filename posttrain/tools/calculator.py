@@ -11,6 +11,7 @@ from typing import Any
 from posttrain.tools.tool import ToolError, tool
 
 _BITS = 14_000  # of the largest integer: about 4,200 digits, which Python still writes out
+_PLACES = 300  # that a number is rounded to
 _LONGEST = 1000  # characters of an expression
 _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
@@ -41,7 +42,7 @@ def calculate(expression: str) -> str:
 def value_of(node: ast.expr) -> Any:
     """The value of a parsed expression; what is no arithmetic is a ToolError."""
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        return node.value
+        return bounded(node.value)
     if isinstance(node, ast.Name) and node.id in _CONSTANTS:
         return _CONSTANTS[node.id]
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
@@ -62,6 +63,8 @@ def value_of(node: ast.expr) -> Any:
         args = [value_of(a) for a in node.args]
         if node.func.id in ("factorial", "comb") and any(abs(a) > 1500 for a in args):
             raise ToolError(f"{node.func.id} of a number above 1500 is too large")
+        if node.func.id == "round" and any(abs(a) > _PLACES for a in args[1:]):  # Python computes that power of ten
+            raise ToolError(f"round to at most {_PLACES} places")
         return bounded(_FUNCTIONS[node.func.id](*args))
     raise ToolError(
         f"{ast.unparse(node)[:60]!r} is not arithmetic; it takes numbers, + - * / // % **, and functions such as sqrt"
@@ -72,7 +75,9 @@ def bounded(value: Any) -> Any:
     """The value, if it can be written down."""
     if isinstance(value, complex):
         raise ToolError("the result is not a real number")
-    if isinstance(value, int) and value.bit_length() > _BITS:
+    if (isinstance(value, int) and value.bit_length() > _BITS) or (
+        isinstance(value, float) and not math.isfinite(value)
+    ):
         raise ToolError("the number is too large")
     return value
 

@@ -34,4 +34,5 @@ async def in_thread(work: Callable[[], T], seconds: float) -> T:
             loop.call_soon_threadsafe(tell, result, error)
 
     threading.Thread(target=run, daemon=True).start()
-    return await asyncio.wait_for(done, seconds)
+    async with asyncio.timeout(seconds):  # not wait_for, which may forget that it was cancelled
+        return await done

@@ -30,6 +30,7 @@ from posttrain.environments.workshop import (
 from posttrain.environments.workshop.facts_world import world
 from posttrain.environments.workshop.scene import LEVELS, WORDINGS, Played, Scene, Workshop, conversation
 from posttrain.sandbox.available import why_not
+from posttrain.tools.tool import ToolError
 
 TURNS = [name for name, module in SKILLS.items() if hasattr(module, "Scene")]
 EVERY = [(skill, level) for skill in SKILLS for level in LEVELS]
@@ -389,3 +390,10 @@ def test_an_episode_ends_whatever_is_said_and_can_be_copied(skill: str) -> None:
                 break
         else:
             pytest.fail("it does not end")
+
+
+def test_no_query_takes_long() -> None:
+    """The database looks at the clock between its steps alone; what takes long inside of one is refused by its size."""
+    info = {"table": "t", "columns": ["a", "b", "c"], "rows": [["x", 1, 2]]}
+    with pytest.raises(ToolError, match="too big"):
+        table_sql.queried(info, "select instr(hex(zeroblob(900000)), hex(zeroblob(200000)) || '1')")

@@ -7,7 +7,7 @@ import torch
 
 import posttrain as pt
 from posttrain.inference.engine import Engine
-from posttrain.inference.stop_strings import finder
+from posttrain.inference.stop_strings import WINDOW, RunningText, finder
 from tests.runs import tiny_run
 
 HOW = pt.Sampling(max_tokens=60, stop="b|xy|7")
@@ -71,3 +71,14 @@ def test_a_text_far_back_is_found_once_it_is_complete() -> None:
 
 def test_several_texts_and_none() -> None:
     assert pt.Sampling(stop="</a>|</b>").stops == ("</a>", "</b>") and pt.Sampling().stops == ()
+
+
+def test_the_running_text_is_the_text_where_a_first_token_loses_its_space() -> None:
+    """As SentencePiece decodes: what a token reads as depends on whether one comes before it."""
+
+    def decode(ids: list[int]) -> str:
+        return "".join(f" {chr(97 + i)}" for i in ids).removeprefix(" ")
+
+    text, ids = RunningText(decode), [i % 26 for i in range(3 * WINDOW)]
+    for n in range(1, len(ids) + 1, 7):
+        assert text(ids[:n]) == decode(ids[:n])

@@ -11,7 +11,7 @@ from transformers import AddedToken
 from posttrain.core.errors import UserError
 from posttrain.core.turn import Turn, join
 from posttrain.core.types import Prompt
-from posttrain.policies.conversation import between
+from posttrain.policies.conversation import as_read, between
 from posttrain.policies.language import LanguagePolicy
 from posttrain.policies.tool_use import harmless, own_format, shown_ids
 from posttrain.policies.window import at_most
@@ -164,6 +164,16 @@ def test_no_token_of_an_observation_controls_the_conversation(role):
         text = between(made, [{"role": role, "content": said}])
         return sum(i in controls for i in made(text, add_special_tokens=False)["input_ids"])
 
+    def in_prompt(said: str) -> int:
+        asked = [
+            {"role": "user", "content": "q"},
+            {"role": "assistant", "content": "c"},
+            {"role": "tool", "content": said},
+        ]
+        text = as_read(made, Prompt("p", tuple(asked)))[0]
+        return sum(i in controls for i in made(text, add_special_tokens=False)["input_ids"])
+
+    assert in_prompt(evil) == in_prompt("2") > 0  # a conversation that is given, as in a chat
     assert count(evil) == count("2") > 0 and "</tool_response>" not in harmless(made, evil)
     made.chat_template = "{% for m in messages %}<start_of_turn>{{ m.role }}{{ m.content }}<|eot_id|>{% endfor %}"
     made.add_tokens([AddedToken("<start_of_turn>", special=False), AddedToken("    ", special=False)])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -248,6 +250,14 @@ async def _cancels(game: Game, turn: pt.Turn) -> pt.Step:
     raise AssertionError
 
 
+async def _cancels_itself(game: Game, turn: pt.Turn) -> pt.Step:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+    raise AssertionError
+
+
 def _exits(game: Game, turn: pt.Turn) -> pt.Step:
     raise SystemExit(2)
 
@@ -255,8 +265,9 @@ def _exits(game: Game, turn: pt.Turn) -> pt.Step:
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        (_cancelled, "CancelledError: the client gave up"),
+        (_cancelled, "CancelledError"),
         (_cancels, "CancelledError"),
+        (_cancels_itself, "CancelledError"),
         (_exits, "SystemExit: 2"),
         (lambda game, turn: pt.Step([{"role": "user", "content": None}]), "a Step has messages"),
         (lambda game, turn: pt.Step([{"role": "user", "content": 5}]), "a Step has messages"),
@@ -304,3 +315,23 @@ def test_every_episode_is_closed_when_something_fails() -> None:
     with pytest.raises(pt.UserError, match="could not begin an episode of the prompt 'train-0': OSError: no board"):
         episodes(ask.but(env=env), 4)
     assert [game.closed for game in env.opened] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("at", [1, 4, 6, 9, 12])
+def test_an_interrupt_inside_an_environment_ends_the_run(at: int) -> None:
+    """Ctrl-C is not lost, whichever episode it comes in; signals reach the main thread only."""
+    count = 0
+
+    def answer(game: Game, turn: pt.Turn) -> pt.Step:
+        nonlocal count
+        count += 1
+        if count == at:
+            os.kill(os.getpid(), signal.SIGINT)
+        return pt.Step(MORE if game.turns < 2 else None, reward=1.0)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            play(answer)
+    finally:
+        signal.signal(signal.SIGINT, before)

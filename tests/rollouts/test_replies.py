@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from posttrain.core.types import End
 from posttrain.rollouts.episode import episodes
 from posttrain.rollouts.turn_sampler import Samplers
 from posttrain.runs.replies import FOLDER, KeptReplies
-from tests.rollouts.test_episode import Games, play, policy
+from tests.rollouts.test_episode import Ending, Games, play, policy
 from tests.runs import tiny_run
 from tests.runs.test_resume import KILLED, Nursery, ending, same
 
@@ -108,6 +110,25 @@ def test_another_turn_has_another_reply(tmp_path: Path) -> None:
     assert len(log) == 9
 
 
+def test_the_same_words_at_another_turn_have_another_reply(tmp_path: Path) -> None:
+    class Same(Ending):
+        def act(self, *args: Any, **more: Any) -> Any:
+            made = super().act(*args, **more)
+            for (turn,) in made:
+                turn.actions = torch.tensor([5])
+                turn.logp_T, turn.mask_T, turn.version_T = turn.logp_T[:1], turn.mask_T[:1], turn.version_T[:1]
+            return made
+
+    def earned() -> list[list[float | None]]:
+        env, inner, kept = Counting(log), policy(), KeptReplies(tmp_path, "train")
+        talks = Same(inner.model, inner.tokenizer, inner.name, inner.stops)
+        ask = pt.RolloutRequest({"policy": talks}, [env.prompt(0)], pt.Sampling(max_tokens=3), env=env, replies=kept)
+        return [[t.reward for t in r.turns] for g in episodes(ask, 2) for r in g.rollouts]
+
+    log: list[str] = []
+    assert earned() == earned() == [[1.0, 2.0, 3.0]] * 2 and len(log) == 6
+
+
 def test_an_episode_that_comes_out_otherwise_when_it_is_repeated_is_told(tmp_path: Path) -> None:
     count = iter(range(100))
 
@@ -166,6 +187,18 @@ def test_what_cannot_be_kept_is_told_and_asked_again(tmp_path: Path, capsys: Any
     made = rollouts(Games(lambda game, turn: pt.Step(None, info={"what": object()})), KeptReplies(tmp_path, "train"))
     assert [r.stop for r in made] == ["answered"] * 3
     assert "cannot be kept" in capsys.readouterr().err
+
+
+def test_replies_stay_until_the_oldest_checkpoint_has_passed_their_step(tmp_path: Path) -> None:
+    """A damaged checkpoint is not used, and the run goes on from the one before it: the steps in between are made again."""
+    kept = KeptReplies(tmp_path, "train")
+    for step in range(6):
+        kept.put(step, b"n" * 16, pt.Step(None))
+    for name in ("train-000002", "train-000004", "other-000000"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    run = SimpleNamespace(checkpoints=tmp_path / "checkpoints")
+    kept.on_checkpoint(SimpleNamespace(run=run, phase="train"), 4)
+    assert sorted(f.name for f in kept.folder.iterdir()) == ["train-000003", "train-000004", "train-000005"]
 
 
 # ---- time
@@ -255,6 +288,20 @@ def test_an_environment_that_takes_too_long_is_a_time_out_and_not_a_wait() -> No
     ask = pt.RolloutRequest({"policy": policy()}, [env.prompt(0)], pt.Sampling(max_tokens=3), env=env)
     (group,) = episodes(ask, 2)
     assert [(r.stop, r.end, r.reward) for r in group.rollouts] == [("timeout", End.TRUNCATED, 0.0)] * 2
+
+
+def test_a_step_that_cannot_be_interrupted_is_late_when_it_is_over() -> None:
+    """It blocks the loop, so no timer can end it; what it says comes too late all the same."""
+
+    def blocks(game: Any, turn: pt.Turn) -> pt.Step:
+        time.sleep(0.03)
+        return pt.Step(MORE, reward=1.0)
+
+    env = Games(blocks)
+    env.limits = Limits(seconds=0.02)
+    ask = pt.RolloutRequest({"policy": policy()}, [env.prompt(0)], pt.Sampling(max_tokens=3), env=env)
+    (group,) = episodes(ask, 1)
+    assert [(r.stop, len(r.turns)) for r in group.rollouts] == [("timeout", 1)]
 
 
 def test_inside_a_running_loop_as_in_a_notebook() -> None:

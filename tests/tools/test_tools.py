@@ -126,7 +126,8 @@ def test_a_function_that_a_model_could_not_call_is_refused(function: Any, said: 
      ("1/0", "error: division by zero"), ("__import__('os')", "error: \"__import__('os')\" is not arithmetic"), ("9**9**9", "error: the power is too large"),
      ("2**6999*2**6999*9", "error: the number is too large"), ("factorial(99999)", "error: factorial of a number above 1500"), ("(-8)**0.5", "error: the result is not a real"),
      ("x + 1", "error: 'x' is not arithmetic"), ("3 +", "error: cannot compute"), ("1" * 2000, "error: the expression has 2000 characters"),
-     ("sqrt(-1)", "error: cannot compute"), ("(1).real", "error: '1 .real' is not arithmetic"), ("True + 1", "error: 'True' is not arithmetic"), ("-" * 900 + "1", "")],
+     ("sqrt(-1)", "error: cannot compute"), ("(1).real", "error: '1 .real' is not arithmetic"), ("True + 1", "error: 'True' is not arithmetic"), ("-" * 900 + "1", ""),
+     ("round(5, -99999999)", "error: round to at most 300 places"), ("1e400", "error: the number is too large"), ("1e308*10", "error: the number is too large")],
 )  # fmt: skip
 def test_the_calculator(expression: str, said: str) -> None:
     assert calculator({"expression": expression}).startswith(said)

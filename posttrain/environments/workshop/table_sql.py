@@ -101,7 +101,7 @@ def queried(info: dict[str, Any], query: str) -> str:
         made.execute(f"CREATE TABLE {info['table']} ({', '.join(info['columns'])})")
         made.executemany(f"INSERT INTO {info['table']} VALUES (?, ?, ?)", info["rows"])
         made.commit()
-        return run_query(name, query, write=False, seconds=2.0, rows=8)
+        return run_query(name, query, write=False, seconds=2.0, rows=8, longest=1 << 16)
 
 
 def result_of(info: dict[str, Any], query: str) -> str:
