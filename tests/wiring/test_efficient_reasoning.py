@@ -28,7 +28,7 @@ def template(name: str, folder: Path) -> Iterator[None]:
     """The tiny model with the chat template of a real one."""
     shutil.copytree(spies.tiny_folder(), folder / name)
     (folder / name / "chat_template.jinja").write_text((TEMPLATES / f"{name}.jinja").read_text())
-    with patch.object(spies, "tiny_folder", lambda: str(folder / name)):
+    with patch.object(spies, "tiny_folder", lambda positions=0: str(folder / name)):
         yield
 
 
