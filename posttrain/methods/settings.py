@@ -15,6 +15,7 @@ from posttrain.core.plan import Context
 from posttrain.core.types import Prompt
 from posttrain.environments.base import size_of
 from posttrain.environments.mapped import with_system_message
+from posttrain.environments.searching import Index
 from posttrain.environments.task import default_task, pair_task, task
 from posttrain.environments.worked import Worked
 from posttrain.rewards.runtime.scorer import Prescored, texts_of
@@ -40,6 +41,18 @@ def asked_task(context: Context) -> Any:
     if ("fitted", c) not in context.made:
         context.made["fitted", c] = fit(context.made["task", c], policy, None, c.sampling)
     return context.made["fitted", c]
+
+
+def asked_index(context: Context, documents: str, plan: str) -> Index:
+    """The index of the documents that a plan searches; made once."""
+    if not documents:
+        raise UserError(
+            f"{plan} searches documents, and none were named; give a folder or a JSONL file: --plan.documents FOLDER"
+        )
+    if ("index", documents) not in context.made:
+        context.made["index", documents] = Index(documents)
+    found: Index = context.made["index", documents]
+    return found
 
 
 def asked_rewards(context: Context) -> Any:

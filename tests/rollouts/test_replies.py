@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -22,17 +21,9 @@ from posttrain.runs.replies import FOLDER, KeptReplies
 from tests.rollouts.test_episode import Ending, Games, play, policy
 from tests.runs import tiny_run
 from tests.runs.test_resume import KILLED, Nursery, ending, same
+from tests.runs.test_resume import nursery as nursery
 
 MORE = [{"role": "user", "content": "more"}]
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    made = Nursery()
-    yield made
-    assert made.process.stdin
-    made.process.stdin.close()
-    made.process.wait(10)
 
 
 def test_killed_inside_episodes(nursery: Nursery, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from posttrain.environments.searching import (
 from posttrain.losses.regularisers.kl import kl
 from posttrain.methods.from_pairs import ENDLESS, epochs_of
 from posttrain.methods.grpo import grpo
-from posttrain.methods.settings import asked_task, written
+from posttrain.methods.settings import asked_index, asked_task, written
 from posttrain.methods.sft import sft
 from posttrain.rollouts.sample import sample
 
@@ -165,14 +165,7 @@ def frugalrag(
         raise UserError("steps, questions, searches, k and candidates are at least 1, and form at least 0")
 
     def index(context: Context) -> Index:
-        if not documents:
-            raise UserError(
-                "frugalrag searches documents, and none were named; give a folder or a JSONL file: --plan.documents FOLDER"
-            )
-        if "index" not in context.made:
-            context.made["index"] = Index(documents)
-        found: Index = context.made["index"]
-        return found
+        return asked_index(context, documents, "frugalrag")
 
     def env(context: Context) -> Searching:
         known = context.run is not None and context.run.artifact("recall").exists()

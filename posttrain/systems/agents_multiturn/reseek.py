@@ -21,7 +21,6 @@ from posttrain.environments.searching import (
     INVALID,
     STOP,
     Document,
-    Index,
     Searching,
     Trail,
     action_of,
@@ -32,7 +31,7 @@ from posttrain.environments.searching import (
 from posttrain.losses.aggregate import token_mean
 from posttrain.losses.regularisers.kl import kl
 from posttrain.methods.grpo import grpo
-from posttrain.methods.settings import asked_task
+from posttrain.methods.settings import asked_index, asked_task
 from posttrain.rewards.runtime.scorer import BaseScorer, Verdict, answers_of, texts_of
 from posttrain.rewards.scorers.spec import build_scorer
 
@@ -250,13 +249,8 @@ def reseek(
     )  # fmt: skip
 
     def env(context: Context) -> Seeking:
-        if not documents:
-            raise UserError(
-                "reseek searches documents, and none were named; give a folder or a JSONL file: --plan.documents FOLDER"
-            )
-        if "index" not in context.made:
-            context.made["index"] = Index(documents)
-        made = Seeking(asked_task(context), context.made["index"].retrieve(k), lambda prompt, trail: 0.0, turns, ASK)
+        searched = asked_index(context, documents, "reseek").retrieve(k)
+        made = Seeking(asked_task(context), searched, lambda prompt, trail: 0.0, turns, ASK)
         if reranker:
             made.useful = reranked(build_scorer(reranker, made, context.config.reward_timeout, context.config.device))
         return made

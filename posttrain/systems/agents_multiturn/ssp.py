@@ -37,7 +37,7 @@ from posttrain.losses.aggregate import token_mean
 from posttrain.losses.policy.ppo import ppo as clipped
 from posttrain.losses.regularisers.kl import kl
 from posttrain.methods.grpo import grpo
-from posttrain.methods.settings import asked_task, written
+from posttrain.methods.settings import asked_index, asked_task, written
 from posttrain.prompts.uniform import uniform
 from posttrain.rewards.runtime.scorer import texts_of
 from posttrain.rewards.scorers.spec import build_scorer
@@ -257,13 +257,7 @@ def ssp(
     )  # fmt: skip
 
     def env(context: Context) -> SelfPlay:
-        if not documents:
-            raise UserError(
-                "ssp searches documents, and none were named; give a folder or a JSONL file: --plan.documents FOLDER"
-            )
-        if "index" not in context.made:
-            context.made["index"] = Index(documents)
-        task = asked_task(context)
+        index, task = asked_index(context, documents, "ssp"), asked_task(context)
         scorer = build_scorer(judge, task, context.config.reward_timeout, context.config.device) if judge else None
 
         def right(prompt: Prompt, answer: str) -> bool:
@@ -272,7 +266,7 @@ def ssp(
             asked = Prompt.text(prompt.id, str(prompt.info.get("asked", prompt.last)), prompt.answer)
             return texts_of(scorer, [asked], [answer])[0] >= 0.5
 
-        return SelfPlay(task, context.made["index"], right, turns)
+        return SelfPlay(task, index, right, turns)
 
     def ready(context: Context) -> None:
         env(context)
