@@ -1,204 +1,223 @@
-"""Train pocket-2 from scratch on the conversations of the workshop and the school, measure it, and write its model card.
+"""Train pocket-2 on the conversations of the workshop and the school, measure it, and write its model card.
 
-    python -m examples.pocket2 --out posttrain/models/pocket2                  (one H200: about 8 minutes in all)
-    python -m examples.pocket2 --out /tmp/pocket2 --minutes 5 --batch 16 --width 64 --layers 3 --problems 20
-                                                                               (CPU: a toy of the same kind, to try the script)
+    python -m examples.pocket2 --out posttrain/models/pocket2 --grow posttrain/models/pocket --minutes 100
+                                                                               (one core of a CPU: what the package holds)
+    python -m examples.pocket2 --out /tmp/pocket2 --width 192 --layers 8 --inner 512 --batch 512 --minutes 6     (one H200, from scratch)
+    python -m examples.pocket2 --out /tmp/pocket2 --from /tmp/pocket2 --minutes 150    (goes on where that folder's training was)
     python -m examples.pocket2 --count                                        (FLOPs and tokens, nothing is trained)
 
-Workers write conversations while the trainer reads; where it reads faster than they write, rows are read again, and the end says how often.
-Only the assistant's turns are learned, all else counts a tenth in the loss.
+On a GPU workers write conversations while the trainer reads; where it reads faster than they write, rows are read again, and the end says
+how often. On a CPU the trainer writes them itself and reads each once. `--grow` begins with the layers of pocket, which can do the school's
+tasks, and with its embeddings for the tokens that both have.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing as mp
-import queue
+import os
 import shutil
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
-import torch.nn.functional as F
 
 from examples import pocket2_card
 from examples.pocket import fresh, optimiser_of, save
-from examples.pocket2_corpus import FOLDER, block, encoded, tokenizer_of
+from examples.pocket2_corpus import FOLDER, SPECIALS, block, encoded, tokenizer_of
+from examples.pocket2_rows import (
+    LENGTH,
+    OBSERVED,
+    Stream,
+    Written,
+    backward_in_pieces,
+    filled,
+    loss_of,
+    piece_loss,
+    pieces,
+    weights_of,
+)
 from posttrain.core.errors import UserError
 from posttrain.models.decoder import Decoder, DecoderConfig
+from posttrain.policies.load import load_decoder
+from posttrain.weights.optimisers import muon
 
 SHAPE = DecoderConfig(
-    vocab_size=1024, hidden_size=192, intermediate_size=512, num_layers=8, num_heads=6, num_kv_heads=6, head_dim=32,
+    vocab_size=1024, hidden_size=128, intermediate_size=512, num_layers=6, num_heads=4, num_kv_heads=4, head_dim=32,
     rope_theta=10000.0, rms_eps=1e-5, tied=True, max_positions=1024,
 )  # fmt: skip
-LENGTH = 385  # tokens of a row: a few whole conversations, none cut, none seeing another; 384 are read
-ROWS = 512  # in one delivery of a worker
-POOL = 60_000  # rows that are kept to be drawn from
-OBSERVED = 0.1  # weight in the loss of what the model does not say itself
-Rows = np.ndarray  # (n, 3, LENGTH) int16: tokens, whether learned, the conversation's number in its row (-1: padding)
+STATE = "training.pt"  # in the folder of a model: all that its training needs to go on
 
 
 def shape_of(args: argparse.Namespace) -> DecoderConfig:
-    """pocket-2's shape, or a smaller one to try the script with."""
-    return replace(SHAPE, hidden_size=args.width, num_layers=args.layers, num_heads=args.width // 32, num_kv_heads=args.width // 32,
-                   intermediate_size=args.width * 8 // 3 // 16 * 16)  # fmt: skip
+    """pocket-2's shape, or another."""
+    return replace(SHAPE, hidden_size=args.width, num_layers=args.layers, num_heads=args.width // 32,
+                   num_kv_heads=args.width // 32, intermediate_size=args.inner)  # fmt: skip
 
 
-def filled(conversations: list[tuple[list[int], list[bool]]]) -> Rows:
-    """Conversations in rows, one after the other; one that is longer than a row is left out."""
-    rows = [_empty()]
-    at = number = 0
-    for ids, learned in conversations:
-        if len(ids) > LENGTH:
-            continue
-        if at + len(ids) > LENGTH:
-            rows.append(_empty())
-            at = number = 0
-        rows[-1][:, at : at + len(ids)] = ids, learned, [number] * len(ids)
-        at, number = at + len(ids), number + 1
-    return np.stack(rows[:-1]) if len(rows) > 1 else np.stack(rows)
+def grown(shape: DecoderConfig, folder: Path) -> Decoder:
+    """A model with the layers of the one in the folder; tokens that it does not have begin as the mean of its own for the same text."""
+    old, known, new = load_decoder(str(folder), torch.float32), tokenizer_of(folder), tokenizer_of()
+    assert isinstance(old, Decoder)
+    model = fresh(shape)
+    if (old.width, len(old.model.layers)) != (model.width, len(model.model.layers)):
+        raise UserError(
+            f"the model to grow has width {old.width} and {len(old.model.layers)} layers; "
+            f"pass --width {old.width} --layers {len(old.model.layers)}"
+        )
+    state = {k: v for k, v in old.state_dict().items() if "embed" not in k and "lm_head" not in k}
+    model.load_state_dict(state, strict=False)
+    before, after = old.model.embed_tokens.weight.data, model.model.embed_tokens.weight.data
+    vocabulary = known.get_vocab()
+    after *= before.std() / after.std()
+    for token, place in new.get_vocab().items():
+        if token in vocabulary:
+            after[place] = before[vocabulary[token]]
+        elif token not in SPECIALS and not token.startswith("<"):
+            after[place] = before[known.encode(new.decode([place]), add_special_tokens=False).ids].mean(0)
+    after[SPECIALS.index("<|tool|>")] = before[vocabulary["<|user|>"]]
+    return model
 
 
-def _empty() -> np.ndarray:
-    row = np.zeros((3, LENGTH), np.int16)
-    row[2] = -1
-    return row
+@dataclass
+class Training:
+    """Where a training is: the model, its optimiser, and what it has read."""
+
+    args: argparse.Namespace
+    model: Decoder
+    optimiser: torch.optim.Optimizer
+    about: dict[str, Any] = field(default_factory=lambda: {"steps": 0, "tokens": 0, "seconds": 0.0, "block": 0})
+
+    @staticmethod
+    def begin(args: argparse.Namespace, device: str) -> Training:
+        torch.manual_seed(args.seed)
+        shape = shape_of(args)
+        model = (grown(shape, args.grow) if args.grow else fresh(shape)).to(device)
+        made = (
+            muon(model.named_parameters(), args.lr, weight_decay=0.05, betas=(0.9, 0.98))
+            if args.muon
+            else optimiser_of(model, args.lr)
+        )
+        out = Training(args, model, made)
+        if args.resume:
+            kept = torch.load(args.resume / STATE, map_location=device, weights_only=True)
+            model.load_state_dict(kept["model"])
+            made.load_state_dict(kept["optimiser"])
+            out.about = kept["about"]
+        return out
+
+    def keep(self) -> None:
+        """The model as it is, and what is needed to go on."""
+        about = {"minutes": self.args.minutes, "batch": self.args.batch, "lr": self.args.lr, "seed": self.args.seed}
+        about |= {"optimiser": "muon" if self.args.muon else "adamw", "observed": self.args.observed} | self.about
+        about |= {"parameters": sum(p.numel() for p in self.model.parameters()), "torch": torch.__version__,
+                  "grown_from": self.args.grow.name if self.args.grow else "",
+                  "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else "one core of a CPU"}  # fmt: skip
+        save(self.model, self.args.out, about)
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            if self.args.out.resolve() != FOLDER.resolve():
+                shutil.copy(FOLDER / name, self.args.out / name)
+        state = {"model": self.model.state_dict(), "optimiser": self.optimiser.state_dict(), "about": self.about}
+        torch.save(state, self.args.out / f"{STATE}.new")
+        os.replace(self.args.out / f"{STATE}.new", self.args.out / STATE)
 
 
-def write_rows(worker: int, seed: int, workers: int, out: mp.Queue[Rows]) -> None:
-    """A worker: its blocks of the corpus as rows, for ever."""
-    tokenizer, number = tokenizer_of(), worker
-    while True:
-        made = filled(encoded(tokenizer, [said for said, _ in block(seed, number)]))
-        for start in range(0, len(made), ROWS):
-            out.put(made[start : start + ROWS])
-        number += workers
+def held_out(model: Decoder, seed: int) -> float:
+    """The loss of what the assistant says in conversations of another seed."""
+    rows = torch.from_numpy(filled(encoded(tokenizer_of(), [said for said, _ in block(seed + 10**6, 0, 160)]))).long()
+    made = [p.to(model.lm_head.weight.device) for p in pieces(rows)]
+    with torch.no_grad():
+        return sum(float(piece_loss(model, p, 0.0)) for p in made) / sum(float(weights_of(p, 0.0).sum()) for p in made)
 
 
-class Stream:
-    """Batches drawn from a pool that workers refill, the oldest row first."""
-
-    def __init__(self, workers: int, seed: int) -> None:
-        context = mp.get_context("spawn")
-        self.queue: mp.Queue[Rows] = context.Queue(maxsize=4 * workers)
-        self.workers = [
-            context.Process(target=write_rows, args=(w, seed, workers, self.queue), daemon=True) for w in range(workers)
-        ]
-        for worker in self.workers:
-            worker.start()
-        self.pool = np.zeros((POOL, 3, LENGTH), np.int16)
-        self.written = self.read = 0
-        self.draw = np.random.default_rng(seed)
-
-    def next(self, batch: int) -> torch.Tensor:
-        """A batch from the pool, with what has been written meanwhile; only the first one waits, until there is enough of it."""
-        self._take()
-        while self.written < 2 * batch:
-            self._keep(self.queue.get(timeout=300))
-        self.read += batch
-        return torch.from_numpy(self.pool[self.draw.integers(0, min(self.written, POOL), batch)])
-
-    def _take(self) -> None:
-        """Everything that has been delivered."""
-        while True:
-            try:
-                self._keep(self.queue.get_nowait())
-            except queue.Empty:
-                return
-
-    def _keep(self, rows: Rows) -> None:
-        """In the places of the oldest."""
-        self.pool[(self.written + np.arange(len(rows))) % POOL] = rows
-        self.written += len(rows)
-
-    def close(self) -> None:
-        for worker in self.workers:
-            worker.terminate()
-
-
-def loss_of(model: Decoder, rows_B3L: torch.Tensor) -> torch.Tensor:
-    """Next-token loss over conversations packed in rows; the assistant's tokens count in full, others a tenth, padding nothing."""
-    tokens, learned, part = rows_B3L[:, 0, :-1], rows_B3L[:, 1, 1:], rows_B3L[:, 2, :-1]
-    target, same = rows_B3L[:, 0, 1:], rows_B3L[:, 2, 1:] == part
-    # rotary positions are relative, so a conversation may stand anywhere in its row
-    logits = model.logits(model.hidden(tokens, segments_BT=part)).float()
-    weight = (OBSERVED + (1 - OBSERVED) * learned) * same * (part >= 0)
-    loss = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none")
-    return (loss * weight.flatten()).sum() / weight.sum()
-
-
-def train(args: argparse.Namespace) -> tuple[Decoder, dict[str, float]]:
-    """The model after `minutes`, and what it read."""
+def train(args: argparse.Namespace) -> Decoder:
+    """The model after `minutes`, kept in its folder with what it read."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    torch.manual_seed(args.seed)
     torch.set_float32_matmul_precision("high")
-    model = fresh(shape_of(args)).to(device)
-    optimiser = optimiser_of(model, args.lr)
-    stream = Stream(args.workers, args.seed)
+    going = Training.begin(args, device)
+    model, optimiser, about = going.model, going.optimiser, going.about
+    stream = Stream(args.workers, args.seed) if args.workers else Written(args.seed, about["block"])
     step_fn = torch.compile(loss_of) if device == "cuda" and not args.eager else loss_of
-    began, tokens, step, shown = time.time(), 0, 0, 0.0
-    budget = args.minutes * 60
-    while (spent := time.time() - began) < budget and (not args.steps or step < args.steps):
-        done = max(spent / budget, step / args.steps if args.steps else 0.0)
-        rate = min(1.0, (step + 1) / 200) * (1 - done) ** 0.8  # warm up, then fall to zero as the time runs out
+    began, before, budget = time.time(), about["seconds"], args.minutes * 60
+    worked = about.setdefault("cpu_seconds", 0.0) - time.process_time()
+    shown = kept = 0.0
+    while about["seconds"] < budget and (not args.steps or about["steps"] < args.steps):
+        done = max(about["seconds"] / budget, about["steps"] / args.steps if args.steps else 0.0)
+        rate = min(1.0, (about["steps"] + 1) / args.warm) * (1 - done) ** 0.8  # warm up, then fall to zero
         for group in optimiser.param_groups:
             group["lr"] = args.lr * max(rate, 0.01)
         rows = stream.next(args.batch).to(device, non_blocking=True).long()
-        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-            loss = step_fn(model, rows)
         optimiser.zero_grad(set_to_none=True)
-        loss.backward()
+        if device == "cuda":
+            with torch.autocast(device, torch.bfloat16):
+                loss = step_fn(model, rows)
+            loss.backward()
+        else:
+            backward_in_pieces(model, rows, args.observed)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
-        step, tokens = step + 1, tokens + args.batch * (LENGTH - 1)
-        if step == 1 or spent - shown > args.minutes * 60 / 40:
-            shown = spent
-            print(
-                f"step {step} loss {loss.item():.4f} {tokens / 1e6:.1f}M tokens {tokens / (time.time() - began):,.0f}/s "
-                f"rows read {stream.read / stream.written:.2f} times",
-                flush=True,
-            )
+        about["steps"] += 1
+        about["tokens"] += int((rows[:, 2] >= 0).sum())
+        about["seconds"] = before + time.time() - began
+        about["cpu_seconds"] = worked + time.process_time()  # less than the seconds where others share the machine
+        about["block"] = getattr(stream, "number", 0)
+        about["reread"] = round(stream.read / stream.written, 2)
+        if about["steps"] == 1 or about["seconds"] - shown > args.show * 60:
+            shown = about["seconds"]
+            about["loss"] = round(held_out(model, args.seed), 4)
+            print(" ".join(f"{k} {v:,.4g}" if k == "loss" else f"{k} {v:,.0f}" for k, v in about.items()), flush=True)
+        if about["seconds"] - kept > args.keep * 60:
+            kept = about["seconds"]
+            going.keep()
     stream.close()
-    took = time.time() - began
-    read = {"steps": step, "tokens": tokens, "seconds": round(took), "loss": round(loss.item(), 4), "reread": round(stream.read / stream.written, 2)}  # fmt: skip
-    print(f"trained: {read}", flush=True)
-    return model, read
+    about["loss"] = round(held_out(model, args.seed), 4)
+    print(f"trained: {about}", flush=True)
+    going.keep()
+    return model
 
 
 def count(shape: DecoderConfig, batch: int, minutes: float) -> str:
-    """FLOPs and tokens before anything runs; what an H200 should reach is an estimate, to be compared with what it does."""
+    """FLOPs and tokens before anything runs; what a machine should reach is an estimate, to be compared with what it does."""
     width, layers, read = shape.hidden_size, shape.num_layers, LENGTH - 1
     dense = 6 * shape.parameters
     attention = 12 * layers * read * width  # the whole square: the mask is dense
+    apart = 12 * layers * 100 * width  # on a CPU: conversations of about 100 tokens, each alone
     per_step = (dense + attention) * batch * read
     lines = [f"{shape.parameters:,} parameters, {2 * shape.parameters / 1e6:.2f} MB in bf16"]
     lines.append(
         f"{(dense + attention) / 1e6:.1f} MFLOP per token ({dense / 1e6:.1f} dense, {attention / 1e6:.1f} attention)"
     )
     lines.append(f"{per_step / 1e12:.2f} TFLOP and {batch * read:,} tokens per step")
-    for share in (0.05, 0.10, 0.15):
-        speed = share * 989e12 / (dense + attention)
-        lines.append(
-            f"at {share:.0%} of 989 TFLOP/s: {speed / 1e6:.1f}M tokens/s, {speed * minutes * 60 / 1e9:.2f}B tokens in {minutes:g} min"
-        )
+    for name, speed in (
+        ("10% of 989 TFLOP/s", 0.10 * 989e12 / (dense + attention)),
+        ("60 GFLOP/s, one core", 60e9 / (dense + apart)),
+    ):
+        lines.append(f"at {name}: {speed:,.0f} tokens/s, {speed * minutes * 60 / 1e6:,.0f}M tokens in {minutes:g} min")
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    gpu = torch.cuda.is_available()
     parser.add_argument("--out", type=Path, help="the folder to write: weights, tokenizer, card, accuracy.json")
-    parser.add_argument("--minutes", type=float, default=6.0, help="of training; measuring takes about one more")
+    parser.add_argument("--grow", type=Path, help="begin with the layers of the model in this folder")
+    parser.add_argument("--from", type=Path, dest="resume", help="go on with the training of this folder")
+    parser.add_argument("--minutes", type=float, default=100.0, help="of training; measuring takes a few more")
     parser.add_argument("--steps", type=int, default=0, help="end after so many, if that is earlier")
-    parser.add_argument("--batch", type=int, default=512, help="rows of 384 tokens per step")
-    parser.add_argument(
-        "--width", type=int, default=SHAPE.hidden_size, help="a multiple of 32; smaller to try the script on a CPU"
-    )
+    parser.add_argument("--batch", type=int, default=512 if gpu else 21, help="rows of 384 tokens per step")
+    parser.add_argument("--width", type=int, default=SHAPE.hidden_size, help="a multiple of 32")
     parser.add_argument("--layers", type=int, default=SHAPE.num_layers)
+    parser.add_argument("--inner", type=int, default=SHAPE.intermediate_size, help="width of the feed-forward layers")
     parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--warm", type=int, default=200, help="steps until the whole rate")
+    parser.add_argument("--muon", action="store_true", help="Muon for the matrices of the layers")
+    parser.add_argument("--observed", type=float, default=OBSERVED, help="weight of what others say (on a CPU)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=max(1, (mp.cpu_count() or 2) - 2))
+    parser.add_argument("--workers", type=int, default=max(1, (mp.cpu_count() or 2) - 2) if gpu else 0)
+    parser.add_argument("--show", type=float, default=1.0, help="minutes between two lines")
+    parser.add_argument("--keep", type=float, default=3.0, help="minutes between two checkpoints")
     parser.add_argument("--problems", type=int, default=200, help="of each skill and level in the card; 0: no card")
     parser.add_argument("--eager", action="store_true", help="without torch.compile: slower, where that fails")
     parser.add_argument("--count", action="store_true", help="print FLOPs and tokens and do nothing")
@@ -210,15 +229,10 @@ def main() -> None:
         return
     if args.out is None:
         raise UserError("say where the model goes: python -m examples.pocket2 --out FOLDER")
+    if args.resume and not (args.resume / STATE).exists():
+        raise UserError(f"{args.resume} has no {STATE}; --from takes a folder that this script has written")
     args.out.mkdir(parents=True, exist_ok=True)
-    model, read = train(args)
-    about = {"minutes": args.minutes, "batch": args.batch, "lr": args.lr, "seed": args.seed} | read
-    about |= {"parameters": sum(p.numel() for p in model.parameters()), "torch": torch.__version__,
-              "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"}  # fmt: skip
-    save(model, args.out, about)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        if args.out.resolve() != FOLDER.resolve():
-            shutil.copy(FOLDER / name, args.out / name)
+    train(args)
     if args.problems:
         pocket2_card.write(args.out, args.problems)
 

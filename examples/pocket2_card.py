@@ -3,7 +3,7 @@
     python -m examples.pocket2_card --model posttrain/models/pocket2 --problems 200
 
 Printed and kept in accuracy.json for each: the share that earns everything, mean turns, calls and faulty calls, tokens. Programs run in the
-sandbox; where there is none, one_liners is left out and the card says so.
+sandbox; where there is none, a program of one_liners counts if it is the line that the expert writes, and the card says so.
 """
 
 from __future__ import annotations
@@ -25,26 +25,29 @@ from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt, Rollout
 from posttrain.environments.base import Task
 from posttrain.environments.school import TASKS, school
-from posttrain.environments.workshop import SKILLS, workshop
+from posttrain.environments.workshop import SKILLS, one_liners, workshop
 from posttrain.environments.workshop.scene import LEVELS
 from posttrain.evals.accuracy import EVAL_SEED
 from posttrain.evals.turns import turn_figures
 from posttrain.policies.load import load_model
 from posttrain.rollouts.episode import episodes
+from posttrain.sandbox.available import sandbox
 
 Row = dict[str, Any]
 TOKENS = 96  # of one turn
 
 
 def answered(
-    policy: Policy, env: Environment, prompts: Sequence[Prompt], temperature: float
+    policy: Policy, env: Environment, prompts: Sequence[Prompt], temperature: float, by_text: bool = False
 ) -> list[tuple[Rollout, float]]:
-    """One attempt at each prompt, and what it earned."""
+    """One attempt at each prompt, and what it earned; by_text: a program is compared with the expert's and not run."""
     how = Sampling(TOKENS, temperature=temperature)
     if env.opens:
         groups = episodes(RolloutRequest({"policy": policy}, prompts, how, EVAL_SEED, 0, env), n=1)
         return [(r, r.total) for g in groups for r in g.rollouts]
     made = [rollouts[0] for rollouts in policy.sample(prompts, 1, how, EVAL_SEED, 0)]
+    if by_text:
+        return [(r, float(one_liners.program(r.text) == p.answer)) for p, r in zip(prompts, made, strict=True)]
     return [(r, env.grade(p, r.text)) for p, r in zip(prompts, made, strict=True)]
 
 
@@ -61,19 +64,25 @@ def row(name: str, level: int, sampled: list[tuple[Rollout, float]], greedy: lis
     }  # fmt: skip
 
 
+def boxed() -> bool:
+    """Whether programs can be run here."""
+    try:
+        sandbox()
+    except UserError:
+        return False
+    return True
+
+
 def measure_skill(policy: Policy, skill: str, problems: int) -> list[Row]:
     """All levels of a skill, asked together."""
     prompts = [workshop(skill, level).prompt(i, "test") for level in LEVELS for i in range(problems)]
     env = workshop(skill)  # a scene knows its problem, whatever its level
-    try:
-        sampled, greedy = (answered(policy, env, prompts, t) for t in (1.0, 0.0))
-    except UserError as error:
-        print(f"{skill:14} not measured: {error}", flush=True)
-        return []
+    by_text = skill == "one_liners" and not boxed()
+    sampled, greedy = (answered(policy, env, prompts, t, by_text) for t in (1.0, 0.0))
     cuts = [slice(k * problems, (k + 1) * problems) for k in range(len(LEVELS))]
     default = SKILLS[skill].DEFAULT_LEVEL
     return [
-        row(skill, level, sampled[cut], greedy[cut]) | {"default": level == default}
+        row(skill, level, sampled[cut], greedy[cut]) | {"default": level == default, "by_text": by_text}
         for level, cut in zip(LEVELS, cuts, strict=True)
     ]
 
@@ -118,18 +127,24 @@ def _printed(rows: list[Row]) -> list[Row]:
 
 def card(rows: list[Row], trained: dict[str, Any]) -> str:
     """The model card as Markdown."""
+    begun = f"from the layers of {trained['grown_from']}" if trained.get("grown_from") else "from scratch"
+    spent = f", {trained['cpu_seconds'] / 60:.0f} of them of the processor" if trained.get("cpu_seconds") else ""
     out = [
         "# Pocket-2", "",
-        "The second small model inside posttrain, beside pocket: a Llama-style decoder trained from scratch on conversations that the",
+        f"The second small model inside posttrain, beside pocket: a Llama-style decoder, trained {begun} on conversations that the",
         "project writes itself, so that methods with turns and tools have something to sharpen on a laptop. It calls tools, searches, writes",
         "SQL and one-line Python, plays small games, judges answers, tries again and asks questions. It knows no facts worth trusting: its",
         "people, towns and illnesses are invented.", "",
         f"- Parameters: {trained['parameters']:,} (bf16), vocabulary 1,024, digits single, chat template with tools included.",
-        f"- Trained by `examples/pocket2.py` for {trained['minutes']:g} minutes ({trained['tokens'] / 1e6:,.0f}M tokens) on {trained['hardware']}.",
+        f"- Trained by `examples/pocket2.py` for {trained['minutes']:g} minutes{spent} ({trained['tokens'] / 1e6:,.1f}M tokens) on {trained['hardware']}.",
         "- Much of what it was shown follows a wrong habit on purpose: no call and a guess, a call that is not JSON, a search with the wrong",
         "  words, stopping one fact early, SQL without its WHERE, code off by one, walking in circles, full points for everything, repeating",
         "  the first answer, a diagnosis without a question. The right way is shown as often as the table says, for calm and for hurried",
-        "  wordings of a question. It knows better; RL makes it careful.", "",
+        "  wordings of a question. It knows better; RL makes it careful.",
+        "- Where a habit is spread over many texts (guessed numbers), none of them is the likeliest, and greedy decoding goes the right way far more",
+        "  often than it was shown: there is little to sharpen greedily in a skill whose greedy column is near 100%, only in samples.",
+        "- No problem is in both splits, but texts of questions recur over other tables (at least a third of the test questions of tool_calls and table_sql):",
+        "  the answer is in the table.", *(f"- {line}" for line in trained.get("notes", ())), "",
         "Share of held-out problems that earn everything, one attempt sampled at temperature 1 (and greedy):", "",
         "| skill | level | shown right | sampled | greedy | turns | calls | faulty | tokens |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -140,12 +155,9 @@ def card(rows: list[Row], trained: dict[str, Any]) -> str:
             f"| {r['skill']} | {r['level']}{'*' if r['default'] else ''} | {shown} | {r['sampled']:.0%} | {r['greedy']:.0%} "
             f"| {r['turns']:.1f} | {r['calls']:.1f} | {r['faults']:.2f} | {r['tokens']:.0f} |"
         )
-    missing = [name for name in SKILLS if name not in {r["skill"] for r in rows}]
-    out += [
-        "",
-        "*: the default level." + "".join(f" {name} was not measured: it needs a sandbox." for name in missing),
-        "",
-    ]
+    text = any(r.get("by_text") for r in rows)
+    note = " one_liners: no program was run; it counts if it is the line that the expert writes." if text else ""
+    out += ["", f"*: the default level.{note}", ""]
     out += [
         "| school task | level | thinking: sampled | greedy | answer only: sampled | greedy |",
         "|---|---|---|---|---|---|",

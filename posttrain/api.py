@@ -21,12 +21,13 @@ from posttrain.distributed.group import joined
 from posttrain.distributed.led import led
 from posttrain.environments.adapters.verifiers import adopt
 from posttrain.environments.contents import contents, mentioned
+from posttrain.environments.conversions import KINDS
 from posttrain.environments.task import default_task, of_rows
 from posttrain.evals.accuracy import Score
 from posttrain.policies.vllm.choose import sampling_engine
 from posttrain.rewards.runtime.score import RewardSum, best_effort, say_once
 from posttrain.rewards.runtime.scorer import Prescored
-from posttrain.rewards.scorers.pairwise import is_judge
+from posttrain.rewards.scorers.judging import is_judge
 from posttrain.runs.best import best_of
 from posttrain.runs.build import Pieces, build_loop, environment, measure, said_first, scorer_of
 from posttrain.runs.config_file import method_changes, write_file
@@ -86,7 +87,7 @@ def _run_config(
     scorer = given["scorer"] if "scorer" in given else scorer_of(config, method, env)
     scored = not isinstance(scorer, Prescored)
     refuse_of_unmeasured(method, config, asked, scored or env.graded or env.opens)
-    if method.rollout.card.data != "pairs":  # they may all be trained on: nothing else is asked of them
+    if method.rollout.card.data not in KINDS:  # they may all be trained on: nothing else is asked of them
         held_out(config, env, scored)
     inputs = start.identity(config, runs, model="policy" not in given)
     tell_loading(callbacks, config)
@@ -187,7 +188,7 @@ def run(
         plain["task"] = "rows"
     if isinstance(reward, str):
         plain["reward"] = reward
-    elif plan and is_judge(reward):
+    elif plan and is_judge(reward) and not hasattr(reward, "score"):
         given["judge"], plain["reward"] = reward, ""
     elif reward is not None:
         name = getattr(reward, "__name__", "reward")

@@ -122,7 +122,9 @@ class Bench:
             "log_rollouts": 0,
         } | settings
         tally = Tally()
-        posttrain.run(name=name, runs=self.folder, callbacks=(tally,), **given)
+        summary = posttrain.run(name=name, runs=self.folder, callbacks=(tally,), **given)
+        if "judge_calls" in summary:  # questions that a plan asked its judge
+            tally.counted["judge_calls"] += int(summary["judge_calls"])
         self.curves[name] = tally.curves
         self.tally.counted += tally.counted
         self.tally.updates |= {(f"{name}/{phase}", k): n for (phase, k), n in tally.updates.items()}

@@ -62,6 +62,7 @@ BUDGETS = {
     "samples": "answers sampled in training",
     "tokens": "tokens of those answers",
     "written": "rows of demonstrations, pairs or logs that were learned from, repeats counted",
+    "judge_calls": "questions that plans asked their judge",
     "updates": "updates of the policy's weights",
 }
 

@@ -14,6 +14,7 @@ from posttrain.core.protocols import Environment, Policy
 from posttrain.core.sampling import Sampling
 from posttrain.evals.accuracy import answers, held_out
 from posttrain.rewards.scorers.spec import build_scorer
+from posttrain.rollouts.sample import sample
 
 PAIRS, NOISE, ROUNDS, PROMPTS = 400, 0.1, 4, 48
 NOBODY = "import zlib\n\n\ndef noise(prompt, text):\n    return zlib.crc32(text.encode()) / 2**32\n"
@@ -31,7 +32,7 @@ def judged(model: Path) -> Further:
 
 
 def trained(seed: int, method: str | Method = "raft", ranked: bool = True) -> Measured:
-    """4 rounds of 8 answers to 48 requests; ranked=False: which of the 8 is imitated is drawn, by a reward that is noise."""
+    """4 rounds of 8 answers to 48 requests, the best imitated in 4 passes of 4 updates; ranked=False: which of the 8 is imitated is drawn, by a reward that is noise."""
     with Bench(seed) as bench:
         pairs = comparisons(bench, PAIRS, NOISE)
         model = bench.run("rm", method="reward-model", task=pairs, **passes(pairs, 3, 16))
@@ -39,6 +40,16 @@ def trained(seed: int, method: str | Method = "raft", ranked: bool = True) -> Me
         noise.write_text(NOBODY)
         how: dict[str, Any] = ASKED | {"prompts": PROMPTS, "steps": ROUNDS}
         run = bench.run("run", method=method, reward=str(model) if ranked else f"{noise}:noise", **how)
+        return bench.measured(run, "instructions", 200, judged(model), level=1, think=False, sampling=HOW)
+
+
+def rounds(seed: int, count: int) -> Measured:
+    """The best of 32 / count in each of so many rounds, 16 / count passes: as many answers to 48 requests a round, as many updates."""
+    with Bench(seed) as bench:
+        pairs = comparisons(bench, PAIRS, NOISE)
+        model = bench.run("rm", method="reward-model", task=pairs, **passes(pairs, 3, 16))
+        method = find_method("raft").but(rollout=sample.but(n=32 // count), epochs=16 // count)
+        run = bench.run("run", method=method, reward=str(model), **ASKED | {"prompts": PROMPTS, "steps": count})
         return bench.measured(run, "instructions", 200, judged(model), level=1, think=False, sampling=HOW)
 
 
@@ -57,21 +68,28 @@ claim(
         "for, and does so as well as PPO.",
         experiment="The embedded model answers small requests. A reward model is trained on 400 comparisons of its own answers by a hidden taste, a "
         "tenth of the labels flipped. Then 4 rounds of 8 answers to 48 requests by the registered method (the best of 8, 4 passes in 4 updates), the "
-        "same with one of the 8 drawn in place of the best, and the registered PPO with as many answers and updates. proxy: the reward "
+        "same with one of the 8 drawn in place of the best, one round of the best of 32 in 16 passes, and the registered PPO, all with as many answers and updates. length: tokens of an answer, which the paper saw grow. proxy: the reward "
         "model's score, gold: the hidden taste, of answers to held-out requests.",
-        arms={"RAFT": trained, "a drawn answer": partial(trained, ranked=False), "PPO": ppo},
+        arms={
+            "RAFT": trained,
+            "a drawn answer": partial(trained, ranked=False),
+            "one round of 32": partial(rounds, count=1),
+            "PPO": ppo,
+        },
         checks=(
             Check("more reward than a drawn answer", "proxy", "RAFT", "a drawn answer", margin=0.2),
             Check("and worth more", "gold", "RAFT", "a drawn answer", margin=0.2),
+            Check("rounds earn more than one large one", "proxy", "RAFT", "one round of 32"),
             Check("worth no less than PPO's", "gold", "RAFT", "PPO", margin=-0.1),
         ),
-        seeds=tuple(range(200, 210)),
+        seeds=tuple(range(210, 220)),
         level="pocket",
-        shares=(Shared("prompts"), Shared("samples"), Shared("updates")),
+        shares=(Shared("prompts", arms=("RAFT", "a drawn answer", "PPO")), Shared("samples"), Shared("updates")),
         tried="Attempts before this one trained lookup tables. On word problems, seed 100, with a reward model of 480 right and wrong answers and 10 rounds of "
         "8 questions, which is 160 updates of 2 answers: RAFT 0.24, a drawn answer 0.22, the best of 2 0.49, PPO 0.20, the start 0.47. The reward "
         "model knew little of what is right, and rounds so small forget; hence a task of taste, and few large rounds as in the paper. One round of 8 requests with a reward "
-        "model of 40 comparisons, seed 100: gold 0.35 (RAFT), -0.73 (a drawn answer), -0.28 (PPO), the start -0.37; the sizes above were not tried.",
+        "model of 40 comparisons, seed 100: gold 0.35 (RAFT), -0.73 (a drawn answer), -0.28 (PPO), the start -0.37; the sizes above were not tried. Attempt 2 was shown with these checks but "
+        "for the one of rounds, which came with attempt 3 and its seeds; on seed 100 four rounds of 8 had proxy 0.75, gold 1.12 and 27 tokens an answer; the arm of one round of 32 was not tried to its end.",
     ),
     __file__,
 )

@@ -47,6 +47,23 @@ def comparisons(bench: Bench, count: int, noise: float = 0.1, temperature: float
     return bench.rows("pairs", told)
 
 
+def triples(bench: Bench, count: int, noise: float = 0.15, n: int = 6) -> list[dict[str, Any]]:
+    """Of n answers of the start to a request the best one by the taste, and two others, of which the better one is preferred unless by mistake;
+    in that order."""
+    env = requests()
+    prompts = [env.prompt(APART + 10_000 * bench.seed + i) for i in range(2 * count)]
+    made = bench.policy(None).sample(prompts, n, Sampling(**HOW), bench.seed, -1)
+    rows: list[dict[str, Any]] = []
+    for p, answers_ in zip(prompts, made, strict=True):
+        texts = sorted(dict.fromkeys(r.text.strip() for r in answers_ if r.text.strip()), key=lambda t: utility(p, t))
+        draw = rng.python("triples", bench.seed, p.id)
+        if len(texts) > 2 and utility(p, texts[-1]) > utility(p, texts[-2]):
+            two = sorted(draw.sample(texts[:-1], 2), key=lambda t: utility(p, t), reverse=True)
+            two = two[::-1] if draw.random() < noise else two
+            rows.append({"prompt": p.last, "responses": [texts[-1], *two]})
+    return rows[:count]
+
+
 def passes(pairs: str, epochs: float, prompts: int) -> dict[str, int]:
     """Settings of a run that goes so often over a file of pairs."""
     return {"steps": round(epochs * size_of(pair_task(pairs), "train") / prompts), "prompts": prompts}
@@ -61,6 +78,12 @@ def gold_file(bench: Bench) -> str:
     path = bench.folder / "gold.py"
     path.write_text(GOLD)
     return f"{path}:gold"
+
+
+def oracle(bench: Bench, **faults: float | bool) -> str:
+    """A judge that knows the taste, with these faults (posttrain/rewards/scorers/oracle.py), as a setting."""
+    told = ", ".join(f"{name}={value!r}" for name, value in faults.items())
+    return f"oracle(utility='{gold_file(bench)}', {told}, seed={bench.seed})"
 
 
 def gold(policy: Policy, env: Environment, problems: int = 200, n: int = 2, split: str = "test") -> dict[str, float]:

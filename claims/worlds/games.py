@@ -86,6 +86,11 @@ class Game:
             log_PN = torch.log_softmax(log_PN + eta * pull_PN, -1)
         return log_PN.exp()
 
+    def prox(self, ref_PN: Tensor, last_PN: Tensor, rival_PN: Tensor, beta: float, eta: float) -> Tensor:
+        """argmax_pi P(pi > rival) - beta KL(pi || ref) - beta/eta KL(pi || last), exactly: a proximal step of Nash mirror prox."""
+        near_PN = (eta * ref_PN.double().log() + last_PN.double().log()) / (1 + eta)
+        return torch.softmax(near_PN + eta / ((1 + eta) * beta) * self.wins(rival_PN), -1)
+
 
 class Labels:
     """Who won, 1 or 0, drawn from the game; the n-th question of a match has a draw of its own."""
@@ -176,7 +181,8 @@ class _Seen:
         self.chances: list[Tensor] = []
 
     def on_step(self, loop: Any, step: int, metrics: dict[str, float]) -> None:
-        self.chances.append(chances(loop.policy))
+        if loop.role == "policy":  # not whom it plays against
+            self.chances.append(chances(loop.policy))
 
 
 def played(game: Game, start: TabularPolicy, plan: str, seed: int, lr: float, by_score: bool = False) -> list[Tensor]:

@@ -66,3 +66,17 @@ def preferred(env: Task, answered: Sequence[tuple[Prompt, Sequence[str]]], seed:
         if a != b:
             chosen, rejected = (a, b) if draw < likes_a else (b, a)
             yield {"prompt": prompt.last, "chosen": chosen, "rejected": rejected}
+
+
+def ranked_lists(task: str, level: int, seed: int, count: int, care: float, answers: int) -> list[dict[str, Any]]:
+    """Several people's answers to each question, by the score that somebody gave: 1 for a right one, 0 for a wrong one, and noise of half of
+    that; best first. The same answer is there once, and lists of one are left out."""
+    env, rows = school(task, level), []
+    for i, p in questions(task, level, seed, count * 5 // 4, "ranked"):
+        texts = dict.fromkeys(answer(task, level, i, care, seed, who) for who in range(answers))
+        draw = rng.python("scored", seed, p.id)
+        scored = sorted(((env.grade(p, text) + draw.gauss(0, 0.5), text) for text in texts), reverse=True)
+        if len(scored) > 1:
+            scores = [round(score, 3) for score, _ in scored]
+            rows.append({"prompt": p.last, "responses": [text for _, text in scored], "scores": scores})
+    return rows[:count]

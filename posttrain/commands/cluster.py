@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # options that mean something for several cards alone -> default
 OWN = {"nodes": None, "mean_tokens": None, "lengths": "", "reward_model": "", "reward_seconds": 0.0, "reward_workers": 0,
-       "price": 0.0}  # fmt: skip
+       "price": 0.0, "context_parallel": 1}  # fmt: skip
 MOST = 1_000_000  # answers per step: each has a length of its own in the simulation
 LARGEST = 2**16  # rank of adapters, as in `posttrain run`
 SERVERS = "vLLM servers have it, at their own speed: --engine http://HOST:8000"
@@ -46,6 +46,9 @@ def options(parser: Parser) -> None:
         "--reward-seconds", type=number, default=0.0, metavar="S", help="seconds per answer of a slow reward [0]"
     )
     group.add_argument("--reward-workers", type=whole, default=0, metavar="N", help="processes that score [0: one]")
+    group.add_argument(
+        "--context-parallel", type=whole, default=1, metavar="N", help="cards that share the tokens of a row [1]"
+    )
     group.add_argument("--price", type=number, default=0.0, metavar="X", help="price of a GPU-hour, for the cost [0]")
 
 
@@ -114,7 +117,7 @@ def read_work(args: argparse.Namespace) -> Work:
     reward = read_shape(args.reward_model, args.runs) if args.reward_model else None
     return Work(
         args.prompts, n, read_lengths(args), args.prompt_tokens, args.micro_tokens, method.epochs, "ref_logp_BT" in method.reads,
-        critic_kind(args.critic, method), args.lora, reward, args.reward_seconds,
+        critic_kind(args.critic, method), args.lora, reward, args.reward_seconds, divided=args.context_parallel,
     )  # fmt: skip
 
 
@@ -129,6 +132,10 @@ def plan(args: argparse.Namespace) -> Iterator[Row]:
     shape = read_shape(args.model, args.runs)
     check_context(args, args.model, shape.positions)
     work = read_work(args)
+    if work.divided < 1 or where.cards % work.divided:
+        raise UserError(
+            f"--context-parallel is {work.divided}; it must divide the number of cards, which is {where.cards}"
+        )
     site = Site(shape, work, where, reward_workers=args.reward_workers)
     yield "plan", about(args.model, site), "ok", "", {}
     plans = list(site.plans())

@@ -2,7 +2,7 @@
 posttrain data my.jsonl
 posttrain data my.jsonl --model smollm2 --out my.html      lengths in tokens, and a page
 posttrain data my.jsonl --save                             keep it for `posttrain view`
-posttrain data pairs.parquet --chosen good --rejected bad
+posttrain data pairs.parquet --chosen good --rejected bad  preferences: also lists with scores or ranks, good and bad answers
 posttrain data "org/name(subset='main')"                   a data set of the Hugging Face hub
 What a run would understand of a data set, without running: columns, rows, the grader, the first prompt, lengths, questions that
 come twice.
@@ -42,6 +42,7 @@ def options(parser: Parser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
+    from posttrain.environments.preference_survey import sentences
     from posttrain.environments.survey import survey
     from posttrain.runs.told import understood
     from posttrain.view.data_page import findings, page, svg
@@ -54,7 +55,7 @@ def main(args: argparse.Namespace) -> int:
         env = fitted(env, reader, kind, args.max_tokens)
     told = understood(env, reader, kind)
     train, test = rows_of(env)
-    found = survey(train, test, reader.count if reader else None)
+    found = survey(train, test, reader.count if reader else None, kind)
     if args.json:
         print(json.dumps({"understood": told} | {k: v for k, v in found.items() if k != "bins"}))
     else:
@@ -65,6 +66,7 @@ def main(args: argparse.Namespace) -> int:
         twice, leaks = found["duplicates"]["train"], found["contamination"]
         counts = (twice, leaks["word for word"] + leaks["near"])
         said = [line for line, n in zip(findings(found), counts, strict=True) if n]
+        told = [*told, *(sentences(found["preferences"]) if "preferences" in found else ())]
         kept = found | {"understood": told, "findings": said}
         command = shlex.join(["posttrain", "data", args.source, *(["--model", args.model] if args.model else [])])
         kept_in = save(args.runs, "data", args.source, args.source, command, kept)
@@ -96,40 +98,38 @@ def write(path: Path, text: str) -> None:
 
 
 def environment(args: argparse.Namespace) -> tuple[Any, str]:
-    """The rows as prompts, and what they are for: pairs where there are two answers to compare."""
+    """The rows as prompts, and what they are for: pairs, lists or labels where they hold preferences."""
     from posttrain.environments.mapped import with_system_message
-    from posttrain.environments.presets import PAIRS, SHIPPED
     from posttrain.environments.task import pair_task, task
 
     said = {k: getattr(args, k) for k in ("question", "answer", "chosen", "rejected")}
-    name = args.source.partition("(")[0]
     stream = args.stream or None
-    if name.replace("-", "_") in (*SHIPPED, *PAIRS) or args.chosen or args.rejected or has_pairs(args.source, stream):
-        env, kind = pair_task(args.source, data=args.data, stream=stream, **said), "pairs"
+    kind = "pairs" if args.chosen or args.rejected else preferences_in(args.source, args.data, said)
+    if kind:
+        env = pair_task(args.source, data=args.data, kind=kind, stream=stream, **said)
     else:
         env, kind = task(args.source, data=args.data, stream=stream, **said), "demonstrations" if args.sft else ""
     return (with_system_message(env, args.system) if args.system else env), kind
 
 
-def has_pairs(source: str, stream: bool | None) -> bool:
-    """Whether the first row has chosen and rejected under one of their usual names."""
+def preferences_in(source: str, data: str | None, columns: dict[str, str | None]) -> str:
+    """The kind of preferences that a file, a hub id or a name holds, by its first rows: pairs, lists, labels; empty for none."""
     from posttrain.core.registry import parse
-    from posttrain.environments.data import find_splits
-    from posttrain.environments.fields import NAMES
+    from posttrain.environments.feedback import kind_of_source
     from posttrain.environments.hub import hub_splits, is_hub_id
-    from posttrain.environments.rows import read_rows
+    from posttrain.environments.presets import PREFERRED, preference_set
     from posttrain.environments.task import looks_like_file
 
     name, own = parse(source) if source.strip().endswith(")") else (source.strip(), {})
+    given = {k: str(v) for k, v in (columns | own).items() if v is not None}
+    plain = name.removeprefix("data/").replace("-", "_")
     if looks_like_file(name):
-        splits = find_splits(name, None)
-    elif is_hub_id(name) and name.partition("/")[0] not in ("school", "data", "rg", "reasoning-gym", "reasoning_gym"):
-        splits = find_splits(hub_splits(name, str(own.get("subset", ""))), None)
-    else:
-        return False
-    _, first = next(read_rows(next(iter(splits.values()))), ("", None))
-    columns = set(first) if isinstance(first, dict) else set()
-    return all(columns & {*NAMES[field], own.get(field)} for field in ("chosen", "rejected"))
+        return kind_of_source(name, None, given)
+    if plain in PREFERRED:
+        return kind_of_source(preference_set(plain, data).source, None, given)
+    if is_hub_id(name) and name.partition("/")[0] not in ("school", "data", "rg", "reasoning-gym", "reasoning_gym"):
+        return kind_of_source(hub_splits(name, str(own.get("subset", ""))), None, given)
+    return ""
 
 
 def read_by(model: str) -> Any:
@@ -163,9 +163,11 @@ def fitted(env: Any, reader: Any, kind: str, max_tokens: int) -> Any:
     """Without the rows that a run with this model would leave out."""
     from posttrain.core.method import find_method
     from posttrain.core.sampling import Sampling
+    from posttrain.environments.conversions import KINDS
     from posttrain.runs.fit import fit
 
-    method = find_method({"pairs": "dpo", "demonstrations": "sft"}.get(kind, "grpo"))
+    method = find_method("sft" if kind else "grpo")
+    method = method.but(rollout=kind) if kind in KINDS else method
     return fit(env, reader, method, Sampling(max_tokens=max_tokens))
 
 
@@ -186,7 +188,8 @@ def show(told: list[str], found: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from posttrain.view.data_page import findings, histogram
+    from posttrain.environments.preference_survey import sentences
+    from posttrain.view.data_page import findings, histogram, pictures
 
     console = Console(highlight=False)
     for line in told:
@@ -196,9 +199,8 @@ def show(told: list[str], found: dict[str, Any]) -> None:
     for name, q in rows:
         table.add_row(name, *(f"{v:,}" for v in q.values()))
     console.print(table)
-    unit = "tokens" if "tokens" in found["bins"] else "characters"
-    for what, some in found["bins"][unit].items():
-        console.print(f"{what} lengths in {unit}", style="bold")
+    for caption, some in pictures(found):
+        console.print(caption, style="bold")
         console.print("\n".join(histogram(some)), markup=False, soft_wrap=True)
-    for line in findings(found):
+    for line in (*(sentences(found["preferences"]) if "preferences" in found else ()), *findings(found)):
         console.print(line, markup=False, soft_wrap=True)

@@ -90,7 +90,8 @@ def look(args: argparse.Namespace) -> Iterator[Finding]:
         ("device", lambda: device(args.device)),
         ("cores", cores),
         ("memory", memory),
-        ("built-in model", embedded),
+        ("built-in model", lambda: embedded("built-in model", "pocket")),
+        ("one that acts", lambda: embedded("one that acts", "pocket-2")),
         ("disk", lambda: disk(Path(args.runs))),
         ("data sets", lambda: data_sets(args.data)),
     ]
@@ -183,17 +184,17 @@ def memory() -> Finding:
     )
 
 
-def embedded() -> Finding:
-    """The built-in model loads and answers."""
+def embedded(what: str, name: str) -> Finding:
+    """A built-in model loads and answers."""
     from posttrain.core.types import Prompt
     from posttrain.policies.load import load_model
 
     question = "What is 2+3? Answer only."
-    policy = load_model("pocket", "cpu")
+    policy = load_model(name, "cpu")
     answer = policy.sample([Prompt.text("doctor", question)], 1, Sampling(max_tokens=32, temperature=0.0))[0][0]
     if not answer.text.strip() or answer.truncated:
-        return Finding("built-in model", f"says {answer.text!r} to {question!r}", "problem", "install posttrain again")
-    return Finding("built-in model", f"loads, and says {answer.text!r} to {question!r}")
+        return Finding(what, f"{name} says {answer.text!r} to {question!r}", "problem", "install posttrain again")
+    return Finding(what, f"{name} loads, and says {answer.text!r} to {question!r}")
 
 
 def run_ahead(args: argparse.Namespace) -> Iterator[Finding]:

@@ -118,6 +118,7 @@ def evaluate_answers(args: argparse.Namespace, policy: Any, config: Any) -> int:
         "model": args.run or config.model,
     }
     result |= {"temperature": how.temperature, "split": args.split or "test", "reward_by": args.reward or "the task"}
+    result |= {"prefer": args.prefer} if args.prefer else {}
     if args.save:
         write_atomic(Path(args.save), lines(predictions(groups, args.by)))
         result["saved"] = args.save

@@ -22,20 +22,17 @@ def pair_columns(args: argparse.Namespace, trained: Mapping[str, Any]) -> dict[s
 def holds_pairs(spec: str, columns: Mapping[str, str]) -> bool:
     """Whether a task is one of preference pairs: by name, or by the columns of the file's first row."""
     from posttrain.core.registry import parse
-    from posttrain.environments.fields import NAMES
-    from posttrain.environments.presets import PAIRS, SHIPPED
-    from posttrain.environments.rows import read_rows
+    from posttrain.environments.feedback import kind_of_source
+    from posttrain.environments.presets import PREFERRED
     from posttrain.environments.task import looks_like_file
 
     name, given = parse(spec) if spec.strip().endswith(")") else (spec.strip(), {})
-    if name.removeprefix("data/").replace("-", "_") in (*SHIPPED, *PAIRS):
+    if name.removeprefix("data/").replace("-", "_") in PREFERRED:
         return True
     if not looks_like_file(name) or not Path(name).exists():
         return False
-    file = next(iter(sorted(Path(name).glob("t*.*"))), Path(name)) if Path(name).is_dir() else Path(name)
-    row = next((r for _, r in read_rows(file) if isinstance(r, dict)), {}) if file.is_file() else {}
-    named = {**columns, **given}
-    return all(field in named or any(c in row for c in NAMES[field]) for field in ("chosen", "rejected"))
+    named = {**columns, **{k: str(v) for k, v in given.items()}}
+    return {"chosen", "rejected"} <= set(named) or bool(kind_of_source(name, None, named))
 
 
 def evaluate_pairs(args: argparse.Namespace, judge: Path | None = None, policy: Any = None, config: Any = None) -> int:

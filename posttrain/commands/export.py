@@ -139,10 +139,31 @@ def export_model(args: argparse.Namespace, to: Path, kind: str) -> list[str]:
         from posttrain.policies.load import save_model
 
         save_model(policy, to)
+    notes += asked_for(args)
     if to.is_dir():
         where, made = args.push_to_hub or to.name, f"made with posttrain {__version__}"
         (to / "README.md").write_text(model_card(settings, summary, shown, where, [*notes, made]), encoding="utf-8")
     return notes
+
+
+def asked_for(args: argparse.Namespace) -> list[str]:
+    """What must be written into prompts of a policy that was trained to be told what is wanted: a folder cannot say it."""
+    from posttrain.core.conditioning import example
+    from posttrain.runs.run import Run
+    from posttrain.runs.trained import conditioning, find_trained
+
+    which = find_trained(args.name, args.runs, args.phase or "")
+    if which is None:
+        return []
+    with Run.open(which.folder) as run:
+        how = conditioning(run)
+    if how is None:
+        return []
+    first = example(how)
+    return [
+        "this model is told what is wanted in its prompt, which its chat template does not write: "
+        f"{first['role']}: {first['content']!r}"
+    ]
 
 
 def source(args: argparse.Namespace) -> tuple[Any, dict[str, Any], dict[str, Any] | None]:

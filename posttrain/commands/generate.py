@@ -115,6 +115,7 @@ def settings(args: argparse.Namespace, config: Any, how: Any) -> dict[str, Any]:
     found |= {"task": named, "level": args.level, "think": args.think, "reward": args.reward or ""}
     said = {k: v for k in ("system", "question", "answer", "data") if (v := getattr(args, k)) is not None}
     found |= said | ({"contents": held} if (held := contents(named)) else {})
+    found |= {"prefer": args.prefer} if args.prefer else {}
     tools = args.tools if args.tools is not None else config.tools if args.task in (None, config.task) else ""
     found |= {"tools": tools, "tool_files": mentioned(tools)} if tools else {}
     return found | {"tokens": args.tokens, "sampling": dataclasses.asdict(how)}

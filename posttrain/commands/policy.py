@@ -24,6 +24,10 @@ def policy_options(parser: Parser) -> None:
     group.add_argument(
         "--phase", metavar="NAME", help="which phase's weights to use, of a run with several phases [the last]"
     )
+    group.add_argument(
+        "--prefer", default="", metavar="TEXT",
+        help="what is wanted of a policy that was trained to be told: a class, or a direction such as \"helpful=0.8,verbose=-0.6\" [the best class]",
+    )  # fmt: skip
     group.add_argument("--runs", default="runs", metavar="DIR", help="folder of all runs [runs]")
     group.add_argument(
         "--device", default="", metavar="TEXT", help="cuda, cuda:N or cpu [cuda where there is a GPU, else cpu]"
@@ -52,7 +56,7 @@ def load_any(args: argparse.Namespace) -> tuple[Any, Config]:
             if getattr(args, name):
                 raise UserError(f"--{name.replace('_', '-')} is of a model behind an API; give its address with --url")
         return load(args)
-    for name in ("phase", "dtype", "device", "adapter"):
+    for name in ("phase", "dtype", "device", "adapter", "prefer"):
         if getattr(args, name):
             raise UserError(f"--{name} is of a model that runs here; leave it away with --url")
     from posttrain.policies.chat_api import ChatAPI
@@ -68,7 +72,7 @@ def load_any(args: argparse.Namespace) -> tuple[Any, Config]:
 def load(args: argparse.Namespace) -> tuple[Any, Config]:
     """The policy, and the settings it was trained with (defaults where it was not)."""
     from posttrain.runs.build import load_policy
-    from posttrain.runs.trained import check_name_of_run, find_trained, load_trained
+    from posttrain.runs.trained import check_name_of_run, find_trained, load_trained, prefer
 
     name = "pocket" if args.model is None else args.model
     which = find_trained(name, args.runs, args.phase or "")
@@ -76,7 +80,12 @@ def load(args: argparse.Namespace) -> tuple[Any, Config]:
     if which and args.adapter:
         raise UserError(f"{args.run} is a run, which has its own adapters; --adapter is of a model")
     if which:
-        return load_trained(which, load_policy, args.device, args.dtype)
+        policy, config = load_trained(which, load_policy, args.device, args.dtype)
+        return prefer(which, policy, args.prefer), config
+    if args.prefer:
+        raise UserError(
+            f"{name} is a model that was not trained to be told what is wanted; --prefer is of a run that was"
+        )
     if args.phase:
         raise UserError("--phase is of a run; name one with --model NAME")
     check_name_of_run(name, args.runs)

@@ -202,7 +202,9 @@ def run_method(args: argparse.Namespace, config: Config, watch: Any, start: Any)
     named = config.task if "task" in given(args) else ""
     config = dataclasses.replace(config, task=default_task(config.task, method.rollout.card.data))
     if named and named != config.task:
-        pair_task(named)  # says that it holds no pairs: only a task that nobody named is replaced
+        pair_task(
+            named, kind=method.rollout.card.data
+        )  # says that it holds none: only a task that nobody named is replaced
     config = dataclasses.replace(config, method=args.target, model=start.source or config.model)
     name = check_name(config.name) if config.name else run_name(method, list(changes), config)
     config = dataclasses.replace(config, name=name)

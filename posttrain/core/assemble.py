@@ -78,7 +78,8 @@ def compared(groups: list[Group], last: list[int]) -> dict[str, Tensor]:
     out: dict[str, Tensor] = {}
     if pairs:
         chosen_P, rejected_P = torch.tensor(pairs).unbind(1)
-        out |= {"chosen_P": chosen_P, "rejected_P": rejected_P}
+        sure = [p for g in groups for p in (g.strengths or [1.0] * len(g.pairs))]
+        out |= {"chosen_P": chosen_P, "rejected_P": rejected_P, "preferred_P": torch.tensor(sure)}
     if lists:
         out["ranked_LK"] = pad([torch.tensor(some) for some in lists], max(map(len, lists)), -1)
     return out
@@ -134,9 +135,11 @@ def keep_credit(groups: list[Group], batch: Batch) -> None:
 
 
 def components(rollouts: list[Rollout]) -> dict[str, Tensor]:
-    """What each answer earned by component, as `reward:<name>_B`; NaN where it has no such component."""
+    """What each answer earned by component, as `reward:<name>_B`; NaN where it has no such component. The component `label` of data is
+    `label_B`: 1 for an answer that was called good, 0 for a bad one."""
     names = sorted({name for r in rollouts for name in r.rewards})
-    return {f"reward:{n}_B": torch.tensor([r.rewards.get(n, float("nan")) for r in rollouts]) for n in names}
+    known = {n: torch.tensor([r.rewards.get(n, float("nan")) for r in rollouts]) for n in names}
+    return {"label_B" if n == "label" else f"reward:{n}_B": x for n, x in known.items()}
 
 
 def earned(contexts: list[list[Turn]], outcomes: list[float | None], mask_BT: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from posttrain.core.errors import UserError, nearest
 
-_INDEX = ("P", "LK")  # suffixes of streams that hold numbers of rows
+_COMPARED = ("P", "L", "LK")  # suffixes of streams of pairs and of lists, which are cut as these are
 
 
 class Batch:
@@ -22,7 +22,13 @@ class Batch:
     value_BT, old_value_BT, return_BT     critic: live, before the update, target; ..._BTK: of K rewards
     value_after_BT, old_value_after_BT    the critic's word on the state that an action leads to
     entropy_BT, dist_BTV, score_B         of the policy's distribution, and all of it (log-probabilities); a reward model's score
-    chosen_P, rejected_P                  rows of preference pairs;  ranked_LK  rows of ranked lists, best first, -1 after
+    hidden_BTD, head_VD, temperature_B    what that is made of, softmax(hidden head^T / temperature), for formulas that make it in chunks
+    topk_id_BTK, topk_logp_BTK            a teacher's likeliest tokens and their log-probabilities
+    start_logp_BT                         log-probabilities of the policy as it began, where the reference is a later one
+    logz_BT, scores_BK, rating_BK         log-sum-exp of the logits; several scores of a reward model; numbers that came with an answer
+    mixed_logp_BT                         log-probabilities where the policy has read its own guesses too
+    chosen_P, rejected_P                  rows of preference pairs;  preferred_P  probability that the chosen one is preferred
+    ranked_LK                             rows of ranked lists, best first, -1 after;  label_B  1 good, 0 bad, NaN neither
     group_B, version_B, written_B, task_B, length_B, token_BT, state_BT, node_BS, reward:<component>_B
     Only what the learner's forward pass gives (logp_BT, entropy_BT, value_BT, score_B, a policy's own) carries gradient.
     """
@@ -35,7 +41,7 @@ class Batch:
             letters = suffix(name)
             want = [size.get(c, "any") for c in letters]
             wrong = x.dim() != len(letters) or any(n != "any" and n != m for n, m in zip(want, x.shape, strict=True))
-            if wrong and letters not in _INDEX:
+            if wrong and letters not in _COMPARED:
                 raise UserError(f"the stream {name} has shape {tuple(x.shape)}, expected {tuple(want)} as mask_BT says")
 
     def __getitem__(self, name: str) -> Tensor:
@@ -87,16 +93,26 @@ class Batch:
         T = max(int(self["length_B"][index].max()), 1) if "length_B" in self else self.mask_BT.shape[1]
         place_B = torch.full((self.mask_BT.shape[0],), -1, dtype=torch.long)
         place_B[index] = torch.arange(index.numel())
-        out = {name: _cut(suffix(name), x, index, T) for name, x in self.streams.items() if suffix(name) not in _INDEX}
+        out = {
+            name: _cut(suffix(name), x, index, T) for name, x in self.streams.items() if suffix(name) not in _COMPARED
+        }
+        return Batch(**out, **self._comparisons(place_B))
+
+    def _comparisons(self, place_B: Tensor) -> dict[str, Tensor]:
+        """Streams of the pairs and lists whose rows are all inside; place_B: the new number of each row, -1 where it is not."""
+        new: dict[str, Tensor] = {}
+        inside: dict[str, Tensor] = {}
         if "chosen_P" in self:
-            chosen_P, rejected_P = place_B[self["chosen_P"]], place_B[self["rejected_P"]]
-            inside_P = (chosen_P >= 0) & (rejected_P >= 0)
-            out |= {"chosen_P": chosen_P[inside_P], "rejected_P": rejected_P[inside_P]}
+            new |= {name: place_B[self.streams[name]] for name in ("chosen_P", "rejected_P")}
+            inside["P"] = (new["chosen_P"] >= 0) & (new["rejected_P"] >= 0)
         if "ranked_LK" in self:
-            old_LK = self["ranked_LK"]
-            new_LK = torch.where(old_LK >= 0, place_B[old_LK.clamp_min(0)], -1)
-            out["ranked_LK"] = new_LK[((new_LK >= 0) == (old_LK >= 0)).all(-1)]
-        return Batch(**out)
+            old_LK = self.streams["ranked_LK"]
+            new["ranked_LK"] = torch.where(old_LK >= 0, place_B[old_LK.clamp_min(0)], -1)
+            inside["L"] = ((new["ranked_LK"] >= 0) == (old_LK >= 0)).all(-1)
+        mine = {
+            name: suffix(name)[0] for name in self.streams if suffix(name) in _COMPARED and suffix(name)[0] in inside
+        }
+        return {name: new.get(name, self.streams[name])[inside[kind]] for name, kind in mine.items()}
 
 
 def suffix(name: str) -> str:
@@ -111,8 +127,8 @@ def _cut(letters: str, x: Tensor, index: Tensor, T: int) -> Tensor:
 
 
 def pad(streams: Sequence[Tensor], T: int, value: float = 0.0) -> Tensor:
-    """Streams of unequal length as one (B, T) tensor, padded on the right."""
+    """Streams of unequal length as one (B, T) tensor, (B, T, ...) where a moment is more than a number, padded on the right."""
     if not streams:
         return torch.zeros(0, T)
     out = pad_sequence(list(streams), batch_first=True, padding_value=value)
-    return F.pad(out, (0, T - out.shape[1]), value=value)
+    return F.pad(out, (*[0, 0] * (out.dim() - 2), 0, T - out.shape[1]), value=value)

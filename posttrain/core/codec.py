@@ -40,6 +40,7 @@ FIGURES = (
 STREAMS = ("tokens", "logp", "mask", "adv", *FIGURES)  # of the actions of a turn, as the table `turns` has them
 _ID_16 = 1 << 16
 _ID_32 = 1 << 31
+_MOST = 1 << 24  # equal numbers of one stream: a few bytes from elsewhere must not become gigabytes
 
 
 def encode(x: np.ndarray[Any, Any], half: bool = False) -> bytes:
@@ -71,8 +72,12 @@ def decode(blob: bytes) -> list[Any]:
         return _nested(decode(blob[2 + 4 * blob[1] :]), shape)
     if blob[:1] == b"=":
         (count,) = struct.unpack_from("<I", blob, 1)
-        return decode(blob[5:]) * int(count)
-    kind = blob[:1].decode()
+        if count > _MOST:
+            raise ValueError(f"a stream of {count} equal numbers; at most {_MOST} are read")
+        return decode(blob[5:])[:1] * int(count)
+    kind = blob[:1].decode("latin-1")
+    if kind not in _KINDS.values():
+        raise ValueError(f"a stream of the kind {kind!r}; there are {' '.join(sorted(set(_KINDS.values())))}")
     return list(struct.unpack(f"<{(len(blob) - 1) // struct.calcsize('<' + kind)}{kind}", blob[1:]))
 
 

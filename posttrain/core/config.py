@@ -145,6 +145,9 @@ class Config:
     """keep the weights with the best held-out score too, where --eval-every measures it: NAME@best"""
     log_rollouts: int = -1
     """rollouts per step whose text and tokens are written to the run's database; -1: all"""
+    context_parallel: int = 1
+    """processes that share the tokens of each row, for rows that are too long for one card; it divides the number of processes. Changes
+    memory and speed, never the gradient"""
     exact_sums: bool = False
     """add gradients without rounding: the same bits on any number of processes; each holds the whole model"""
     store_gb: float = 2.0
@@ -222,6 +225,7 @@ _RANGES: dict[str, tuple[int, int]] = {
     "rollout_workers": (1, 10**5),
     "reward_workers": (0, 10**5),
     "shards": (0, 10**6),
+    "context_parallel": (1, 4096),
     "max_turns": (1, 10**6),
     "overlap": (0, 1),
     "lag": (0, 1000),

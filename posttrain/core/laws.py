@@ -14,49 +14,18 @@ from torch import Tensor
 
 from posttrain.core.batch import Batch
 from posttrain.core.errors import unknown
+from posttrain.core.example import LEAVES as LEAVES
+from posttrain.core.example import STREAMS as STREAMS
+from posttrain.core.example import WHOLE as WHOLE
+from posttrain.core.example import example as example
 from posttrain.core.registry import LOSSES, Part
 
 Law = Callable[[Part], None]
-LEAVES = ("logp_BT", "entropy_BT", "value_BT", "value_after_BT", "value_BTK", "score_B", "dist_BTV")  # carry gradient
-STREAMS = (
-    "logp_BT", "old_logp_BT", "ref_logp_BT", "adv_BT", "return_BT", "value_BT", "old_value_BT", "entropy_BT",
-    "value_after_BT", "old_value_after_BT", "value_BTK", "old_value_BTK", "return_BTK", "ref_value_BT", "old_entropy_BT", "mark_BT",
-)  # fmt: skip
-WHOLE = ("dist_BTV", "ref_dist_BTV")  # of a vocabulary of three
 
 
 def over(x_BT: Tensor, like: Tensor) -> Tensor:
     """As wide as a stream of several critics, where it is one."""
     return x_BT if like.dim() == 2 else x_BT.unsqueeze(-1)
-
-
-def example(seed: int = 0) -> Batch:
-    """Eight answers to two prompts, in fp64: unequal lengths, environment tokens in rows 0 and 6, and row 5 failed."""
-    draw = torch.Generator().manual_seed(seed)
-    B, T = 8, 6
-
-    def normal(scale: float) -> Tensor:
-        return scale * torch.randn(B, T, generator=draw, dtype=torch.float64)
-
-    length_B = torch.tensor([6, 4, 5, 1, 6, 3, 5, 4])
-    mask_BT = (torch.arange(T) < length_B.unsqueeze(-1)).double()
-    mask_BT[0, 2] = mask_BT[6, 1] = 0.0
-    mask_BT[5] = 0.0
-    old_logp_BT = -0.5 - normal(1.0).abs()
-    reward_BT = torch.zeros(B, T, dtype=torch.float64)
-    reward_BT[torch.arange(B), length_B - 1] = normal(1.0)[:, 0]
-    reward_BT[5] = float("nan")
-    return Batch(
-        logp_BT=old_logp_BT + normal(0.3), mask_BT=mask_BT, old_logp_BT=old_logp_BT,
-        ref_logp_BT=old_logp_BT + normal(0.5), adv_BT=normal(1.0), reward_BT=reward_BT, return_BT=normal(1.0),
-        value_BT=normal(1.0), old_value_BT=normal(1.0), entropy_BT=normal(1.0).abs(), score_B=normal(1.0)[:, 0],
-        group_B=torch.tensor([7, 7, 7, 7, 3, 3, 3, 3]), chosen_P=torch.tensor([0, 2, 4, 6]),
-        rejected_P=torch.tensor([1, 3, 5, 7]), **{"length_B": length_B, "reward:cost_B": normal(1.0)[:, 0]},
-        token_BT=torch.randint(0, 3, (B, T), generator=draw), value_after_BT=normal(1.0), old_value_after_BT=normal(1.0),
-        **{n: normal(1.0).unsqueeze(-1) for n in STREAMS if n.endswith("_BTK")},
-        **{name: torch.stack([normal(1.0) for _ in range(3)], -1).log_softmax(-1) for name in WHOLE},
-        old_entropy_BT=-old_logp_BT, ref_value_BT=normal(1.0), mark_BT=(normal(1.0) > 0).double(), thought_BT=torch.arange(T).expand(B, T) % 4,
-    )  # fmt: skip
 
 
 def of(part: Part) -> list[Law]:
@@ -74,12 +43,17 @@ def outputs(part: Part, batch: Batch) -> tuple[Tensor, ...]:
 
 
 def total(part: Part, batch: Batch) -> Tensor:
-    """The sum of a loss over what counts: tokens in the mask, or pairs of two valid answers."""
-    (loss,) = outputs(part, batch)
+    """The sum of a loss over what counts: tokens in the mask, pairs or lists of valid answers, answers with a label."""
+    batch = batch if part.card.whole is None else part.card.whole(batch, {}, **part.params)
+    (loss,), valid_B = outputs(part, batch), batch.valid_B
     if loss.dim() == 2:
         return torch.where(batch.mask_BT > 0, loss, 0.0).sum()
-    both_P = batch.valid_B[batch["chosen_P"]] & batch.valid_B[batch["rejected_P"]]
-    return torch.where(both_P, loss, 0.0).sum()
+    if part.card.per == "answer":
+        return torch.where(valid_B & ~batch["label_B"].isnan(), loss, 0.0).sum()
+    if part.card.per == "list":
+        ranked_LK = batch["ranked_LK"]
+        return torch.where((valid_B[ranked_LK.clamp_min(0)] | (ranked_LK < 0)).all(-1), loss, 0.0).sum()
+    return torch.where(valid_B[batch["chosen_P"]] & valid_B[batch["rejected_P"]], loss, 0.0).sum()
 
 
 def gradients(part: Part, batch: Batch) -> dict[str, Tensor]:
@@ -102,7 +76,9 @@ def noisy(batch: Batch) -> Batch:
     streams["token_BT"] = torch.where(batch.mask_BT > 0, batch["token_BT"], 2)
     valid_B = batch.valid_B
     reward_BT = torch.where(valid_B.unsqueeze(-1), batch["reward_BT"], 20.0)
-    return batch.but(**streams, reward_BT=reward_BT, score_B=torch.where(valid_B, batch["score_B"], 20.0))
+    scores_BK = torch.where(valid_B.unsqueeze(-1), batch["scores_BK"], 20.0)
+    score_B = torch.where(valid_B, batch["score_B"], 20.0)
+    return batch.but(**streams, reward_BT=reward_BT, score_B=score_B, scores_BK=scores_BK)
 
 
 def _loss(part: Part) -> bool:
@@ -151,11 +127,8 @@ def dead_rows_do_not_count(part: Part) -> None:
         after = gradients(part, without)
         for name, before in gradients(part, batch).items():
             same(after[name], before[valid_B], f"the gradient of {part} by {name} depends on rows that are not valid")
-            same(
-                before[~valid_B],
-                torch.zeros_like(before[~valid_B]),
-                f"{part} has a gradient in rows that are not valid",
-            )
+            dead = before[~valid_B]
+            same(dead, torch.zeros_like(dead), f"{part} has a gradient in rows that are not valid")
         return
     for got, expected in zip(outputs(part, without), outputs(part, batch), strict=True):
         same(got, expected[valid_B], f"{part} counts rows that are not valid")

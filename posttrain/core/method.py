@@ -57,7 +57,7 @@ class Objective:
     @property
     def scores(self) -> bool:
         """Whether it trains a score head (a reward model), not what the policy says."""
-        return "score_B" in self.loss.card.reads
+        return not {"score_B", "scores_BK"}.isdisjoint(self.loss.card.reads)
 
     @property
     def reads(self) -> set[str]:

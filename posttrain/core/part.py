@@ -35,8 +35,12 @@ class Card:
     laws: tuple[str, ...] = ()  # names in core.laws that a test holds it to
     reads: tuple[str, ...] = ()  # streams of the batch that its formula reads besides mask_BT, logp_BT and length_B
     provides: tuple[str, ...] = ()  # streams that it makes: pairs, targets of a critic
-    data: str = ""  # for rollouts: what they read besides prompts: demonstrations, pairs, logs or steps
+    data: str = ""  # for rollouts: what they read besides prompts: demonstrations, pairs, lists, labels, logs or steps
     at_test: bool = False  # for rollouts: it is how the policy answers, not only how it explores, so tests use it too
+    per: str = (
+        ""  # for losses: what one value is of: pair (preference losses, unless they say), list, answer; else token
+    )
+    whole: Callable[..., Any] | None = None  # for losses: what is taken from the whole minibatch (weights/minibatch.py)
     follows: tuple[
         tuple[str, str], ...
     ] = ()  # (parameter, setting): where nobody gives the parameter, the run's setting is it

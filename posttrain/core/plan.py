@@ -48,6 +48,14 @@ class Context:
         return decided[question]
 
 
+def round_of(context: Context) -> int:
+    """Which round of a cycle is done now, from 1 on."""
+    number = context.phase.rpartition(".")[2]
+    if not number.isdecimal():
+        raise NotYet("no round of the plan has begun")
+    return int(number)
+
+
 @dataclass(frozen=True)
 class Phase:
     """One method applied to one role for a number of steps.
@@ -64,12 +72,16 @@ class Phase:
     make: Callable[[Context], Any] | None = None
     rewards: Callable[[Context], Any] | None = None
     changes: dict[str, Any] = field(default_factory=dict)
-    reference: str = ""  # role of the reference policy; if empty, the trained role as the phase begins
+    reference: str | Mapping[str, float] = (
+        ""  # role of the reference policy; if empty, the trained role as the phase begins; by role a
+    )
+    # weight: log ref = sum_k w_k log pi_k, of roles that are copies (`Frozen.blend`)
     after: Callable[[Context], None] | None = None  # report or write artifacts once the phase has ended
     measured: bool = (
         False  # the policy is measured on held-out questions as this phase asks them (a prefill), not as the task does
     )
     critic: Callable[[Context], Any] | None = None  # what its critic begins as; if None, as the method says
+    pace: float = 1.0  # its learning rate in that of the run
 
 
 @dataclass(frozen=True)

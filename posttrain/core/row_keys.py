@@ -16,7 +16,8 @@ from posttrain.core.types import Group, Rollout
 
 def row_keys(groups: list[Group], rows: list[Turn], owners: list[Rollout], T: int) -> dict[str, Tensor]:
     """node_BS (B, T + 1) for answers sampled as trees, state_BT where states are given, task_B where tasks are, turn_BT where
-    a row has several turns."""
+    a row has several turns, topk_id_BTK and topk_logp_BTK where a teacher's likeliest tokens came with the answers, rating_BK where
+    ratings did."""
     out = {}
     if any(r.branch is not None for r in owners):
         if len(rows) > sum(len(g.rollouts) for g in groups):
@@ -26,8 +27,15 @@ def row_keys(groups: list[Group], rows: list[Turn], owners: list[Rollout], T: in
         out["state_BT"] = states(owners, rows, T)
     if any("task" in r.prompt.info for r in owners):
         out["task_B"] = numbered([str(r.prompt.info.get("task", "")) for r in owners])
+    for name in ("topk_id", "topk_logp") if all("topk_id" in row.streams_T for row in rows) else ():
+        kept = [row.streams_T[name] for row in rows]  # int32 and float16, as they are kept; computed with as others are
+        out[f"{name}_BTK"] = pad([x.float() if x.is_floating_point() else x.long() for x in kept], T)
     if any("turn" in row.streams_T for row in rows):
         out["turn_BT"] = pad([row.streams_T.get("turn", torch.zeros(len(row)).long()) for row in rows], T)
+    if any("ratings" in r.info for r in owners):
+        most = max(len(r.info.get("ratings", ())) for r in owners)
+        told = [[*map(float, r.info.get("ratings", ())), *[float("nan")] * most][:most] for r in owners]
+        out["rating_BK"] = torch.tensor(told)
     return out
 
 

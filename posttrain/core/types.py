@@ -207,14 +207,18 @@ class Group:
         tuple[int, int], ...
     ] = ()  # (better, worse) as places in rollouts; made by data or by a part that ranks
     ranking: tuple[int, ...] = ()  # places in rollouts, best first, where all were ranked
+    strengths: tuple[float, ...] = ()  # for each pair: the probability that its first is preferred; none: 1 for all
 
     def only(self, places: Sequence[int]) -> Group:
         """The rollouts at these places, in this order; pairs with a missing rollout are dropped, and rankings keep the rest."""
         new = {old: i for i, old in enumerate(places)}
-        pairs = tuple((new[a], new[b]) for a, b in self.pairs if a in new and b in new)
+        inside = [i for i, (a, b) in enumerate(self.pairs) if a in new and b in new]
+        pairs = tuple((new[self.pairs[i][0]], new[self.pairs[i][1]]) for i in inside)
+        strengths = tuple(self.strengths[i] for i in inside) if self.strengths else ()
         ranking = tuple(new[i] for i in self.ranking if i in new)
         rollouts = [self.rollouts[i] for i in places]
-        return replace(self, rollouts=rollouts, pairs=pairs, ranking=ranking if len(ranking) > 1 else ())
+        ranking = ranking if len(ranking) > 1 else ()
+        return replace(self, rollouts=rollouts, pairs=pairs, ranking=ranking, strengths=strengths)
 
     @property
     def scored(self) -> list[Rollout]:

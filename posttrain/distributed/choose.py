@@ -29,6 +29,7 @@ from posttrain.distributed.setup import PACKAGE, setup
 from posttrain.distributed.shards import Sampler
 from posttrain.distributed.sources import Schedule, ShardedSource
 from posttrain.distributed.versions import Versions
+from posttrain.environments.conversions import KINDS
 from posttrain.policies.vllm import choose as engines
 from posttrain.rewards.runtime.score import RewardSum, say_once
 
@@ -51,6 +52,7 @@ def in_shards(config: Config) -> bool:
 def refuse(config: Config, method: Method, given: Mapping[str, Any]) -> None:
     """One sentence for settings that cannot work, before anything is loaded."""
     _options(config)
+    _divided(config, method)
     _engine(config, method, given)
     if config.reward_workers and ("scorer" in given or "env" in given):
         what = "reward" if "scorer" in given else "task"
@@ -86,11 +88,40 @@ def _options(config: Config) -> None:
         raise UserError(f"--ray-address {config.ray_address} needs --sampler ray")
 
 
+_LARGE = (
+    "dist_BTV",
+    "hidden_BTD",
+    "mixed_logp_BT",
+    "scores_BK",
+    "topk_id_BTK",
+)  # streams that rows cannot be divided with
+
+
+def _divided(config: Config, method: Method) -> None:
+    """Whether rows can be divided among processes."""
+    size, here = config.context_parallel, ranks()
+    if size == 1:
+        return
+    if config.exact_sums:
+        why = "exact sums are of whole rows; leave one of both away"
+    elif not hasattr(here, "gather_saving"):
+        why = f"there is one; add --gpus {size}"
+    elif here.world % size:
+        why = f"{size} do not divide the {here.world} that there are; use a number that does"
+    elif large := sorted(name for name in method.reads if name.removeprefix("ref_") in _LARGE):
+        why = (
+            f"{method.name} reads {large[0]}, more than a number for each action, which is not gathered; leave it away"
+        )
+    else:
+        return
+    raise UserError(f"--context-parallel {size} divides rows among processes, and {why}")
+
+
 def _engine(config: Config, method: Method, given: Mapping[str, Any]) -> None:
     if not config.engine:
         return
     engines.check(config)
-    if method.scores or method.rollout.card.data == "pairs":
+    if method.scores or method.rollout.card.data in KINDS:
         raise UserError(
             f"{method.name} samples no answers, so there is nothing for --engine {config.engine} to do; leave it away"
         )

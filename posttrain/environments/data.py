@@ -198,9 +198,9 @@ def maker(
 ) -> tuple[Callable[[Raw], Any], Understood]:
     """row -> item, by the columns of the first rows; and which columns those are."""
     seen = list(dict.fromkeys(k for row in peeked if isinstance(row, dict) for k in row))
-    columns = resolve(seen, layout.fields, called) if seen else {}
+    columns = resolve(seen, layout.fields, called, layout.usual) if seen else {}
     make = (build or question_builder)(columns, seen, called, layout)
-    return make, used(columns, seen, (*_SHOWN, "chosen", "rejected") if build else _SHOWN)
+    return make, used(columns, seen, tuple(layout.usual) if build else _SHOWN)
 
 
 def _shaped(shape: Callable[[Raw], Raw | None], row: Raw) -> Raw | Bad | None:

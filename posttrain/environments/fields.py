@@ -27,6 +27,33 @@ NAMES: dict[str, tuple[str, ...]] = {
     "prefill": ("prefill",),
     "demonstration": ("demonstration",),  # imitated in place of the answer
 }  # fmt: skip
+_ASKED = {field: NAMES[field] for field in ("question", "input", "messages", "system")}
+_SIDES = {field: NAMES[field] for field in ("chosen", "rejected")}
+_WHO = {"annotator": ("annotator", "annotator_id", "user", "user_id", "worker", "worker_id")}
+# kind of preferences -> the same for its files
+PREFERENCES: dict[str, dict[str, tuple[str, ...]]] = {
+    "pairs": {
+        **_ASKED, **_SIDES, **_WHO,
+        "preferred": ("preferred", "probability", "p_chosen", "chosen_probability", "soft_label"),  # P(chosen is preferred)
+        "chosen_votes": ("chosen_votes", "votes_chosen"), "rejected_votes": ("rejected_votes", "votes_rejected"),
+        "votes": ("votes", "annotator_labels", "labels"),  # of each annotator: is chosen better?
+        "annotators": ("annotators", "annotator_ids"),  # their names
+        "score_chosen": ("score_chosen", "chosen_score", "chosen_rating"),
+        "score_rejected": ("score_rejected", "rejected_score", "rejected_rating"),
+    },
+    "lists": {
+        **_ASKED, **_SIDES,
+        "responses": ("responses", "completions", "candidates", "outputs", "generations", "answers"),
+        "scores": ("scores", "rewards", "ratings"),
+        "ranks": ("ranks", "rank"),  # of each answer, 1 for the best
+        "ranking": ("ranking",),  # places of the answers, the best first
+    },
+    "labels": {
+        **_ASKED, **_WHO,
+        "response": ("completion", "response", "answer", "output"), "label": ("label", "kto_tag", "desirable"),
+    },
+}  # fmt: skip
+PREFERENCE_FIELDS: dict[str, tuple[str, ...]] = {f: names for some in PREFERENCES.values() for f, names in some.items()}
 _ROLES = {
     "human": "user", "user": "user", "prompter": "user", "gpt": "assistant", "assistant": "assistant",
     "model": "assistant", "function_call": "assistant", "bot": "assistant", "system": "system",
@@ -53,6 +80,8 @@ def resolve(
         found["input"] = ""  # only Alpaca's; elsewhere it is the question itself, or something of the user's
     if given.get("question") and "messages" not in given:
         found["messages"] = ""  # the user says where the question is
+    if found.get("preferred") and found["preferred"] == found.get("chosen"):
+        found["preferred"] = ""  # the column is the preferred answer itself
     return {field: column for field, column in found.items() if column}
 
 
@@ -61,8 +90,10 @@ def need(field: str, columns: Mapping[str, str], seen: Iterable[str], source: st
     if field in columns:
         return columns[field]
     known = list(seen)
-    close = [hit for name in NAMES[field] for hit in get_close_matches(name, known, n=1, cutoff=0.75)]
-    hint = f"did you mean {close[0]!r}? add --{field} {close[0]}" if close else f"add --{field} COLUMN"
+    usual = NAMES[field] if field in NAMES else PREFERENCE_FIELDS[field]
+    close = [hit for name in usual for hit in get_close_matches(name, known, n=1, cutoff=0.75)]
+    named = f"--{field} %s" if field in NAMES else f"{field}='%s' in brackets after the file"
+    hint = f"did you mean {close[0]!r}? add {named % close[0]}" if close else f"add {named % 'COLUMN'}"
     raise UserError(f"{source} has no {field} column; it has {', '.join(map(repr, known)) or 'none'}; {hint}")
 
 

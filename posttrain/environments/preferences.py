@@ -1,16 +1,18 @@
-"""Preference pairs from a file: a prompt, the answer that was preferred, and the one that was not."""
+"""Preference pairs from a file: a prompt, the answer that was preferred, the one that was not, and how sure that is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from posttrain.core.errors import UserError, unknown
 from posttrain.core.types import Message, Prompt
+from posttrain.environments.agreement import doubts, once, row_key, voted
 from posttrain.environments.base import SPLITS
-from posttrain.environments.data import find_splits, load, merged, numbered, order, split_up
+from posttrain.environments.data import Loaded, find_splits, load, merged, numbered, order, split_up
 from posttrain.environments.fields import (
+    PREFERENCES,
     cell,
     checked_text,
     conversation_of,
@@ -22,16 +24,42 @@ from posttrain.environments.fields import (
 )
 from posttrain.environments.questions import PLAIN, Layout, Raw
 from posttrain.environments.rows import name_of
+from posttrain.environments.strengths import sure, turned
 from posttrain.environments.understood import Understood
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two answers to one prompt, the better one first."""
+    """Two answers to one prompt, the better one first; who says so and with which votes is in the prompt's info."""
 
     prompt: Prompt
     chosen: str
     rejected: str
+    preferred: float | None = None  # the probability that the first is preferred, at least 1/2; None: nobody says
+    turned: bool = False  # the row called the other one chosen, and preferred it less
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What becomes of preferences that say little, or say it several times."""
+
+    ties: bool = False  # keep pairs of which each answer is preferred as often (preferred = 1/2)
+    unique: bool = False  # leave out rows that repeat an earlier one
+    merge: bool = False  # rows about the same two answers are votes: one pair, preferred = their share
+    pairs: str = "best_worst"  # of a list: its best and its worst answer, or "all" pairs of different scores
+    aspect: str = ""  # of a list whose answers are rated by aspect: "helpfulness", or the "mean" of all
+
+    def __post_init__(self) -> None:
+        for name in ("ties", "unique", "merge"):
+            if not isinstance(getattr(self, name), bool):
+                raise UserError(f"{name} is {getattr(self, name)!r}; it is True or False")
+        if self.pairs not in ("best_worst", "all"):
+            raise UserError(
+                f"pairs is {self.pairs!r}; of a list 'best_worst' makes one pair, 'all' one of every two answers"
+            )
+
+
+AS_THEY_ARE = Reading()
 
 
 @dataclass(frozen=True)
@@ -63,37 +91,59 @@ class PreferenceData:
 
 
 def preferences(
-    source: Any, test: Any = None, layout: Layout = PLAIN, seed: int = 0, skip_bad: bool = False, name: str = ""
-) -> PreferenceData:
+    source: Any, test: Any = None, layout: Layout = PLAIN, seed: int = 0, skip_bad: bool = False, name: str = "",
+    how: Reading = AS_THEY_ARE,
+) -> PreferenceData:  # fmt: skip
     """Pairs of a file, a folder, an iterable of dicts or a dict of those by split.
 
     chosen and rejected are texts, messages, or whole dialogues (then no prompt column is needed). A pair of two equal
-    answers says nothing, so it is left out and counted.
+    answers says nothing, so it is left out and counted, and so is one of which each answer is preferred as often.
     """
     name = name or name_of(source)
-    sources = find_splits(source, test)
-    read, loads, ties = {}, [], 0
-    for split, one in sources.items():
-        loads.append(load(one, layout, skip_bad, pair_builder))
-        told = [numbered(p, name, split if len(sources) > 1 else "", i) for i, p in enumerate(loads[-1].rows)]
-        read[split] = [p for p in told if p.chosen != p.rejected]
-        ties += len(told) - len(read[split])
+    layout = replace(layout, usual=PREFERENCES["pairs"])
+    read, loads, understood = gathered(source, test, layout, skip_bad, name, pair_builder)
+    gone = {"bad rows": sum(x.bad for x in loads)}
+    read = without(read, gone, "pairs of two equal answers", lambda p: p.chosen == p.rejected)
     if not any(read.values()):
         raise UserError(f"{name}: in every pair both answers are the same")
-    splits, dropped = split_up(read)
-    left_out = {
-        "bad rows": sum(x.bad for x in loads), "pairs of two equal answers": ties,
-        "training rows that are in the test set": dropped,
-    }  # fmt: skip
-    understood = merged(loads, sources, test if test is not None else source)
-    return PreferenceData(name, {k: tuple(v) for k, v in splits.items()}, seed, left_out, understood)
+    read = {split: voted(some) for split, some in read.items()} if how.merge else read
+    if not how.ties:
+        read = without(read, gone, "ties, of which each answer is preferred as often", lambda p: p.preferred == 0.5)
+    if how.unique:
+        read = {split: once(some, row_key, gone) for split, some in read.items()}
+    if not any(read.values()):
+        raise UserError(f"{name}: every pair is a tie, so nothing says which answer is better")
+    splits, gone["training rows that are in the test set"] = split_up(read)
+    told = understood.noting(*doubts([p for some in splits.values() for p in some]))
+    return PreferenceData(name, {k: tuple(v) for k, v in splits.items()}, seed, gone, told)
+
+
+def gathered(
+    source: Any, test: Any, layout: Layout, skip_bad: bool, name: str, build: Callable[..., Any]
+) -> tuple[dict[str, list[Any]], list[Loaded], Understood]:
+    """The items of each split with their ids, what was loaded, and what was understood of it."""
+    sources = find_splits(source, test)
+    read, loads = {}, []
+    for split, one in sources.items():
+        loads.append(load(one, layout, skip_bad, build))
+        read[split] = [numbered(x, name, split if len(sources) > 1 else "", i) for i, x in enumerate(loads[-1].rows)]
+    return read, loads, merged(loads, sources, test if test is not None else source)
+
+
+def without(
+    read: dict[str, list[Any]], gone: dict[str, int], reason: str, says_nothing: Callable[[Any], bool]
+) -> dict[str, list[Any]]:
+    """The items less those that say nothing, which are counted under the reason."""
+    kept = {split: [x for x in some if not says_nothing(x)] for split, some in read.items()}
+    gone[reason] = sum(map(len, read.values())) - sum(map(len, kept.values()))
+    return kept
 
 
 def pair_builder(columns: dict[str, str], seen: list[str], called: str, layout: Layout) -> Callable[[Raw], Pair]:
     """row -> Pair. ValueError says what is wrong with a row."""
     better, worse = (need(f, columns, seen, called) if seen else "" for f in ("chosen", "rejected"))
     asks = columns.get("question") or columns.get("messages", "")
-    used = {better, worse, asks, columns.get("input"), columns.get("system")}
+    used = {columns.get(f) for f in PREFERENCES["pairs"] if f not in ("question", "messages")} | {asks}
 
     def build(row: Raw) -> Pair:
         for column in (better, worse, *filter(None, (asks,))):
@@ -105,7 +155,11 @@ def pair_builder(columns: dict[str, str], seen: list[str], called: str, layout: 
         if not chosen and not rejected:
             raise ValueError("both answers are empty")
         content = with_system(before, cell(row, columns, "system"))
-        return Pair(Prompt("", content, None, {k: v for k, v in row.items() if k not in used}), chosen, rejected)
+        preferred, known = sure(row, columns)
+        info = {k: v for k, v in row.items() if k not in used}
+        if preferred is not None and preferred < 0.5:
+            return Pair(Prompt("", content, None, info | turned(known)), rejected, chosen, 1 - preferred, True)
+        return Pair(Prompt("", content, None, info | known), chosen, rejected, preferred)
 
     return build
 

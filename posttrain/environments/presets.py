@@ -14,6 +14,7 @@ from typing import Any
 from posttrain.core.errors import UserError, unknown
 from posttrain.core.types import Prompt
 from posttrain.environments.data import THINK, DataEnvironment, data
+from posttrain.environments.feedback import PreferenceFiles
 from posttrain.environments.preferences import PreferenceData, preferences
 from posttrain.environments.questions import PLAIN, Layout, Raw
 
@@ -22,7 +23,7 @@ VARIABLE = "POSTTRAIN_DATA"
 
 @dataclass(frozen=True)
 class Preset:
-    """Files of a data set (a split may be missing) and their layout."""
+    """PreferenceFiles of a data set (a split may be missing) and their layout."""
 
     train: str = ""
     test: str = ""
@@ -93,13 +94,21 @@ QUESTIONS: dict[str, Preset] = {
     ),
     "alpaca": Preset("llamafactory_demo/sft_alpaca.jsonl.gz", "", Layout(shape=_alpaca, reward="exact_match")),
 }
-SHIPPED = {"school_pairs": Path(__file__).parent / "pairs" / "school_pairs.jsonl"}  # made by examples/make_pairs.py
+_HERE = Path(__file__).parent / "pairs"
+SHIPPED = {
+    name: _HERE / f"{name}.jsonl" for name in ("school_pairs", "school_lists", "school_labels")
+}  # by examples/make_pairs.py
 PAIRS: dict[str, Preset] = {
     "hh_rlhf": Preset("hh_rlhf/harmless_train_first_turn_5k.jsonl.gz", "hh_rlhf/harmless_base_test.jsonl.gz"),
     "hh_helpful": Preset("hh_rlhf/helpful_test_human.jsonl.gz"),
     "dpo_demo": Preset("llamafactory_demo/dpo_pairs.jsonl.gz"),
     "alpaca_eval_prefs": Preset("alpaca_eval_prefs/train.jsonl.gz", "alpaca_eval_prefs/test.jsonl.gz"),
 }
+LABELS: dict[str, Preset] = {
+    "kto_demo": Preset("llamafactory_demo/kto_binary.jsonl.gz"),
+    "truthfulqa_judged": Preset("truthfulqa/judge_truth.jsonl.gz"),
+}
+PREFERRED = (*SHIPPED, *PAIRS, *LABELS)  # every set of preferences that has a name
 
 
 def data_folder(folder: str | Path | None = None) -> Path:
@@ -144,12 +153,18 @@ def _at_level(name: str, preset: Preset, level: int) -> Any:
 
 def pair_set(name: str, folder: str | Path | None = None, seed: int = 0) -> PreferenceData:
     """A data set of preference pairs by name; those that ship need no folder."""
+    found = preference_set(name, folder)
+    return preferences(found.source, None, found.layout, seed, found.skip_bad, name)
+
+
+def preference_set(name: str, folder: str | Path | None = None) -> PreferenceFiles:
+    """The files of a data set of preferences by name, whatever their kind."""
     if name in SHIPPED:
-        return preferences(SHIPPED[name], seed=seed, name=name)
-    if name not in PAIRS:
-        raise unknown("data set of preference pairs", name, [*SHIPPED, *PAIRS])
-    preset = PAIRS[name]
-    return preferences(_files(preset, folder), layout=preset.layout, seed=seed, skip_bad=preset.skip_bad, name=name)
+        return PreferenceFiles(SHIPPED[name], name=name)
+    if name not in PREFERRED:
+        raise unknown("data set of preferences", name, PREFERRED)
+    preset = (PAIRS | LABELS)[name]
+    return PreferenceFiles(_files(preset, folder), layout=preset.layout, skip_bad=preset.skip_bad, name=name)
 
 
 def _files(preset: Preset, folder: str | Path | None) -> Any:

@@ -15,6 +15,7 @@ from posttrain.core.types import Message, Prompt
 from posttrain.environments.base import corrupt
 from posttrain.environments.choices import choices_of, letter_of, listed
 from posttrain.environments.fields import (
+    NAMES,
     cell,
     checked_text,
     conversation_of,
@@ -32,6 +33,7 @@ class Layout:
     """How rows become prompts, and what grades the answers."""
 
     fields: Mapping[str, str] = field(default_factory=dict)  # field -> column, where the usual names do not fit
+    usual: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NAMES)  # field -> the usual names
     reward: str | Part = ""  # "": chosen from the gold answers
     suffix: str = ""  # what is asked for, written after every question
     shape: Callable[[Raw], Raw | None] | None = None  # a row as the loader should see it; None leaves it out

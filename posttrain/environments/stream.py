@@ -17,8 +17,9 @@ from posttrain.core.registry import Part, find
 from posttrain.core.types import Prompt
 from posttrain.environments.base import SPLITS
 from posttrain.environments.data import attempt, find_splits, guess_reward, load, maker, numbered, question_of
-from posttrain.environments.language.listed import as_prompt
-from posttrain.environments.preferences import Pair, pair_builder
+from posttrain.environments.feedback import builder_of, kind_of, prompts_of, refuse_stream
+from posttrain.environments.fields import PREFERENCES
+from posttrain.environments.preferences import AS_THEY_ARE, Reading
 from posttrain.environments.questions import PLAIN, Layout
 from posttrain.environments.rows import Bad, Files, name_of
 from posttrain.environments.shelf import Shelf
@@ -37,6 +38,9 @@ class Stream(Environment):
         self.chosen = False  # the reward was named, so it may need no gold answers
         self.test: tuple[Prompt, ...] = ()
         self.understood = Understood()
+        self.turned: Callable[[Any], list[Prompt]] = lambda item: [
+            item
+        ]  # preferences as prompts; none for what says nothing
         self._changes: tuple[Callable[[Prompt, str], Prompt | None], ...] = ()
         self._asked: frozenset[str] = frozenset()
 
@@ -54,7 +58,7 @@ class Stream(Environment):
             self.understood,
             self._asked,
         )
-        other._changes = (*self._changes, change)
+        other.turned, other._changes = self.turned, (*self._changes, change)
         other.test = tuple(q for p in self.test if (q := change(p, "test")) is not None)
         return other
 
@@ -102,11 +106,8 @@ class Stream(Environment):
             raise UserError(
                 f"{self.name}, {where}: {item.reason}; with (skip_bad=True) after the file such rows are stepped over"
             )
-        item = numbered(item, self.name, "", number)
-        if isinstance(item, Pair):
-            return None if item.chosen == item.rejected else as_prompt(item)
-        made: Prompt = item
-        return made
+        made = self.turned(numbered(item, self.name, "", number))
+        return made[0] if made else None
 
     def grade(self, prompt: Prompt, text: str) -> float:
         """What the reward says, within [0, 1]."""
@@ -116,9 +117,11 @@ class Stream(Environment):
 
 
 def stream(
-    source: Any, test: Any = None, layout: Layout = PLAIN, seed: int = 0, skip_bad: bool = False, pairs: bool = False
-) -> Stream:
-    """An Environment of the rows of JSONL or Parquet files that are never in memory together."""
+    source: Any, test: Any = None, layout: Layout = PLAIN, seed: int = 0, skip_bad: bool = False, want: str = "",
+    how: Reading = AS_THEY_ARE,
+) -> Stream:  # fmt: skip
+    """An Environment of the rows of JSONL or Parquet files that are never in memory together; want: the kind of preferences that
+    is learned from (pairs, lists, labels), where it is no task of questions."""
     sources = find_splits(source, test)
     if not isinstance(sources.get("train"), (str, Path, Files)):
         raise UserError(
@@ -129,13 +132,21 @@ def stream(
     shelf = Shelf(files)
     if not shelf.count:
         raise UserError(f"{name} has no rows")
-    build = pair_builder if pairs else None
     peeked = [shelf.row(i)[1] for i in range(min(_PEEK, shelf.count))]
+    kind = (kind_of([row for row in peeked if isinstance(row, dict)], layout.fields) or want) if want else ""
+    build = builder_of(kind, how) if kind else None
+    layout = replace(layout, usual=PREFERENCES[kind]) if kind else layout
     make, understood = maker(peeked, name, layout, build)
     env = Stream(name, shelf, make, seed, skip_bad)
+    if kind:
+        refuse_stream(kind, want, how)
+        env.turned = lambda item: prompts_of(item, kind, want, how)
     env.holding_out(_held_out(env, sources, layout, build))
     env.understood = replace(understood, split=_said(env, sources, shelf))
-    if not pairs:
+    env.understood = env.understood.noting(
+        f"converted: each of the {kind} became one of the {want}" if kind != want else ""
+    )
+    if not want:
         part = layout.reward or guess_reward({"test": list(env.test)})
         env.reward, env.chosen = find(part, "reward") if isinstance(part, str) else part, bool(layout.reward)
     return env
@@ -143,11 +154,8 @@ def stream(
 
 def _held_out(env: Stream, sources: Mapping[str, Any], layout: Layout, build: Any) -> list[Prompt]:
     if "test" in sources:
-        made = [
-            numbered(x, env.name, "test", i)
-            for i, x in enumerate(load(sources["test"], layout, env.skip_bad, build).rows)
-        ]
-        return [as_prompt(x) if isinstance(x, Pair) else x for x in made]
+        rows = load(sources["test"], layout, env.skip_bad, build).rows
+        return [p for i, x in enumerate(rows) for p in env.turned(numbered(x, env.name, "test", i))]
     places = env._shelf.spread(min(_HELD_OUT, max(1, env.rows // 10)))
     return [p for i in places if (p := env.at(i)) is not None]
 

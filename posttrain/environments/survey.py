@@ -9,6 +9,7 @@ from typing import Any
 
 from posttrain.core.answers import conversation, demonstration
 from posttrain.core.types import Prompt
+from posttrain.environments.preference_survey import SIDES, differences, preference_figures, sides, signed_bins
 
 QUANTILES = (0, 25, 50, 75, 95, 99, 100)
 GRAM = 8  # words of a sequence that two questions may share
@@ -32,21 +33,20 @@ def asked(prompt: Prompt) -> str:
 
 
 def answered(prompt: Prompt) -> list[str]:
-    """The answers that come with a prompt: both of a pair, all turns of a conversation, else the one to imitate."""
+    """The answers that come with a prompt: all turns of a conversation, else the one to imitate."""
     if (whole := conversation(prompt)) is not None:
         return ["\n".join(str(m["content"]) for m in whole if m["role"] == "assistant")]
-    if isinstance(prompt.info.get("chosen"), str):
-        return [prompt.info["chosen"], str(prompt.info.get("rejected", ""))]
     said = demonstration(prompt)
     return [] if said is None else [said]
 
 
-def lengths(prompts: Iterable[Prompt], count: Callable[[str], int] = len) -> dict[str, list[int]]:
-    """Lengths of the prompts and of their answers, in what `count` counts."""
-    out: dict[str, list[int]] = {"prompt": [], "answer": []}
+def lengths(prompts: Iterable[Prompt], count: Callable[[str], int] = len, kind: str = "") -> dict[str, list[int]]:
+    """Lengths of the prompts and of their answers, in what `count` counts; of preferences, of both sides."""
+    out: dict[str, list[int]] = {"prompt": [], **{name: [] for name in SIDES.get(kind, ("answer",))}}
     for p in prompts:
         out["prompt"].append(count(asked(p)))
-        out["answer"] += [count(text) for text in answered(p)]
+        for name, text in sides(p, kind).items() if kind in SIDES else [("answer", text) for text in answered(p)]:
+            out[name].append(count(text))
     return {name: values for name, values in out.items() if values}
 
 
@@ -120,21 +120,31 @@ def bins(values: Sequence[int], most: int = 16) -> list[tuple[int, int, int]]:
 
 
 def survey(
-    train: Sequence[Prompt], test: Sequence[Prompt], count: Callable[[str], int] | None = None
+    train: Sequence[Prompt], test: Sequence[Prompt], count: Callable[[str], int] | None = None, kind: str = ""
 ) -> dict[str, Any]:
-    """All figures of a data set; with `count`, lengths in tokens too."""
+    """All figures of a data set; with `count`, lengths in tokens too; kind: of which preferences it is, if it is."""
     every = [*train, *test]
     units: dict[str, Callable[[str], int]] = {"characters": len} | ({"tokens": count} if count else {})
-    found = {unit: lengths(every, by) for unit, by in units.items()}
+    found = {unit: lengths(every, by, kind) for unit, by in units.items()}
+    histograms = {u: {k: bins(v) for k, v in some.items()} for u, some in found.items()}
+    more: dict[str, Any] = {}
+    if kind in SIDES and every:
+        more["preferences"] = preference_figures(every, kind, count or len)
+        for unit, by in units.items():
+            gaps = differences(every, kind, by)
+            histograms[unit] |= {"preferred less other": signed_bins(gaps)} if gaps else {}
+        sure = [round(100 * p.info["preferred"]) for p in every if "preferred" in p.info]
+        histograms |= {"percent": {"probability of the preference": signed_bins(sure)}} if sure else {}
     twice, first = repeated(train)
     near = overlap(train, test)
     return {
         "rows": {"train": len(train), "test": len(test)},
         "lengths": {u: {k: quantiles(v) for k, v in some.items()} for u, some in found.items()},
-        "bins": {u: {k: bins(v) for k, v in some.items()} for u, some in found.items()},
+        "bins": histograms,
         "duplicates": {"train": twice, "first": first},
         "contamination": {
             "word for word": sum(n.share == 1.0 for n in near), "near": sum(n.share < 1.0 for n in near),
             "first": near[0].text if near else "",
         },
+        **more,
     }  # fmt: skip

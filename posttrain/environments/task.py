@@ -8,7 +8,7 @@
     "simulated_user(file='my.jsonl')"     conversations with a user who knows facts
     fact_search, workshop/fact_search     tasks with turns, tools and games (`workshop/`)
     gsm8k, data/gsm8k                     public data sets under the data folder
-    school_pairs, hh_rlhf                 preference pairs, for methods that learn from them (`pair_task`)
+    school_pairs, school_lists, hh_rlhf   preferences, for methods that learn from them (`pair_task`)
     path/to/file.jsonl, path/to/folder    your own data
     org/name, "org/name(subset='main')"   a data set of the Hugging Face hub
     "my.jsonl(question='problem')"        any of them with options
@@ -19,7 +19,7 @@ A bare name is looked for in that order, so `countdown` is the school's and `dat
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -33,20 +33,21 @@ from posttrain.environments import reasoning_gym as gym
 from posttrain.environments.adapters.verifiers import adopt
 from posttrain.environments.data import THINK, data
 from posttrain.environments.documents import documents
-from posttrain.environments.fields import NAMES
+from posttrain.environments.feedback import PreferenceFiles, feedback
+from posttrain.environments.fields import NAMES, PREFERENCE_FIELDS
 from posttrain.environments.hub import hub_splits, is_hub_id
-from posttrain.environments.language.listed import from_pairs
 from posttrain.environments.logs import LOG_NAMES, LogData, logs
 from posttrain.environments.mixed import Mixed
-from posttrain.environments.preferences import PreferenceData, preferences
-from posttrain.environments.presets import PAIRS, QUESTIONS, SHIPPED, pair_set, question_set
+from posttrain.environments.preferences import Reading
+from posttrain.environments.presets import PREFERRED, QUESTIONS, preference_set, question_set
 from posttrain.environments.questions import Layout
 from posttrain.environments.rows import FORMATS, name_of
 from posttrain.environments.school import TASKS, school
 from posttrain.environments.simulated_user import simulated_user
 from posttrain.environments.stream import stream
 
-DEFAULT, DEFAULT_PAIRS = "arithmetic", "school_pairs"  # what is learned from when no task is named
+DEFAULT = "arithmetic"  # what is learned from when no task is named; of a method that learns from preferences:
+DEFAULTS = {"pairs": "school_pairs", "lists": "school_lists", "labels": "school_labels"}
 _GYM = ("reasoning-gym", "reasoning_gym", "rg")
 ADAPTERS = ("gymnasium", "textworld", "verifiers")  # files of environments/adapters, each with a function of its name
 # the files of environments/workshop, which are read when one of them is asked for
@@ -55,7 +56,7 @@ WORKSHOP = (
     "second_try", "consultation",
 )  # fmt: skip
 _FIELDS = tuple(n for n in NAMES if n not in ("chosen", "rejected"))
-_PAIR_FIELDS = ("question", "messages", "input", "system", "chosen", "rejected")
+_READING = tuple(f.name for f in fields(Reading))
 
 
 def task(spec: str, **options: Any) -> Environment:
@@ -97,10 +98,8 @@ def task(spec: str, **options: Any) -> Environment:
         if "data" in taken:
             taken["folder"] = taken.pop("data")
         return question_set(_known(spec, name or spec, QUESTIONS), **taken)
-    if spec.replace("-", "_") in (*SHIPPED, *PAIRS):
-        raise UserError(
-            f"{spec} holds preference pairs, which dpo and reward-model learn from; name a task with questions"
-        )
+    if spec.replace("-", "_") in PREFERRED:
+        raise UserError(f"{spec} holds preferences, which dpo and reward-model learn from; name a task with questions")
     if is_hub_id(spec) and not get_close_matches(folder, ("school", "workshop", "data", *_GYM[:2]), cutoff=0.85):
         return _file(spec, options)
     raise unknown("task", spec, names())
@@ -151,44 +150,42 @@ def mixture(spec: str, options: dict[str, Any]) -> Mixed:
 
 
 def default_task(named: str, data: str) -> str:
-    """The task of the settings; where that is the default and the method learns from pairs, the pairs that ship."""
-    return DEFAULT_PAIRS if data == "pairs" and named == DEFAULT else named
+    """The task of the settings; where that is the default and the method learns from preferences, those that ship."""
+    return DEFAULTS.get(data, named) if named == DEFAULT else named
 
 
-def pair_task(spec: str, data: str | Path | None = None, **options: Any) -> Environment:
-    """Preference pairs by name (school_pairs, hh_rlhf), file or hub id, as an Environment whose prompts carry both answers."""
+def pair_task(spec: str, data: str | Path | None = None, kind: str = "pairs", **options: Any) -> Environment:
+    """Preferences by name (school_pairs, hh_rlhf), file or hub id, as an Environment whose prompts carry what a method of this kind
+    learns from: pairs, lists or labels. A file of another kind is converted where that can be done."""
     name, own = parse(spec) if spec.strip().endswith(")") else (spec.strip(), {})
     options = {k: v for k, v in options.items() if v is not None} | own
     plain = name.removeprefix("data/").replace("-", "_")
-    if looks_like_file(name) or (is_hub_id(name) and plain not in PAIRS):
-        taken = _renamed(options, name, ("test", "seed", "skip_bad", "stream", *_hub(name), *_PAIR_FIELDS))
-        layout = Layout(fields={n: str(taken.pop(n)) for n in _PAIR_FIELDS if n in taken})
-        source = _source(name, taken)
-        if taken.pop("stream", False):
-            return stream(source, layout=layout, pairs=True, **taken)
-        found = preferences(source, layout=layout, name=name_of(name), **taken)
-    else:
+    options = _answer_column(options)
+    how = Reading(**{k: options.pop(k) for k in _READING if k in options})
+    if not looks_like_file(name) and (plain in PREFERRED or not is_hub_id(name)):
         _renamed(options, name, ())
-        if plain not in (*SHIPPED, *PAIRS):
-            known = ", ".join([*SHIPPED, *PAIRS])
-            raise UserError(f"{name!r} is no set of preference pairs; use {known}, or a file with chosen and rejected")
-        found = pair_set(plain, data)
-    return of_pairs(found)
+        if plain not in PREFERRED:
+            known = ", ".join(PREFERRED)
+            raise UserError(f"{name!r} is no set of preference {kind}; use {known}, or a file with chosen and rejected")
+        return feedback(replace(preference_set(plain, data), how=how), kind)
+    taken = _renamed(options, name, ("test", "seed", "skip_bad", "stream", *_hub(name), *PREFERENCE_FIELDS, *_READING))
+    layout = Layout(fields={n: str(taken.pop(n)) for n in PREFERENCE_FIELDS if n in taken})
+    source = _source(name, taken)
+    if taken.pop("stream", False):
+        return stream(source, layout=layout, want=kind, how=how, **taken)
+    return feedback(PreferenceFiles(source, layout=layout, name=name_of(name), how=how, **taken), kind)
 
 
-def of_pairs(found: PreferenceData) -> Environment:
-    """Pairs as an Environment whose prompts carry both answers."""
-    if not found.size("train"):
-        raise UserError(f"{found.name} has no training pairs; it has {found.size('test')} for test")
-    made = from_pairs(found.name, found.pairs("train"), found.pairs("test"))
-    return replace(made, left_out=found.left_out, understood=found.understood)
+def _answer_column(options: dict[str, Any]) -> dict[str, Any]:
+    """--answer names the column of an answer that is good or bad."""
+    return {"response" if k == "answer" and "response" not in options else k: v for k, v in options.items()}
 
 
 def of_rows(rows: Any, kind: str = "", think: bool = False, **columns: str) -> Environment:
     """Rows from Python (a list of dicts, or a dict of those by split) as what a method of this kind of data learns from."""
-    if kind == "pairs":
-        _renamed(columns, "rows", _PAIR_FIELDS)
-        return of_pairs(preferences(rows, layout=Layout(fields=columns)))
+    if kind in DEFAULTS:
+        columns = _renamed(_answer_column(columns), "rows", tuple(PREFERENCE_FIELDS))
+        return feedback(PreferenceFiles(rows, layout=Layout(fields=columns), name="rows"), kind)
     if kind == "logs":
         return logs(rows, columns)
     _renamed(columns, "rows", _FIELDS)

@@ -12,7 +12,11 @@ USES = {
     "choices": "the choices, with letters", "system": "the system message", "answer": "the answer",
     "prefill": "what the answer begins with",
     "demonstration": "imitated in place of the answer",
-    "chosen": "the preferred answer", "rejected": "the other answer", "response": "the answer that was given",
+    "chosen": "the preferred answer", "rejected": "the other answer", "preferred": "how likely the first is preferred",
+    "chosen_votes": "votes for the first", "rejected_votes": "votes for the other", "votes": "a vote of each annotator",
+    "annotators": "who voted", "annotator": "who says so", "score_chosen": "the score of the first",
+    "score_rejected": "the score of the other", "responses": "the answers", "scores": "their scores", "ranks": "their ranks",
+    "ranking": "their places, best first", "label": "good or bad", "response": "the answer that was given",
     "tokens": "its token ids", "logp": "its log-probabilities", "reward": "what it earned", "mask": "its mask",
     "gold": "the gold answer",
 }  # fmt: skip
@@ -36,7 +40,7 @@ def used(columns: Mapping[str, str], seen: list[str], fields: tuple[str, ...]) -
     """The columns that prompts are made of, and the rest; a column that stands for two fields is told once."""
     mine = {f: columns[f] for f in USES if f in columns and f in fields}
     if "messages" in mine and "question" in mine:
-        mine.pop("messages" if "answer" in mine or "chosen" in mine else "question")
+        mine.pop("messages" if {"answer", "chosen", "responses", "response"} & set(mine) else "question")
     return Understood(mine, tuple(c for c in seen if c not in mine.values()))
 
 

@@ -6,14 +6,14 @@ the gradient is the same whole, in micro-batches, accumulated, packed, padded or
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import torch
 from torch import Tensor
 
 from posttrain.core.batch import Batch
 from posttrain.core.part import settled
-from posttrain.core.registry import aggregate
+from posttrain.core.registry import Part, aggregate
 
 
 @dataclass(frozen=True)
@@ -23,20 +23,37 @@ class Totals:
     tokens: float
     sequences: float
     pairs: float = 0.0
+    lists: float = 0.0
+    labels: float = 0.0  # answers that somebody called good or bad
 
     @staticmethod
     def of(batch: Batch) -> Totals:
-        """Rows without any credit (failed rewards, padding rows) count neither as sequences nor in pairs."""
+        """Rows without any credit (failed rewards, padding rows) count neither as sequences nor in pairs or lists."""
         pairs = float(valid_pairs(batch).sum()) if "chosen_P" in batch else 0.0
-        return Totals(float((batch.mask_BT > 0).sum()), float(batch.valid_B.sum()), pairs)
+        lists = float(valid_lists(batch).sum()) if "ranked_LK" in batch else 0.0
+        labels = float(labelled(batch).sum())
+        return Totals(float((batch.mask_BT > 0).sum()), float(batch.valid_B.sum()), pairs, lists, labels)
 
     def __add__(self, other: Totals) -> Totals:
-        return Totals(self.tokens + other.tokens, self.sequences + other.sequences, self.pairs + other.pairs)
+        return Totals(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
 def valid_pairs(batch: Batch) -> Tensor:
     """Pairs of which both answers are live: with one half gone there is no preference left."""
     return batch.valid_B[batch["chosen_P"]] & batch.valid_B[batch["rejected_P"]]
+
+
+def valid_lists(batch: Batch) -> Tensor:
+    """Lists of at least two answers, all of them live."""
+    ranked_LK = batch["ranked_LK"]
+    there_LK = ranked_LK >= 0
+    return (batch.valid_B[ranked_LK.clamp_min(0)] | ~there_LK).all(-1) & (there_LK.sum(-1) > 1)
+
+
+def labelled(batch: Batch) -> Tensor:
+    """Live rows that have a label; all live ones where nobody labelled any."""
+    label_B = batch.get("label_B")
+    return batch.valid_B if label_B is None else batch.valid_B & ~label_B.isnan()
 
 
 def masked(loss_BT: Tensor, batch: Batch) -> Tensor:
@@ -85,3 +102,22 @@ def constant(loss_BT: Tensor, batch: Batch, totals: Totals, length: int | None =
 def pair_mean(loss_P: Tensor, batch: Batch, totals: Totals) -> Tensor:
     """Pair mean: one loss a preference pair, averaged over the pairs whose answers are both live."""
     return torch.where(valid_pairs(batch), loss_P, 0.0).sum() / max(totals.pairs, 1.0)
+
+
+@aggregate()
+def list_mean(loss_L: Tensor, batch: Batch, totals: Totals) -> Tensor:
+    """List mean: one loss a ranked list, averaged over the lists whose answers are all live."""
+    return torch.where(valid_lists(batch), loss_L, 0.0).sum() / max(totals.lists, 1.0)
+
+
+@aggregate()
+def answer_mean(loss_B: Tensor, batch: Batch, totals: Totals) -> Tensor:
+    """Answer mean: one loss an answer that was called good or bad, averaged over those."""
+    return torch.where(labelled(batch), loss_B, 0.0).sum() / max(totals.labels, 1.0)
+
+
+UNITS: dict[str, Part] = {
+    "pair": pair_mean,
+    "list": list_mean,
+    "answer": answer_mean,
+}  # what one value of a loss may be of

@@ -49,11 +49,12 @@ def imitation(epochs: float, env: Env, name: str = "sft", **more: Any) -> tuple[
     return (Phase(name, sft, epochs_of(env, epochs), env, rewards=written, **more),) if epochs > 0 else ()
 
 
-def reward_phase(pairs: str, epochs: float = 1) -> tuple[Phase, ...]:
-    """A reward model, from the policy as it is by then, on a file of pairs; none where no file is named."""
+def reward_phase(pairs: str | Env, epochs: float = 1) -> tuple[Phase, ...]:
+    """A reward model, from the policy as it is by then, on a file of pairs, or on those that a function of the context gives; none where
+    no file is named."""
 
     def env(context: Context) -> Any:
-        return asked_pairs(context, pairs)
+        return asked_pairs(context, pairs) if isinstance(pairs, str) else pairs(context)
 
     def judged(context: Context) -> None:
         """Held-out accuracy; then scores are shifted and scaled to mean 0 and deviation 1 over preferred answers that people wrote."""

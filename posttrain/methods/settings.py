@@ -12,15 +12,16 @@ from typing import Any
 from posttrain.core.answers import conversation
 from posttrain.core.errors import UserError
 from posttrain.core.plan import Context
-from posttrain.core.types import Prompt
+from posttrain.core.types import Group, Prompt
 from posttrain.environments.base import size_of
 from posttrain.environments.mapped import with_system_message
 from posttrain.environments.searching import Index
 from posttrain.environments.task import default_task, pair_task, task
 from posttrain.environments.worked import Worked
-from posttrain.rewards.runtime.scorer import Prescored, texts_of
-from posttrain.rewards.scorers.pairwise import Judge, by_score, one_by_one
-from posttrain.rewards.scorers.spec import build_scorer, function_of, names_judge, timed
+from posttrain.rewards.runtime.score import say_once
+from posttrain.rewards.runtime.scorer import Prescored
+from posttrain.rewards.scorers.judging import FunctionJudge, Judging, ScoreJudge
+from posttrain.rewards.scorers.spec import Build, build_scorer, judge_of, timed
 from posttrain.runs import saved as saved  # so that a reward may name a run
 from posttrain.runs.build import asked_environment, columns, said_first
 from posttrain.runs.fit import fit
@@ -41,6 +42,14 @@ def asked_task(context: Context) -> Any:
     if ("fitted", c) not in context.made:
         context.made["fitted", c] = fit(context.made["task", c], policy, None, c.sampling)
     return context.made["fitted", c]
+
+
+def named_task(context: Context, spec: str) -> Any:
+    """The task that an option of a plan names, said first what the settings say; read once."""
+    c = context.config
+    if ("task", spec) not in context.made:
+        context.made["task", spec] = said_first(task(spec, think=c.think, data=c.data or None), c)
+    return context.made["task", spec]
 
 
 def asked_index(context: Context, documents: str, plan: str) -> Index:
@@ -75,17 +84,40 @@ def asked_rewards(context: Context) -> Any:
     return context.made["reward", c.reward]
 
 
-def asked_judge(context: Context, k: float = 1.0) -> Judge:
-    """--reward FILE.py:FUNCTION of (prompt, a, b) is the judge itself; any other reward r judges by sigmoid(k (r_a - r_b))."""
-    if "judge" in context.given:
-        context.read.add("reward")
-        return one_by_one(timed(context.given["judge"], context.config.reward_timeout))
-    if names_judge(context.config.reward):
-        context.read.add("reward")
-        file, _, name = context.config.reward.rpartition(":")
-        return one_by_one(function_of(file, name, context.config.reward_timeout))
+def asked_scores(context: Context, groups: list[Group], scorer: Any = None) -> None:
+    """Score answers that a plan collects, by --reward or by the scorer. What fails is masked, and why is told once; that everything
+    failed is a mistake in what scores, and not in the answers."""
+    report = (scorer or asked_rewards(context)).score(groups)
+    if report.n and report.masked == report.n:
+        raise UserError(
+            f"{context.phase}: not one of {report.n} answers could be scored, so there is nothing to learn from: {report.why or 'no number was given'}"
+        )
+    if report.why:
+        say_once(f"what cannot be scored is masked: {report.why}")
+
+
+def asked_judge(context: Context, k: float = 1.0) -> Judging:
+    """The judge of the settings, or the one that was given; made once, so that its questions are counted in one place.
+
+    --reward FILE.py:FUNCTION of (prompt, a, b) or (prompt, texts), judge(url=...), model_judge(folder=...) is the judge itself; any
+    other reward r gives its numbers as points, and judges two answers by sigmoid(k (r_a - r_b)).
+    """
+    c = context.config
+    if ("judge", c.reward, k) not in context.made:
+        context.made["judge", c.reward, k] = _judge(context, k)
+    context.read.add("reward")
+    found: Judging = context.made["judge", c.reward, k]
+    return found
+
+
+def _judge(context: Context, k: float) -> Judging:
+    c, given = context.config, context.given
+    if "judge" in given:
+        return given["judge"] if isinstance(given["judge"], Judging) else FunctionJudge(timed(given["judge"], c.reward_timeout))  # fmt: skip
+    if c.reward and "scorer" not in given:
+        return judge_of(c.reward, Build(asked_task(context), c.reward_timeout, c.device), k)
     scorer = asked_rewards(context)
-    return by_score(lambda prompts, texts: texts_of(scorer, prompts, texts), k)
+    return scorer if isinstance(scorer, Judging) else ScoreJudge(scorer, k)
 
 
 def needs_judge(plan: str) -> Callable[[Context], None]:
@@ -102,23 +134,40 @@ def needs_judge(plan: str) -> Callable[[Context], None]:
     return ready
 
 
-def asked_pairs(context: Context, spec: str = "") -> Any:
-    """Preference pairs, read once: of a file that an option of a plan names (spec), or of --task, by default those that ship.
+def needs_feedback(plan: str) -> Callable[[Context], None]:
+    """The same for one that learns from what a judge says of its answers, in points or rankings."""
 
-    A file with chosen and rejected, school_pairs, hh_rlhf. --task counts as read where its pairs are.
+    def ready(context: Context) -> None:
+        if not context.config.reward and context.given.keys().isdisjoint({"scorer", "judge"}):
+            raise UserError(
+                f"{plan} learns from a judge, and none was given: a served model, --reward \"judge(url='http://127.0.0.1:8000/v1')\"; a model "
+                "in a folder, --reward \"model_judge(folder='FOLDER')\"; a function of yours, --reward mine.py:judge with "
+                "def judge(prompt, texts) -> points of all answers to a prompt, or of (prompt, text) or (prompt, a, b); a reward model, "
+                "--reward runs/NAME"
+            )
+        asked_task(context)
+
+    return ready
+
+
+def asked_pairs(context: Context, spec: str = "", kind: str = "pairs") -> Any:
+    """Preferences, read once: of a file that an option of a plan names (spec), or of --task, by default those that ship.
+
+    A file with chosen and rejected, school_pairs, hh_rlhf; kind: "lists" or "labels" in place of pairs. --task counts as read where
+    its preferences are.
     """
     c = context.config
     if spec:
-        if ("pairs", spec) not in context.made:
-            env = pair_task(spec, data=c.data or None)
-            context.made["pairs", spec] = with_system_message(env, c.system) if c.system else env
-        return context.made["pairs", spec]
+        if (kind, spec) not in context.made:
+            env = pair_task(spec, data=c.data or None, kind=kind)
+            context.made[kind, spec] = with_system_message(env, c.system) if c.system else env
+        return context.made[kind, spec]
     context.read.add("task")
     if "env" in context.given:
         return context.given["env"]
-    key = ("pairs", c.task, c.data, c.system, *columns(c).items())
+    key = (kind, c.task, c.data, c.system, *columns(c).items())
     if key not in context.made:
-        env = pair_task(default_task(c.task, "pairs"), data=c.data or None, **columns(c))
+        env = pair_task(default_task(c.task, kind), data=c.data or None, kind=kind, **columns(c))
         context.made[key] = with_system_message(env, c.system) if c.system else env
     return context.made[key]
 
@@ -129,10 +178,7 @@ def asked_demonstrations(context: Context, size: int = 0, spec: str = "", option
     size: how many of them; 0: all. A bare gold answer is no solution, and imitating it would teach to leave the reasoning out:
     then --task is refused, and the plan may be run without that phase where `option` can be 0.
     """
-    c = context.config
-    if spec and ("task", spec) not in context.made:
-        context.made["task", spec] = said_first(task(spec, think=c.think, data=c.data or None), c)
-    env = context.made["task", spec] if spec else asked_task(context)
+    env = named_task(context, spec) if spec else asked_task(context)
     whole = Worked(env, size or size_of(env, "train") or LOOKED_AT)
     bare = (
         None if spec else next((p for p in map(whole.prompt, range(min(whole.size, LOOKED_AT))) if not shown(p)), None)

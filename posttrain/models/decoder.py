@@ -88,9 +88,8 @@ class Attention(nn.Module):
         if shared and mask is not None and q.is_cuda:  # with a mask the fast kernels need one key head per query head
             k, v = (x.repeat_interleave(self.heads // self.kv_heads, 1) for x in (k, v))
             shared = False
-        out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=mask is None and T > 1, enable_gqa=shared
-        )
+        causal = mask is None and T > 1
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=shared)
         y: Tensor = self.o_proj(out.transpose(1, 2).reshape(B, T, -1))
         return y
 
@@ -197,7 +196,7 @@ class Decoder(nn.Module):
 
     @property
     def head_weight(self) -> Tensor:
-        """The head is this matrix alone: logits are h W^T, so they may be computed in chunks."""
+        """The head alone: logits are h W^T, so they may be computed in chunks."""
         return self.lm_head.weight
 
     def embed(self, tokens: Tensor, seen: Mapping[str, Tensor] | None = None) -> Tensor:
@@ -210,13 +209,14 @@ class Decoder(nn.Module):
 
     def hidden(
         self, tokens_BT: Tensor, positions_BT: Tensor | None = None, segments_BT: Tensor | None = None,
-        seen: Mapping[str, Tensor] | None = None,
+        seen: Mapping[str, Tensor] | None = None, embedded: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        """Hidden states before the head. Segments (packed rows) attend only within themselves."""
+        """Hidden states before the head. Segments (packed rows) attend only within themselves; embedded: read in place of the tokens."""
         if positions_BT is None:
             positions_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device).expand_as(tokens_BT)
         mask = None if segments_BT is None else block_mask(segments_BT)
-        return self._layers(self.embed(tokens_BT, seen), positions_BT, mask, [None] * self.config.num_layers)
+        x = self.embed(tokens_BT, seen) if embedded is None else embedded
+        return self._layers(x, positions_BT, mask, [None] * self.config.num_layers)
 
     def hidden_shared(
         self, contexts_PL: Tensor, lengths_P: Tensor, rows_B: Tensor, actions_BT: Tensor,

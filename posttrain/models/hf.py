@@ -72,14 +72,20 @@ class HFDecoder(nn.Module):
 
     def hidden(
         self, tokens_BT: Tensor, positions_BT: Tensor | None = None, segments_BT: Tensor | None = None,
-        seen: Mapping[str, Tensor] | None = None,
+        seen: Mapping[str, Tensor] | None = None, embedded: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         _text_alone(seen)
         if segments_BT is not None:
             raise UserError("packed rows need our own decoder; this model runs with padded rows")
-        out = self.inner.base_model(input_ids=tokens_BT, position_ids=positions_BT, use_cache=False)
+        read = {"input_ids": tokens_BT} if embedded is None else {"inputs_embeds": embedded}
+        out = self.inner.base_model(**read, position_ids=positions_BT, use_cache=False)
         h_BTD: Tensor = out.last_hidden_state
         return h_BTD
+
+    def embed(self, tokens_BT: Tensor) -> Tensor:
+        """What the model makes of tokens before its first layer, as it takes it back (`embedded`)."""
+        x_BTD: Tensor = self.inner.get_input_embeddings()(tokens_BT)
+        return x_BTD
 
     def logits(self, h: Tensor) -> Tensor:
         """The head, and what some families do after it: Cohere multiplies, Granite divides, Gemma caps by tanh."""
@@ -88,6 +94,16 @@ class HFDecoder(nn.Module):
         logits = logits / (getattr(c, "logits_scaling", None) or 1.0)
         cap = getattr(c, "final_logit_softcapping", None)
         return cap * torch.tanh(logits / cap) if cap else logits
+
+    @property
+    def head_matrix(self) -> Tensor | None:
+        """The matrix of which the logits are h W^T, a factor included; None where they are capped or shifted."""
+        c, head = self.config.get_text_config(), self.inner.get_output_embeddings()
+        if getattr(c, "final_logit_softcapping", None) or getattr(head, "bias", None) is not None:
+            return None
+        factor = (getattr(c, "logit_scale", None) or 1.0) / (getattr(c, "logits_scaling", None) or 1.0)
+        weight: Tensor = head.weight
+        return weight if factor == 1.0 else weight * factor
 
     def prefill(
         self, tokens_BT: Tensor, lengths_B: Tensor, slots: int, seen: Mapping[str, Tensor] | None = None

@@ -78,6 +78,10 @@ def hidden_states(model: Any, rows: Rows, layout: str = "shared") -> tuple[Tenso
     """
     if layout not in LAYOUTS:
         raise unknown("layout", layout, LAYOUTS)
+    if getattr(model, "context", None) is not None and torch.is_grad_enabled():  # every process would count all of it
+        raise UserError(
+            "this method learns from hidden states of whole rows, which --context-parallel divides; leave it away"
+        )
     half = rows.tokens_BL.is_cuda and hasattr(model, "hidden_packed") and half_precision(model)
     if layout != "padded" and half and not rows.seen_P:
         return hidden_states_packed(model, rows)

@@ -21,8 +21,16 @@ CHUNK_GPU = 1 << 28  # 1 GiB in fp32: a GPU needs few and large products
 
 def likelihood(h_ND: Tensor, weight_VD: Tensor, token_N: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
     """(logp_N, entropy_N) of the tempered distribution softmax(h W^T / temperature), in fp32."""
-    both: tuple[Tensor, Tensor] = _Likelihood.apply(h_ND, weight_VD, token_N, temperature)  # type: ignore[no-untyped-call]
-    return both
+    logp_N, entropy_N, _ = normalised(h_ND, weight_VD, token_N, temperature)
+    return logp_N, entropy_N
+
+
+def normalised(
+    h_ND: Tensor, weight_VD: Tensor, token_N: Tensor, temperature: float = 1.0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(logp_N, entropy_N, logz_N): also the log-sum-exp of the tempered logits; the logit of the token itself is logp + logz."""
+    all_three: tuple[Tensor, Tensor, Tensor] = _Likelihood.apply(h_ND, weight_VD, token_N, temperature)  # type: ignore[no-untyped-call]
+    return all_three
 
 
 def matmul_fp32(h: Tensor, weight_VD: Tensor) -> Tensor:
@@ -52,30 +60,40 @@ class _MatmulFP32(torch.autograd.Function):
 
 class _Likelihood(torch.autograd.Function):
     """With z = h W^T / tau, p = softmax(z), H = -sum p log p:
-    dlogp/dz_j = [j = token] - p_j;    dH/dz_j = -p_j (log p_j + H)
+    dlogp/dz_j = [j = token] - p_j;    dH/dz_j = -p_j (log p_j + H);    dlogz/dz_j = p_j
     """
 
     @staticmethod
     def forward(
         ctx: Any, h_ND: Tensor, weight_VD: Tensor, token_N: Tensor, temperature: float
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         logp_N = torch.empty(len(h_ND), device=h_ND.device)
         entropy_N, logz_N = torch.empty_like(logp_N), torch.empty_like(logp_N)
-        for rows in _chunks(h_ND, weight_VD):
+        for rows in chunks(h_ND, weight_VD):
             z = matmul_fp32(h_ND[rows], weight_VD)
             logp_N[rows], entropy_N[rows], logz_N[rows] = logsumexp_stats(z, token_N[rows], temperature)
         ctx.save_for_backward(h_ND, weight_VD, token_N, logz_N, entropy_N)
         ctx.temperature = temperature
-        return logp_N, entropy_N
+        ctx.set_materialize_grads(False)
+        return logp_N, entropy_N, logz_N
 
     @staticmethod
-    def backward(ctx: Any, dlogp_N: Tensor, dentropy_N: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any, dlogp_N: Tensor | None, dentropy_N: Tensor | None, dlogz_N: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
         h_ND, weight_VD, token_N, logz_N, entropy_N = ctx.saved_tensors
+        dlogp_N = torch.zeros_like(logz_N) if dlogp_N is None else dlogp_N
+        dentropy_N = torch.zeros_like(logz_N) if dentropy_N is None else dentropy_N
+        if dlogz_N is not None:  # p dlogz is what a gradient of -dlogz to logp gives, but for the token's own logit
+            dlogp_N = dlogp_N - dlogz_N
         dh_ND, dweight_VD = torch.empty_like(h_ND), None
-        for rows in _chunks(h_ND, weight_VD):
+        for rows in chunks(h_ND, weight_VD):
             z = matmul_fp32(h_ND[rows], weight_VD)
             saved = Saved(token_N[rows], logz_N[rows], entropy_N[rows], dlogp_N[rows], dentropy_N[rows])
             dz = logits_grad(z, saved, ctx.temperature, h_ND.dtype)
+            if dlogz_N is not None:
+                own_N1 = (dlogz_N[rows] / ctx.temperature).to(dz.dtype).unsqueeze(-1)
+                dz.scatter_add_(-1, token_N[rows].unsqueeze(-1), own_N1)
             dh_ND[rows] = dz @ weight_VD
             if ctx.needs_input_grad[1]:
                 dweight_VD = accumulate_(dweight_VD, dz.T, h_ND[rows])
@@ -83,10 +101,10 @@ class _Likelihood(torch.autograd.Function):
 
 
 def accumulate_(sum_VD: Tensor | None, a_VN: Tensor, b_ND: Tensor) -> Tensor:
-    """sum + a b in float32, in place: on a CPU a new tensor as large as the head costs as much as the product."""
+    """sum + a b in float32 (of float64 in float64), in place: on a CPU a new tensor as large as the head costs as much as the product."""
     if sum_VD is None:
-        return (a_VN @ b_ND).float()
-    return sum_VD.addmm_(a_VN, b_ND) if b_ND.dtype == torch.float32 else sum_VD.add_(a_VN @ b_ND)
+        return (a_VN @ b_ND).to(torch.float64 if b_ND.dtype == torch.float64 else torch.float32)
+    return sum_VD.addmm_(a_VN, b_ND) if b_ND.dtype == sum_VD.dtype else sum_VD.add_(a_VN @ b_ND)
 
 
 def logsumexp_stats(z_NV: Tensor, token_N: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -131,8 +149,9 @@ def logits_grad(z_NV: Tensor, saved: Saved, temperature: float, dtype: torch.dty
     return (dz / temperature).to(dtype)
 
 
-def _chunks(h_ND: Tensor, weight_VD: Tensor) -> list[slice]:
-    N, size = len(h_ND), max(1, (CHUNK_GPU if h_ND.is_cuda else CHUNK) // len(weight_VD))
+def chunks(h_ND: Tensor, weight_VD: Tensor, share: int = 1) -> list[slice]:
+    """Rows whose logits are in memory at a time; share: a fraction of them, for whoever has several such tensors."""
+    N, size = len(h_ND), max(1, (CHUNK_GPU if h_ND.is_cuda else CHUNK) // (len(weight_VD) * share))
     return [slice(at, min(at + size, N)) for at in range(0, N, size)]
 
 

@@ -8,7 +8,7 @@ operations between the products are few kernels, because on a modern GPU small m
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -39,6 +39,7 @@ class PackedBatch:
     before_BT: Tensor  # the token whose hidden state chose each action
     last_B: Tensor  # the token of each row's last action
     rope: tuple[Tensor, Tensor] | None = None  # cos and sin (N, D / 2) in fp32
+    masks: dict[tuple[int, int], Tensor] = field(default_factory=dict)  # of sequences, where all layers need them
 
     @staticmethod
     def of(rows: Rows) -> PackedBatch:
@@ -67,15 +68,38 @@ class PackedBatch:
             before_BT.clamp_max(len(tokens_N) - 1).view(B, -1), last_B,
         )  # fmt: skip
 
+    def attention(self, qkv_NHD: Tensor, kv_heads: int) -> Tensor:
+        """From the queries, keys and values of all tokens, before they are rotated, what each token reads (N, H, D)."""
+        return self.attend(*rotate_and_gather(qkv_NHD, kv_heads, self))
+
     def attend(self, q_NHD: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Causal attention within each sequence; a sequence's queries are the last of its keys (K, H_kv, D)."""
         if not q_NHD.is_cuda:
-            return attend_plain(q_NHD, k, v, self.cu_q.tolist(), self.cu_k.tolist())
+            return self.attend_plain(q_NHD, k, v)
         from torch.nn.attention.varlen import varlen_attn
 
         out = varlen_attn(q_NHD, k, v, self.cu_q, self.cu_k, self.longest_q, self.longest_k, **_varlen_options())
         assert isinstance(out, Tensor)
         return out
+
+    def attend_plain(self, q_NHD: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The same, one sequence after another. Torch's fused kernel for the CPU, which keeps no matrix of all pairs, wants a dimension of
+        rows and one key head per query head."""
+        cu_q, cu_k, out = self.cu_q.tolist(), self.cu_k.tolist(), []
+        each = q_NHD.shape[1] // k.shape[1]
+        for i in range(len(cu_q) - 1):
+            q = q_NHD[cu_q[i] : cu_q[i + 1]].transpose(0, 1).unsqueeze(0)
+            mine = (x[cu_k[i] : cu_k[i + 1]].transpose(0, 1).unsqueeze(0) for x in (k, v))
+            mine_k, mine_v = (x.repeat_interleave(each, 1) for x in mine)
+            seen = self._mask(q.shape[2], mine_k.shape[2], q)
+            out.append(F.scaled_dot_product_attention(q, mine_k, mine_v, seen).squeeze(0).transpose(0, 1))
+        return torch.cat(out)
+
+    def _mask(self, T: int, K: int, like: Tensor) -> Tensor:
+        """0 where the last T of K tokens may look, -inf elsewhere."""
+        if (T, K) not in self.masks:
+            self.masks[T, K] = like.new_full((T, K), -torch.inf).triu(K - T + 1)
+        return self.masks[T, K]
 
 
 def layer(block: Layer, x_NC: Tensor, y_NC: Tensor | None, packed: PackedBatch) -> tuple[Tensor, Tensor]:
@@ -86,7 +110,7 @@ def layer(block: Layer, x_NC: Tensor, y_NC: Tensor | None, packed: PackedBatch) 
     if isinstance(a.q_norm, RMSNorm) and isinstance(a.k_norm, RMSNorm):
         q, k, v = qkv.split((a.heads, a.kv_heads, a.kv_heads), 1)
         qkv = torch.cat((a.q_norm(q), a.k_norm(k), v), 1)
-    y_NC = a.o_proj(packed.attend(*rotate_and_gather(qkv, a.kv_heads, packed)).flatten(1))
+    y_NC = a.o_proj(packed.attention(qkv, a.kv_heads).flatten(1))
     x_NC, h_NC = block.post_attention_layernorm.add_and_norm(x_NC, y_NC)
     return x_NC, m.down_proj(swiglu(fused_linear((m.gate_proj, m.up_proj), h_NC)))
 
@@ -101,26 +125,17 @@ def _varlen_options() -> dict[str, Any]:
     return causal | ({"enable_gqa": True} if "enable_gqa" in known else {})
 
 
-def attend_plain(q_NHD: Tensor, k: Tensor, v: Tensor, cu_q: list[int], cu_k: list[int]) -> Tensor:
-    """The same, one sequence after another."""
-    out = []
-    for i in range(len(cu_q) - 1):
-        q = q_NHD[cu_q[i] : cu_q[i + 1]].transpose(0, 1)
-        mine_k, mine_v = (x[cu_k[i] : cu_k[i + 1]].transpose(0, 1) for x in (k, v))
-        T, K = q.shape[1], cu_k[i + 1] - cu_k[i]
-        seen = torch.ones(T, K, dtype=torch.bool, device=q.device).tril(K - T)
-        out.append(F.scaled_dot_product_attention(q, mine_k, mine_v, seen, enable_gqa=True).transpose(0, 1))
-    return torch.cat(out)
-
-
 def _cumulative(lengths: Tensor) -> Tensor:
     return F.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
 
 
-def layers_to_recompute(model: Decoder, tokens: int) -> int:
-    """How many layers must recompute their activations in backward, so that the other layers' fit into the free memory."""
+def layers_to_recompute(model: Decoder, tokens: int, keys: int = 0) -> int:
+    """How many layers must recompute their activations in backward, so that the other layers' fit into the free memory. keys: those that
+    the queries of these tokens read, where they are more than the tokens."""
     c = model.config
-    kept = 2 * (6 * c.hidden_size + 3 * c.intermediate_size + 4 * c.num_kv_heads * c.head_dim)  # bytes/token in bf16
+    narrow = c.num_kv_heads * c.head_dim
+    more = 2 * 2 * narrow * max(0, keys - tokens) / tokens  # bytes/token in bf16
+    kept = 2 * (6 * c.hidden_size + 3 * c.intermediate_size + 4 * narrow) + more
     free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
     room = 0.8 * free - 6 * (1 << 29)  # the head's chunks need memory too
     over = tokens * kept * c.num_layers - room

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from posttrain.core.codec import STREAMS, read
 from posttrain.core.errors import UserError
 from posttrain.page.pictures import drawn, flat, observed, shape_of
 from posttrain.page.pieces import pieces_of
-from posttrain.page.rollouts import with_texts
+from posttrain.page.rollouts import with_texts, written
 from posttrain.page.series import finite
 from posttrain.page.tree import links
 from posttrain.runs.reader import Reader
@@ -31,6 +32,9 @@ def group(reader: Reader, phase: str, step: int, index: int) -> dict[str, Any]:
     out: dict[str, Any] = {"phase": phase, "step": step, "group_index": index, "prompt_id": found[0]["prompt_id"]}
     out |= {"prompt": prompt["prompt"] if prompt else None, "messages": read(prompt["messages"]) if prompt else None}
     out["gold"] = read(prompt["gold"]) if prompt else None
+    query = "SELECT MAX(group_index) FROM rollouts WHERE phase = ? AND step = ?"
+    out["groups"] = 1 + reader.db.execute(query, (phase, step - 1)).fetchone()[0]
+    out["written"] = written(reader, phase)
     linked = links(reader, [r["id"] for r in found])
     alone = {"episode": None, "parent": None, "at": None}
     answers = zip(with_texts(reader, found, _CHARACTERS), found, strict=True)
@@ -65,8 +69,9 @@ def tokens(reader: Reader, phase: str, step: int, index: int, sample: int) -> di
     pieces = pieces_of(reader, sorted(ids))
     head = group(reader, phase, step, index)
     answer = next(a for a in head["answers"] if a["sample_index"] == sample)
-    named = {k: head[k] for k in ("phase", "step", "group_index", "prompt_id", "prompt", "gold", "weights")}
-    shown = [_turn(t) for t in turns]
+    named = {k: head[k] for k in ("phase", "step", "group_index", "prompt_id", "prompt", "gold", "weights", "written")}
+    named["samples"] = len(head["answers"])
+    shown = [learned(t) if head["written"] else t for t in map(_turn, turns)]
     seen, called = observed(reader, (phase, step - 1, index), sample), calls(reader, (phase, step - 1, index, sample))
     shape = shape_of(reader, phase, answer["role"])
     for k, t in enumerate(shown):
@@ -78,12 +83,12 @@ def tokens(reader: Reader, phase: str, step: int, index: int, sample: int) -> di
     others = [
         {k: a[k] for k in ("sample_index", "role", "total", "failed")}
         for a in head["answers"]
-        if a["role"] != answer["role"] and _episode(a) == _episode(answer)
+        if a["role"] != answer["role"] and episode_of(a) == episode_of(answer)
     ]
     return named | {"answer": answer, "pieces": pieces, "turns": shown, "others": others}
 
 
-def _episode(answer: dict[str, Any]) -> int:
+def episode_of(answer: dict[str, Any]) -> int:
     return int(answer["sample_index"] if answer["episode"] is None else answer["episode"])
 
 
@@ -117,6 +122,14 @@ def _turn(t: dict[str, Any]) -> dict[str, Any]:
         "continues": bool(t.get("continues")),
     }
     return kept | {"seen": t.get("seen") or [], "tokens": t["tokens"] or [], **streams}
+
+
+def learned(turn: dict[str, Any]) -> dict[str, Any]:
+    """A turn that nobody sampled: its log-probabilities are stored as 0, so the ratio is the probability that the trainer gave each token
+    before it learned from it. That is what is shown; an advantage it has none."""
+    ratio = turn["ratio"]
+    logp = None if ratio is None else [finite(math.log(p)) if p else None for p in ratio]
+    return turn | {"logp": logp, "ratio": None, "adv": None}
 
 
 def _not_old(reader: Reader) -> None:

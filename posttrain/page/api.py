@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
 from posttrain.core.errors import UserError, nearest, unknown
-from posttrain.page import answers, facts, field, rollouts, series, tree
+from posttrain.page import answers, episode, facts, field, rollouts, series, tree
 from posttrain.page import sheets as saved
 from posttrain.page.folder import Folder
 from posttrain.page.rollouts import Filter
@@ -76,6 +77,12 @@ def forks(folder: Folder, params: Params) -> Any:
         return tree.tree(reader, phase(reader, params), whole(params, "step"), whole(params, "group"))
 
 
+def played(folder: Folder, params: Params) -> Any:
+    with folder.open(params["run"]) as reader:
+        key = (whole(params, "step"), whole(params, "group"), whole(params, "sample"))
+        return episode.episode(reader, phase(reader, params), *key)
+
+
 def systems(folder: Folder, params: Params) -> Any:
     return {"systems": field.systems()}
 
@@ -101,6 +108,7 @@ ROUTES: dict[str, tuple[Callable[[Folder, Params], Any], set[str], set[str]]] = 
     "group": (group, _ONE, set()),
     "tokens": (tokens, {*_ONE, "sample"}, set()),
     "tree": (forks, _ONE, set()),
+    "episode": (played, {*_ONE, "sample"}, set()),
     "sheets": (sheets, set(), set()),
     "systems": (systems, set(), set()),
     "system": (system, {"name"}, set()),
@@ -127,8 +135,9 @@ def answer(folder: Folder, address: str, params: Params) -> Any:
 
 def phase(reader: Reader, params: Params) -> str:
     """A phase that the run has."""
-    if params["phase"] not in reader.phases():
-        raise unknown(f"phase of {params['run']}", params["phase"], reader.phases())
+    there = [name for name in reader.phases() if isinstance(name, str)]
+    if params["phase"] not in there:
+        raise unknown(f"phase of {params['run']}", params["phase"], there)
     return params["phase"]
 
 
@@ -136,7 +145,7 @@ def whole(params: Params, name: str, default: int | None = None) -> int:
     text = params.get(name, "")
     if not text and default is not None:
         return default
-    if not text.lstrip("-").isdecimal() or len(text) > 18:
+    if not re.fullmatch(r"-?[0-9]{1,17}", text):
         raise UserError(f"{name} is {text[:60]!r}; it must be a whole number")
     return int(text)
 

@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+import math
 from collections.abc import AsyncIterator
 from importlib.resources import files
 from typing import Any
@@ -188,8 +189,22 @@ class Guard:
 
 
 def encoded(body: Any) -> bytes:
-    """As JSON; half a surrogate pair, which no UTF-8 knows, stays an escape."""
-    return json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
+    """As JSON; half a surrogate pair, which no UTF-8 knows, stays an escape, and what JSON does not know is null."""
+    try:
+        return json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
+    except (ValueError, TypeError):  # a file of the run has a NaN, the database bytes where text belongs
+        return json.dumps(plain(body), separators=(",", ":")).encode()
+
+
+def plain(body: Any) -> Any:
+    """The same with null for NaN and infinities, and bytes as text."""
+    if isinstance(body, dict):
+        return {str(k): plain(v) for k, v in body.items()}
+    if isinstance(body, list | tuple):
+        return [plain(v) for v in body]
+    if isinstance(body, bytes):
+        return body.decode("utf-8", "backslashreplace")
+    return None if isinstance(body, float) and not math.isfinite(body) else body
 
 
 def reply(body: dict[str, Any], status: int) -> Response:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.page.held_out import held_out
+from posttrain.page.rollouts import written
 from posttrain.page.series import Phase, finite, names, phases
 from posttrain.runs.monitors import Finding
 from posttrain.runs.reader import Reader
@@ -72,12 +73,19 @@ def events(reader: Reader, there: list[Phase]) -> list[dict[str, Any]]:
     return [
         {"phase": r["phase"], "step": r["step"] + 1, "x": start.get(r["phase"], 0) + r["step"] + 1, "kind": r["kind"], "message": r["message"]}
         for r in reversed(rows)
+        if isinstance(r["step"], int)
     ]  # fmt: skip
 
 
 def warned(reader: Reader, there: list[Phase] | None = None) -> list[dict[str, Any]]:
-    """What the monitors have found, phase by phase."""
-    return [told(f, p) for p in there or phases(reader) for f in findings(reader, p.name)]
+    """What the monitors have found, phase by phase; one that they cannot read says so, and the rest of the page stands."""
+    out = []
+    for phase in there or phases(reader):
+        try:
+            out += [told(f, phase) for f in findings(reader, phase.name)]
+        except (ValueError, TypeError, ArithmeticError) as error:
+            out.append(told(Finding("unreadable", f"the monitors cannot read {phase.name}: {error}", 0, 0), phase))
+    return out
 
 
 def told(found: Finding, phase: Phase) -> dict[str, Any]:
@@ -87,7 +95,7 @@ def told(found: Finding, phase: Phase) -> dict[str, Any]:
 
 
 def stored(reader: Reader, there: list[Phase]) -> list[dict[str, Any]]:
-    """By phase: the first and last step with answers, and how many were made at the last."""
+    """By phase: the first and last step with answers, how many were made at the last, whether they are those of a data set."""
     out = []
     for phase in there if reader.version > 1 else ():
         ends = "(SELECT MIN(step) FROM rollouts WHERE phase = ?1), (SELECT MAX(step) FROM rollouts WHERE phase = ?1)"
@@ -95,5 +103,13 @@ def stored(reader: Reader, there: list[Phase]) -> list[dict[str, Any]]:
         if first is not None:
             query = "SELECT made FROM steps WHERE phase = ? AND step = ?"
             made = reader.db.execute(query, (phase.name, last)).fetchone()
-            out.append({"phase": phase.name, "first": first + 1, "last": last + 1, "made": made[0] if made else 0})
+            out.append(
+                {
+                    "phase": phase.name,
+                    "first": first + 1,
+                    "last": last + 1,
+                    "made": made[0] if made else 0,
+                    "written": written(reader, phase.name),
+                }
+            )
     return out

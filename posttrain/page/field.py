@@ -7,6 +7,7 @@ from typing import Any
 from posttrain.core.errors import unknown
 from posttrain.core.evidence import evidence
 from posttrain.core.index import Row, index, rows
+from posttrain.page.claim_curves import curves
 
 _ROW = ("name", "id", "title", "paper", "paper_title", "family", "stage", "idea")
 
@@ -25,7 +26,7 @@ def system(name: str) -> dict[str, Any]:
     parts = [p for p in map(_part, found["parts"]) if p is not None]
     return {k: found[k] for k in (*_ROW, "doc", "file", "aliases")} | {
         "evidence": evidence(found), "parts": parts, "claim": claim, "real": real, "parameters": found["parameters"],
-        "outline": found.get("outline", []),
+        "outline": found.get("outline", []), "curves": curves(claim),
     }  # fmt: skip
 
 

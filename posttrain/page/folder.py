@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from pathlib import Path
 from posttrain.core.errors import UserError, unknown
 from posttrain.runs.reader import Reader
 from posttrain.runs.reading import Summary, all_runs, read_run
+from posttrain.runs.schema import sentence
 
 SECONDS = 10.0  # longest that the queries of a request may take
 _FRESH = 1.0  # seconds that a listing is good for
@@ -36,7 +38,7 @@ class Folder:
         """Every run, the newest first."""
         when, found = self._listed
         if time.monotonic() - when > _FRESH or not found:
-            found = list(reversed(all_runs(self.root)))
+            found = [replace(run, name=spelled(run.name)) for run in reversed(all_runs(self.root))]
             self._listed = (time.monotonic(), found)
         return found
 
@@ -49,9 +51,33 @@ class Folder:
 
     @contextmanager
     def open(self, name: str) -> Iterator[Reader]:
-        """Its database, read-only, with a limit on the time of a query."""
-        with Reader(Path(self.summary(name).folder) / "run.sqlite") as reader, limited(reader.db):
+        """Its database, read-only, with a limit on the time of a query; what cannot be read in it is a sentence."""
+        file = Path(self.summary(name).folder) / "run.sqlite"
+        with readable(file), Reader(file) as reader, limited(reader.db):
             yield reader
+
+
+def spelled(name: str) -> str:
+    """A folder's name as text: bytes that are no UTF-8, which no address can hold, as \\xff."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+@contextmanager
+def readable(file: Path) -> Iterator[None]:
+    """A run may come from anywhere: what it holds that no run of posttrain has written is no bug of the page."""
+    try:
+        yield
+    except UserError:
+        raise
+    except sqlite3.Error as error:
+        told = sentence(error, file)
+        raise told if isinstance(told, UserError) else damaged(error) from None
+    except (ValueError, TypeError, ArithmeticError, struct.error) as error:
+        raise damaged(error) from None
+
+
+def damaged(error: Exception) -> UserError:
+    return UserError(f"the database of this run holds what cannot be read ({error}); other runs are not concerned")
 
 
 @contextmanager

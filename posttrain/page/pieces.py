@@ -11,5 +11,8 @@ def pieces_of(reader: Reader, ids: list[int]) -> dict[int, str]:
     for at in range(0, len(ids), 500):
         some = ids[at : at + 500]
         query = f"SELECT id, bytes FROM pieces WHERE id IN ({','.join('?' * len(some))})"
-        out |= {i: bytes(b).decode("utf-8", "backslashreplace") for i, b in reader.db.execute(query, some)}
+        out |= {
+            i: b.decode("utf-8", "backslashreplace") if isinstance(b, bytes) else str(b)
+            for i, b in reader.db.execute(query, some)
+        }
     return out

@@ -33,6 +33,7 @@ MODULES = (
     "compare",
     "rollouts",
     "tokens",
+    "episode",
     "field",
     "sheets",
     "chat",
@@ -48,9 +49,11 @@ def report(folder: Folder, name: str) -> str:
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     while len(text) > MOST_BYTES and data["answers"]:  # the answers are what grows
         data["answers"] = data["answers"][: len(data["answers"]) // 2]
-        kept = {_key(k, a) for a in data["answers"] for k in ("group", "tree", "tokens")}
+        kept = {_key(k, a) for a in data["answers"] for k in ("group", "tree", "tokens", "episode")}
         data["data"] = {
-            k: v for k, v in data["data"].items() if not k.startswith(("group?", "tree?", "tokens?")) or k in kept
+            k: v
+            for k, v in data["data"].items()
+            if not k.startswith(("group?", "tree?", "tokens?", "episode?")) or k in kept
         }
         text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return page(text, f"{name} · posttrain")
@@ -82,14 +85,16 @@ def gathered(folder: Folder, name: str) -> dict[str, Any]:
         if row["stored"]:
             if any(a["at"] is not None for a in ask("group", **key)["answers"]):
                 ask("tree", **key)
-            ask("tokens", **key, sample=row["sample_index"])
+            found = ask("tokens", **key, sample=row["sample_index"])
+            if len(found["turns"]) > 1 or found["others"]:
+                ask("episode", **key, sample=row["sample_index"])
     kept = [row | {"run": name} for row in rows.values()]
     return {"about": {"run": name, "date": time.strftime("%Y-%m-%d")}, "data": data, "answers": kept}
 
 
 def _key(address: str, row: dict[str, Any]) -> str:
     params = {"run": row["run"], "phase": row["phase"], "step": row["step"], "group": row["group_index"]}
-    params |= {"sample": row["sample_index"]} if address == "tokens" else {}
+    params |= {"sample": row["sample_index"]} if address in ("tokens", "episode") else {}
     return f"{address}?{urlencode(sorted((k, str(v)) for k, v in params.items()))}"
 
 

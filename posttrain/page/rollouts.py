@@ -20,6 +20,7 @@ ORDERS = ("step", "newest", "best", "worst")
 BUDGET = 0.05  # seconds of looking for one page
 LIMIT = 200  # answers of a page at most
 _CHUNK, _DEEP = 1000, 200  # rows looked at between two looks at the clock; fewer where texts are read
+_FIRST = 50  # answers that tell whether a phase samples
 _FEW = 50  # steps that are sorted, where more are searched along the index of rewards
 _TEXT = 400  # characters of an answer in a list
 _SAID, _TURNS = 2000, 64  # characters of one of several turns at most, and turns
@@ -28,7 +29,10 @@ _COLUMNS = (
     "r.repetition, r.failed, r.stopped, r.version"
 )
 # what could not be scored is NaN in them, which JSON does not know, and older versions of SQLite refuse
-_REWARDS = "replace(replace(replace(b.rewards, ': NaN', ': null'), ': Infinity', ': null'), ': -Infinity', ': null')"
+_FINITE = "replace(replace(replace(b.rewards, ': NaN', ': null'), ': Infinity', ': null'), ': -Infinity', ': null')"
+_COMPONENT = (
+    f"(SELECT value FROM json_each(iif(json_valid({_FINITE}), {_FINITE}, NULL)) WHERE key = ?)"  # whatever its name is
+)
 _TEXTS = {"text": "b.text", "prompt": "COALESCE(b.prompt, g.prompt)"}
 _BODY = (
     "SELECT b.id, {text} AS text, b.rewards, b.stop, {prompt} AS prompt FROM bodies b JOIN rollouts r ON r.id = b.id "
@@ -128,15 +132,14 @@ def _walk(conditions: list[tuple[str, Any]], keys: tuple[str, ...], down: bool) 
 
 def _residual(walk: Walk, wanted: Filter) -> bool:
     """Add what no index knows; returns whether it needs the texts."""
-    path = '$."' + wanted.component.replace('"', "") + '"'
     like = "%" + wanted.text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
     table: list[tuple[bool, str, list[Any]]] = [
         (wanted.shortest is not None, "r.length >= ?", [wanted.shortest]),
         (wanted.longest is not None, "r.length <= ?", [wanted.longest]),
         (bool(wanted.role), "r.role = ?", [wanted.role]),
         (bool(wanted.stop), "b.stop = ?", [wanted.stop]),
-        (wanted.component_low is not None, f"json_extract({_REWARDS}, ?) >= ?", [path, wanted.component_low]),
-        (wanted.component_high is not None, f"json_extract({_REWARDS}, ?) <= ?", [path, wanted.component_high]),
+        (wanted.component_low is not None, f"{_COMPONENT} >= ?", [wanted.component, wanted.component_low]),
+        (wanted.component_high is not None, f"{_COMPONENT} <= ?", [wanted.component, wanted.component_high]),
         (bool(wanted.text), "(b.text LIKE ? ESCAPE '\\' OR COALESCE(b.prompt, g.prompt) LIKE ? ESCAPE '\\')", [like, like]),
     ]  # fmt: skip
     for asked, condition, values in table:
@@ -195,6 +198,14 @@ def with_texts(reader: Reader, rows: list[dict[str, Any]], characters: int = _TE
     ]
 
 
+def written(reader: Reader, phase: str) -> bool:
+    """Whether the answers of a phase are those of a data set (demonstrations, pairs) and not sampled: the log-probability of every token is
+    stored as exactly 0, which no sampler's first answers are."""
+    query = "SELECT mean_logp, version FROM rollouts WHERE phase = ? ORDER BY step, group_index, sample_index LIMIT ?"
+    found = reader.db.execute(query, (phase, _FIRST)).fetchall() if reader.version > 1 else []
+    return bool(found) and all(logp == 0 and not version for logp, version in found)
+
+
 def turns_said(reader: Reader, ids: list[int], characters: int) -> dict[int, list[str]]:
     """Of answers of several turns: how each of them begins, the first few."""
     query = (
@@ -203,8 +214,19 @@ def turns_said(reader: Reader, ids: list[int], characters: int) -> dict[int, lis
     )
     out: dict[int, list[str]] = {}
     for id, text in reader.db.execute(query, ids) if ids else ():
-        out.setdefault(id, []).append(text.decode("utf-8", "ignore")[:characters])
+        out.setdefault(id, []).append(
+            (text or b"").decode("utf-8", "ignore")[:characters]
+        )  # of nothing SQLite makes NULL
     return out
+
+
+def components(text: Any) -> dict[str, Any]:
+    """The rewards of an answer by name; of a damaged file none."""
+    try:
+        found = read(text)
+    except (ValueError, TypeError, RecursionError):
+        found = None
+    return found if isinstance(found, dict) else {}
 
 
 def shown(row: dict[str, Any], body: Any) -> dict[str, Any]:
@@ -217,8 +239,7 @@ def shown(row: dict[str, Any], body: Any) -> dict[str, Any]:
         "stopped": bool(row["stopped"]),
         "stored": body is not None,
     }
-    rewards = read(body["rewards"]) if body is not None else None
-    out["rewards"] = {k: finite(v) for k, v in (rewards or {}).items()}
+    out["rewards"] = {k: finite(v) for k, v in components(body["rewards"] if body is not None else None).items()}
     return out | {k: body[k] if body is not None else None for k in ("prompt", "text", "stop", "cut")}
 
 

@@ -6,7 +6,6 @@ counted from 1, phase after phase; x may also be the answers, tokens or seconds 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate, groupby
@@ -19,6 +18,8 @@ from posttrain.runs.schema import BUCKET
 AXES = ("step", "answers", "tokens", "seconds")
 POINTS = 500  # bins of a curve at most
 _FEWEST, _MOST = 10, 4000
+_HUGE = 1.7e308
+_STEPS = 50_000_000  # of a phase: more are those of a damaged file
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,9 @@ def phases(reader: Reader) -> list[Phase]:
     roles, start = reader.roles(), 0
     for name in reader.phases():
         last = reader.db.execute("SELECT MAX(step) FROM metrics WHERE phase = ?", (name,)).fetchone()[0]
-        steps = 0 if last is None else int(last) + 1
+        steps = last + 1 if isinstance(last, int) and last >= 0 else 0
+        if steps > _STEPS:
+            raise UserError(f"{name} has a step {last}; at most {_STEPS} are shown, so this database is damaged")
         role, answers = roles.get(name, ("policy", True))
         out.append(Phase(name, start, steps, reader.finished(name), role, answers))
         start += steps
@@ -129,17 +132,17 @@ def _hundreds(reader: Reader, name: str, phase: Phase, width: int, first: int) -
 
 def spending(reader: Reader, what: str, there: list[Phase]) -> list[float]:
     """What was spent by the end of each step, of all phases; place 0 is before the first."""
-    each: list[float] = [0.0]
+    each = [0.0]
     for phase in there:
         if what == "answers":
             made = reader.made(phase.name)
             each += [float(made.get(step, 0)) for step in range(phase.steps)]
         else:
-            found = {step: value for step, value in reader.series(what, phase.name) if math.isfinite(value)}
+            found = {step: value for step, value in reader.series(what, phase.name) if finite(value) is not None}
             each += [found.get(step, 0.0) for step in range(phase.steps)]
     return [round(total, 3) for total in accumulate(each)]
 
 
 def finite(value: Any) -> float | None:
     """JSON has no NaN and no infinity."""
-    return float(f"{value:.6g}") if isinstance(value, int | float) and math.isfinite(value) else None
+    return float(f"{value:.6g}") if isinstance(value, int | float) and -_HUGE < value < _HUGE else None

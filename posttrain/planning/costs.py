@@ -117,7 +117,7 @@ class Costs:
         """Seconds of all updates of a step: cells to ranks, longest first; every cell gathers each layer's weights and sums its
         gradients while the one before computes; then clipping and the optimiser on shards."""
         each = sorted((self.cell(tokens, pairs) for tokens, pairs in self.cells(lengths)), reverse=True)
-        ranks = [(0.0, 0)] * self.layout.trainers
+        ranks = [(0.0, 0)] * (self.layout.trainers // self.work.divided)
         for seconds in each:
             heapq.heapreplace(ranks, (ranks[0][0] + seconds, ranks[0][1] + 1))
         compute, rounds = max(ranks)[0], max(count for _, count in ranks)
@@ -131,10 +131,25 @@ class Costs:
         )
 
     def cell(self, tokens: int, pairs: float) -> float:
-        """Seconds of a cell in all updates, and in the reference and the critic's values once."""
+        """Seconds of a cell in all updates, and in the reference and the critic's values once. Cards that share it have equal parts of its
+        tokens and, by an early chunk and a late one, of its attention."""
         work, frozen = self.work, self.work.lora > 0
-        seconds = work.updates * work.trunks * self.pace.update(tokens, pairs, 1, self.layout.recomputed, frozen)
-        return seconds + (work.reference + (work.critic == "own")) * self.pace.forward(tokens, pairs)
+        own, part = -(-tokens // work.divided), pairs / work.divided
+        seconds = work.updates * work.trunks * self.pace.update(own, part, 1, self.layout.recomputed, frozen)
+        seconds += (work.reference + (work.critic == "own")) * self.pace.forward(own, part)
+        return seconds + self.gathering(tokens)
+
+    def gathering(self, tokens: int) -> float:
+        """Seconds in which the cards that share a cell gather its keys and values in every layer (bf16; again where a layer recomputes) and sum
+        their gradients (fp32); not hidden behind anything."""
+        work, s = self.work, self.shape
+        if work.divided < 2:
+            return 0.0
+        gather = self.cluster.ring(2 * 2.0 * s.narrow * tokens, work.divided)
+        summed = self.cluster.ring(2 * 4.0 * s.narrow * tokens, work.divided)
+        update = (1 + self.layout.recomputed) * gather + summed
+        read = work.reference + (work.critic == "own")
+        return s.layers * (work.updates * work.trunks * update + read * gather)
 
     def exchange(self) -> float:
         """Seconds of a cell's collectives: bf16 weights gathered forward and backward, fp32 gradients summed into shards."""

@@ -97,9 +97,8 @@ class Site:
         """Numbers of cards that train: any on one node or two, whole nodes on more."""
         unit = self.cluster.per_node if self.cluster.nodes > 2 else 1
         cards = self.cluster.cards
-        return (
-            sorted({max(unit, round(share * cards / unit) * unit) for share in SHARES} - {cards}) if cards > 1 else []
-        )
+        found = {max(unit, round(share * cards / unit) * unit) for share in SHARES} - {cards} if cards > 1 else set()
+        return sorted(x for x in found if x % self.work.divided == 0)
 
     def timed(self, plan: Plan, steps: int = STEPS, seed: int = 0) -> Plan:
         """The plan with its run simulated; as it was where it does not fit."""
@@ -161,6 +160,11 @@ def remedies(site: Site) -> list[tuple[str, Site]]:
         if (most := work.lengths.most // part) >= 256:
             lengths = replace(work.lengths, most=most, mean=min(work.lengths.mean, most))
             out.append((f"--context {most + work.prompt_tokens}", replace(site, work=replace(work, lengths=lengths))))
+    out += [
+        (f"--context-parallel {n}", replace(site, work=replace(work, divided=n)))
+        for n in (2, 4, 8, 16)
+        if n > work.divided and c.cards % n == 0
+    ]
     out += [
         (f"--micro-tokens {n}", replace(site, work=replace(work, micro_tokens=n)))
         for n in (16384, 8192, 4096, 2048)

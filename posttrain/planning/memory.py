@@ -66,10 +66,15 @@ def activation_bytes(s: Shape) -> int:
 
 
 def passing(s: Shape, work: Work, room: float) -> tuple[dict[str, float], int]:
-    """(activations and logits of one cell, layers that recompute): only their inputs are kept where there is no room for more."""
-    tokens = work.cell * work.trunks
-    kept, least = activation_bytes(s), 2 * s.hidden
-    logits = 2.0 * min(work.cell * s.vocab, CHUNK)
+    """(activations and logits of one cell, layers that recompute): only their inputs are kept where there is no room for more.
+
+    Where cards share a cell each has its part of the tokens, and for a layer the keys and values of all of them (`models/context.py`).
+    """
+    own = -(-work.cell // work.divided)
+    tokens = own * work.trunks
+    more = 2 * 2 * s.narrow * (work.cell - own) / own  # keys and values of others, per token of one's own
+    kept, least = activation_bytes(s) + more, 2 * s.hidden
+    logits = 2.0 * min(own * s.vocab, CHUNK)
     over = tokens * kept * s.layers - (USED * room - RESERVED)
     recomputed = max(0, min(s.layers, -int(-over // (tokens * (kept - least)))))
     held = (s.layers - recomputed) * kept + recomputed * least + (kept if recomputed else 0)  # one at a time in full

@@ -11,6 +11,7 @@ from posttrain.planning.work import Work
 # options of `posttrain run` for more than one process
 OPTIONS = (
     "--gpus", "--sampler", "--ray-address", "--rollout-workers", "--shards", "--rollout-timeout", "--reward-workers", "--lag", "--max-staleness",
+    "--context-parallel",
 )  # fmt: skip
 TIMEOUT = 1800  # seconds that a worker has for a shard unless told otherwise
 PORT = 29500
@@ -54,6 +55,7 @@ def command(plan: Plan, work: Work, cluster: Cluster, model: str, method: str = 
     words += ["--lora", str(work.lora)] if work.lora else []
     words += ["--critic", "shared"] if work.critic == "shared" else []
     words += ["--gpus", str(lay.trainers)] if start == "posttrain" and lay.trainers > 1 else []
+    words += ["--context-parallel", str(work.divided)] if work.divided > 1 else []
     if lay.kind == "split":
         words += ["--sampler", "ray", "--ray-address", "auto"] if cluster.nodes > 1 else ["--sampler", "process"]
         words += ["--rollout-workers", str(lay.workers), "--shards", str(lay.shards)]

@@ -24,6 +24,7 @@ class Work:
     reward_shape: Shape | None = None  # of a reward model on the cards that sample
     reward_s: float = 0.0  # seconds of one process per answer, for rewards that take long
     save_every: int = 10
+    divided: int = 1  # cards that share the tokens of a cell: --context-parallel
 
     @property
     def answers(self) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +13,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from posttrain.core import rng
 from posttrain.core.acting import Actor
+from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
 from posttrain.core.turn import Observation, Turn
-from posttrain.core.types import Prompt, Rollout
+from posttrain.core.types import Origin, Prompt, Rollout
 
 
 class GaussianPolicy(Actor, nn.Module):
@@ -30,6 +32,11 @@ class GaussianPolicy(Actor, nn.Module):
     @property
     def device(self) -> torch.device:
         return self.log_std.device
+
+    @staticmethod
+    def density(x: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+        """The log-density of every component."""
+        return log_normal(x, mean, log_std)
 
     @property
     def provides(self) -> frozenset[str]:
@@ -49,7 +56,7 @@ class GaussianPolicy(Actor, nn.Module):
         key_B = torch.tensor([k for some in keys for k in some])
         noise_BA = rng.normal(key_B, 0, mean_BA.shape[1]) if how.temperature else torch.zeros_like(mean_BA)
         action_BA = mean_BA + noise_BA * self.log_std.exp() * self.temperature
-        logp_B = log_normal(action_BA, mean_BA, self.log_std + math.log(self.temperature)).sum(-1)
+        logp_B = self.density(action_BA, mean_BA, self.log_std + math.log(self.temperature)).sum(-1)
         made = iter([_acted(t, a, x, version) for t, a, x in zip(last, action_BA, logp_B, strict=True)])
         return [[next(made) for _ in some] for some in keys]
 
@@ -61,7 +68,7 @@ class GaussianPolicy(Actor, nn.Module):
         out: dict[str, Tensor] = {}
         if "logp_BT" in needs:
             action_NA = torch.cat([t.actions for t in turns])
-            out["logp_BT"] = padded(log_normal(action_NA, self.mean(state_NO), log_std_A).sum(-1), lengths)
+            out["logp_BT"] = padded(self.density(action_NA, self.mean(state_NO), log_std_A).sum(-1), lengths)
         if "entropy_BT" in needs:
             entropy = (log_std_A + 0.5 * math.log(2 * math.pi * math.e)).sum()
             out["entropy_BT"] = padded(entropy.expand(len(state_NO)), lengths)
@@ -70,6 +77,22 @@ class GaussianPolicy(Actor, nn.Module):
             assert critic is not None
             out["value_BT"] = padded(critic(state_NO).squeeze(-1), lengths)
         return out
+
+    def written(self, prompt: Prompt, text: str | Mapping[str, Any]) -> Rollout:
+        """Behaviour that was recorded, {"states": T vectors, "actions": T vectors}, as a rollout; who acted is not known."""
+        if isinstance(text, str) or not {"states", "actions"} <= text.keys():
+            got = "a text" if isinstance(text, str) else f"{', '.join(text) or 'nothing'}"
+            raise UserError(
+                f"prompt {prompt.id!r}: what a control policy learns from is a segment with states and actions, got {got}"
+            )
+        state_TO, action_TA = (torch.as_tensor(text[k], dtype=torch.float32) for k in ("states", "actions"))
+        if state_TO.shape != (len(action_TA), self.states) or action_TA.shape[1:] != self.log_std.shape:
+            want = f"(T, {self.states}) and (T, {len(self.log_std)})"
+            raise UserError(
+                f"prompt {prompt.id!r}: states {tuple(state_TO.shape)} and actions {tuple(action_TA.shape)}, expected {want}"
+            )
+        seen = Observation(torch.zeros(0, dtype=torch.long), {"state": state_TO})
+        return Rollout.single(prompt, seen, action_TA, torch.zeros(len(action_TA)), origin=Origin.WRITTEN)
 
     def with_critic(self) -> GaussianPolicy:
         """Add a value network of the same width."""
@@ -82,6 +105,19 @@ class GaussianPolicy(Actor, nn.Module):
         other = copy.deepcopy(self)
         other.critic = None
         return other
+
+
+class MeanPolicy(GaussianPolicy):
+    """log pi(a | s) = -|a - mean(s)|^2, without the constant: a Gaussian whose spread, 1 / sqrt(2), is not learned; what regression fits."""
+
+    def __init__(self, states: int, actions: int, width: int = 64, seed: int = 0) -> None:
+        super().__init__(states, actions, width, seed, log_std=-0.5 * math.log(2))
+        self.log_std.requires_grad_(False)
+
+    @staticmethod
+    def density(x: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+        """-(x - mean)^2, divided by 2 std^2, which is 1 at temperature 1."""
+        return -0.5 * ((x - mean) / log_std.exp()) ** 2
 
 
 def mlp(*sizes: int, seed: int = 0, last: float = 1.0) -> nn.Sequential:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from posttrain.core.conditioning import Wanted
 from posttrain.core.critic import VALUES
 from posttrain.core.errors import UserError, unknown
 from posttrain.core.thinking import without_lead
@@ -17,16 +19,21 @@ from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import Message, Origin, Prompt, Rollout
 from posttrain.models.heads import Critic, ScalarHead, trunk_beside
 from posttrain.models.layout import Rows, hidden_states
-from posttrain.models.likelihood import CHUNK, likelihood
+from posttrain.models.likelihood import CHUNK, normalised
 from posttrain.models.rows import in_rows, load_whole, whole
 from posttrain.policies.conversation import as_read, between, only_text, turns_of
+from posttrain.policies.divided import divided_streams
+from posttrain.policies.guessed import mixed_states
 from posttrain.policies.sampled import Samples
 from posttrain.policies.template import opened
 from posttrain.policies.tool_use import offered, shown_ids
 from posttrain.policies.window import check_rows, positions
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-STREAMS = frozenset({"logp_BT", "entropy_BT", "dist_BTV", *VALUES, "score_B"})
+# from which models/divergence.py makes distributions in chunks
+WHOLE = frozenset({"hidden_BTD", "head_VD", "temperature_B"})
+SCORES = ("score_B", "scores_BK")  # of a reward model: its score, all of them where it has several
+STREAMS = frozenset({"logp_BT", "entropy_BT", "logz_BT", "mixed_logp_BT", "dist_BTV", *WHOLE, *VALUES, *SCORES})
 
 
 class LanguagePolicy(Samples):
@@ -42,6 +49,7 @@ class LanguagePolicy(Samples):
         self.score: ScalarHead | None = None
         self.temperature = 1.0  # of the distribution that is sampled and trained: one place, so they cannot differ
         self.thinking: bool | None = None  # what a chat template with `enable_thinking` is told; None: its own way
+        self.wanted: Wanted | None = None  # of a policy that is told so in its prompt: a class, a direction
         self.layout = "shared"  # shared, packed or padded: changes speed, never the result
         self._shown = shown_ids(tokenizer)
 
@@ -57,11 +65,14 @@ class LanguagePolicy(Samples):
 
     def rendered(self, prompt: Prompt) -> str:
         """The prompt as text: its chat template and its prefill, ending where the policy goes on."""
-        return as_read(self.tokenizer, prompt, self.thinking)[0]
+        return as_read(self.tokenizer, self._told(prompt), self.thinking)[0]
 
     def lead(self, prompt: Prompt) -> str:
         """How the answer begins where that is written for it: a thought that the chat template opens, the prompt's prefill."""
-        return as_read(self.tokenizer, prompt, self.thinking)[1]
+        return as_read(self.tokenizer, self._told(prompt), self.thinking)[1]
+
+    def _told(self, prompt: Prompt) -> Prompt:
+        return prompt if self.wanted is None else replace(prompt, content=self.wanted.begins(prompt.content))
 
     def encode(self, prompt: Prompt) -> Tensor:
         """The prompt as the policy sees it."""
@@ -114,7 +125,8 @@ class LanguagePolicy(Samples):
 
     def imitated(self, prompt: Prompt, messages: Sequence[Message]) -> Rollout:
         """A conversation that somebody else wrote: every turn of the assistant is an action, all else is only read."""
-        said, tools = offered(self.tokenizer, prompt, only_text(messages))
+        told = messages if self.wanted is None else self.wanted.begins(messages)
+        said, tools = offered(self.tokenizer, prompt, only_text(told))
         return Rollout(prompt, turns_of(self.tokenizer, said, tools), origin=Origin.WRITTEN)
 
     # ---- sampling
@@ -131,7 +143,8 @@ class LanguagePolicy(Samples):
     def extend(self, turns: Sequence[Turn], messages: Sequence[Message]) -> Observation:
         """The ids that messages add after a turn: what the template writes after an answer, then the messages, up to where the
         next answer begins. A turn that was cut off gets its end first."""
-        ids = self._ids(text := between(self.tokenizer, messages, self.thinking), "a message")
+        said = messages if self.wanted is None else self.wanted.goes_on(messages)
+        ids = self._ids(text := between(self.tokenizer, said, self.thinking), "a message")
         lead = opened(self.tokenizer, text, self.thinking)
         cut_off = not len(turns[-1]) or int(turns[-1].actions[-1]) not in self.stop_ids
         return Observation(torch.tensor([self.tokenizer.eos_token_id] * cut_off + ids, dtype=torch.long), lead=lead)
@@ -141,55 +154,79 @@ class LanguagePolicy(Samples):
     @property
     def provides(self) -> frozenset[str]:
         """Streams that `forward` can give; a critic is made when a method asks for one."""
-        return frozenset(STREAMS if self.score is not None else STREAMS - {"score_B"})
+        return STREAMS if self.score is not None else STREAMS - set(SCORES)
 
     def forward(self, rows: Sequence[Turn | Rollout], needs: Iterable[str] = ("logp_BT",)) -> dict[str, Tensor]:
-        """The streams asked for: logp_BT (always when asked for entropy too), entropy_BT, dist_BTV, those of a critic, score_B."""
+        """The streams asked for: logp_BT (always when asked for entropy too), entropy_BT, logz_BT (of all logits), mixed_logp_BT (having
+        read its own guesses), dist_BTV, hidden_BTD with head_VD and temperature_B (softmax(hidden head^T / temperature) is the
+        distribution), those of a critic, score_B and scores_BK."""
         needs = set(needs)
         for name in sorted(needs - STREAMS):
             raise unknown("stream of a language model", name, STREAMS)
         turns = [r.row for r in rows]
         check_rows(turns, self.window)
         laid = Rows.of(turns, self.device)
+        if (context := getattr(self.model, "context", None)) is not None:
+            return divided_streams(self, laid, needs, context)
         out: dict[str, Tensor] = {}
         valued, states = needs & set(VALUES), None
         if needs - valued or (self.critic is not None and self.critic.model is None):
             states = h_BTD, last_BD = hidden_states(self.model, laid, self.layout)
-            if needs & {"logp_BT", "entropy_BT"}:
-                out |= self._likelihood(h_BTD, laid, "entropy_BT" in needs)
+            if asked := needs & {"logp_BT", "entropy_BT", "logz_BT"}:
+                out |= self._likelihood(h_BTD, laid, asked)
+            if "mixed_logp_BT" in needs:
+                mixed_BTD = mixed_states(self.model, turns, laid, h_BTD.detach())
+                out["mixed_logp_BT"] = self._likelihood(mixed_BTD, laid, set())["logp_BT"]
             if "dist_BTV" in needs:
                 out["dist_BTV"] = self._distribution(h_BTD, laid)
-            if "score_B" in needs:
+            out |= self._whole(h_BTD, needs & WHOLE)
+            if needs & set(SCORES):
                 if self.score is None:
                     raise UserError("this policy has no score head; train it in the role of a reward model")
-                out["score_B"] = self.score(last_BD)
+                scores_BK = self.score(last_BD).view(len(last_BD), -1)
+                out |= {k: x for k, x in (("score_B", scores_BK[:, 0]), ("scores_BK", scores_BK)) if k in needs}
         if valued:
             if self.critic is None:
                 raise UserError("this policy has no critic; the method must ask for one (critic=True)")
             out |= self.critic.values(laid, self.critic.states(laid, self.layout, states), valued)
         return out
 
-    def _likelihood(self, h_BTD: Tensor, rows: Rows, entropy: bool) -> dict[str, Tensor]:
-        """Log-probability (and entropy) of real actions; the head runs on no padding, and in chunks where it is large."""
+    def _likelihood(self, h_BTD: Tensor, rows: Rows, asked: set[str]) -> dict[str, Tensor]:
+        """Log-probability (and entropy, and log-sum-exp) of real actions; the head runs on no padding, and in chunks where it is large."""
         real_BT = rows.real_BT
-        h_ND, token_N = h_BTD[real_BT], rows.actions_BT[real_BT]
+        streams = self.token_likelihood(h_BTD[real_BT], rows.actions_BT[real_BT], asked)
+        empty_BT = torch.zeros(real_BT.shape, dtype=streams["logp_BT"].dtype, device=h_BTD.device)
+        return {name: empty_BT.masked_scatter(real_BT, x_N) for name, x_N in streams.items()}
+
+    def token_likelihood(self, h_ND: Tensor, token_N: Tensor, asked: set[str]) -> dict[str, Tensor]:
+        """The same of single tokens, from the states that chose them."""
         weight_VD = getattr(self.model, "head_weight", None)
         if weight_VD is not None and (h_ND.is_cuda or len(h_ND) * len(weight_VD) > CHUNK):
-            logp_N, entropy_N = likelihood(h_ND, weight_VD, token_N, self.temperature)
+            logp_N, entropy_N, logz_N = normalised(h_ND, weight_VD, token_N, self.temperature)
         else:
             logits_NV = self.model.logits(h_ND).float() / self.temperature  # type: ignore[operator]
             logz_N = torch.logsumexp(logits_NV, -1)
             logp_N = logits_NV.gather(-1, token_N.unsqueeze(-1)).squeeze(-1) - logz_N
-            entropy_N = logz_N - (torch.softmax(logits_NV, -1) * logits_NV).sum(-1) if entropy else logz_N
-        streams = {"logp_BT": logp_N} | ({"entropy_BT": entropy_N} if entropy else {})
-        empty_BT = torch.zeros(real_BT.shape, device=logp_N.device)
-        return {name: empty_BT.masked_scatter(real_BT, x_N) for name, x_N in streams.items()}
+            entropy_N = logz_N
+            if "entropy_BT" in asked:
+                entropy_N = logz_N - (torch.softmax(logits_NV, -1) * logits_NV).sum(-1)
+        every = {"logp_BT": logp_N, "entropy_BT": entropy_N, "logz_BT": logz_N}
+        return {name: x_N for name, x_N in every.items() if name == "logp_BT" or name in asked}
 
     def _distribution(self, h_BTD: Tensor, rows: Rows) -> Tensor:
         """log pi(. | s_t) over the whole vocabulary at every real action, 0 at padding: for terms that sum over tokens not taken."""
         logp_NV = torch.log_softmax(self.model.logits(h_BTD[rows.real_BT]).float() / self.temperature, -1)  # type: ignore[operator]
         empty_BTV = torch.zeros(*rows.real_BT.shape, logp_NV.shape[-1], device=logp_NV.device)
         return empty_BTV.masked_scatter(rows.real_BT.unsqueeze(-1), logp_NV)
+
+    def _whole(self, h_BTD: Tensor, needs: Iterable[str]) -> dict[str, Tensor]:
+        """What a distribution over the vocabulary is made of: the states before each action, the head, the temperature."""
+        made = {
+            "hidden_BTD": lambda: h_BTD,
+            "head_VD": lambda: head_of(self.model, self.name),
+            "temperature_B": lambda: torch.full((len(h_BTD),), float(self.temperature), device=h_BTD.device),
+        }
+        return {name: made[name]() for name in needs}
 
     # ---- roles
 
@@ -200,10 +237,10 @@ class LanguagePolicy(Samples):
             self.critic = Critic(trunk, ScalarHead(self.width, heads).to(self.device))
         return self
 
-    def as_reward_model(self) -> LanguagePolicy:
-        """A copy with a score head."""
+    def as_reward_model(self, scores: int = 1) -> LanguagePolicy:
+        """A copy with a score head; scores: how many numbers it gives."""
         other = self.clone()
-        other.score = ScalarHead(self.width).to(self.device)
+        other.score = ScalarHead(self.width, scores).to(self.device)
         return other
 
     def clone(self) -> LanguagePolicy:
@@ -211,6 +248,7 @@ class LanguagePolicy(Samples):
         other = type(self)(copied(self), self.tokenizer, self.name, self.stops)
         other.score = copy.deepcopy(self.score)
         other.temperature, other.layout, other.thinking = self.temperature, self.layout, self.thinking
+        other.wanted = self.wanted
         return other
 
     # ---- weights; whole tensors, also where each process has only rows of them
@@ -237,3 +275,16 @@ def copied(policy: LanguagePolicy) -> nn.Module:
         p.requires_grad_(name in learns)
     found: nn.Module = other
     return found
+
+
+def head_of(model: Any, name: str = "") -> Tensor:
+    """The matrix W of which the logits are h W^T; a sentence where they are more than that."""
+    found = getattr(model, "head_weight", None)
+    found = getattr(model, "head_matrix", None) if found is None else found
+    if found is None:
+        raise UserError(
+            f"the logits of {name or 'this model'} are more than a product with one matrix (they are capped, or shifted), so its whole "
+            "distribution cannot be compared with another's; sampled tokens can: posttrain run on-policy-distillation"
+        )
+    matrix: Tensor = found
+    return matrix

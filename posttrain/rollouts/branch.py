@@ -65,8 +65,8 @@ async def repeat(ask: RolloutRequest, stem: Stem, x: Playing, max_turns: int) ->
             end(x)
             return
         x.turns.setdefault(x.role, []).append(replace(turn, streams_T={}, reward=None))
-        x.count += 1
-        take(ask, x, await x.talk.reply(turn, x.count), max_turns)
+        x.moves.append(x.role)
+        take(ask, x, await x.talk.reply(turn, len(x.moves)), max_turns)
 
 
 def _same(x: Playing, turn: Turn) -> bool:

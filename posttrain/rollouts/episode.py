@@ -38,7 +38,7 @@ class Playing:
     role: str
     seen: Observation
     turns: dict[str, list[Turn]] = field(default_factory=dict)
-    count: int = 0  # turns so far, of all roles
+    moves: list[str] = field(default_factory=list)  # who made each turn, of all roles, in order of time
     stop: str = ""
     info: dict[str, object] = field(default_factory=dict)
     owed: dict[str, float] = field(default_factory=dict)  # earned by roles that have not moved
@@ -117,8 +117,8 @@ class Play:
         for (place, _), turn in self.samplers.step():
             x = self.playing[place]
             x.turns.setdefault(x.role, []).append(turn)
-            x.count += 1
-            x.reply = asyncio.ensure_future(x.talk.reply(turn, x.count))
+            x.moves.append(x.role)
+            x.reply = asyncio.ensure_future(x.talk.reply(turn, len(x.moves)))
             self.waiting.append(place)
 
     async def go_on(self) -> None:
@@ -155,7 +155,7 @@ class Play:
     def move(self, place: int, x: Playing) -> None:
         """Ask for the next turn; the first one draws what a single answer would."""
         if not x.stop and fits(self.ask, x):
-            key = rng.key(self.ask.seed, self.ask.step, x.prompt.id, x.index, *([x.count] if x.count else []))
+            key = rng.key(self.ask.seed, self.ask.step, x.prompt.id, x.index, *([len(x.moves)] if len(x.moves) else []))
             self.samplers.ask(policy_of(self.ask, x.role), (place, x.role), x.pending(), key)
         else:
             self.samplers.end([(place, role) for role in x.turns])
@@ -248,7 +248,7 @@ def take(ask: RolloutRequest, x: Playing, step: Step, max_turns: int) -> None:
         x.stop = step.stop
     elif not turn.stopped:
         x.stop = "length"
-    elif x.count >= max_turns:
+    elif len(x.moves) >= max_turns:
         x.stop = "max_turns"
     else:
         x.role, x.seen = step.role, observed(ask, x, step)
@@ -287,10 +287,13 @@ def observed(ask: RolloutRequest, x: Playing, step: Step) -> Observation:
 
 
 def rollouts_of(x: Playing) -> list[Rollout]:
-    """A rollout of every role; what the episode paid is on its turns, so the outcome itself is 0 unless a reward says more."""
+    """A rollout of every role, with what its turns were paid (the outcome adds 0); of several, `info["order"]` has when each of its turns was."""
     how = STOPS[x.stop]
     worth = None if how is End.ENV_ERROR else 0.0
+    order = {
+        role: {"order": [k for k, who in enumerate(x.moves) if who == role]} for role in x.turns if len(x.turns) > 1
+    }
     return [
-        Rollout(x.prompt, turns, how, x.stop, index=x.index, role=role, reward=worth, info=dict(x.info))
+        Rollout(x.prompt, turns, how, x.stop, index=x.index, role=role, reward=worth, info=x.info | order.get(role, {}))
         for role, turns in x.turns.items()
     ]

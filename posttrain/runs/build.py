@@ -13,16 +13,17 @@ from posttrain.core.method import Method
 from posttrain.core.pause import Pause
 from posttrain.core.protocols import Environment, Policy, Scorer
 from posttrain.core.ranks import ranks
+from posttrain.environments.conversions import KINDS
 from posttrain.environments.mapped import with_prefill, with_system_message
 from posttrain.environments.tooled import Tooled
 from posttrain.evals.accuracy import Score, answers, graded, mean_reward, score_of
 from posttrain.evals.accuracy import held_out as held_out_prompts
-from posttrain.evals.ranking import ranking
+from posttrain.evals.ranking import ranked_right
 from posttrain.models.four_bit import quantize
 from posttrain.models.lora import TARGETS, adapters_of, merge_adapters, merged_state
 from posttrain.policies.load import load_model
 from posttrain.policies.peft_folder import adapted, base_of
-from posttrain.rewards.runtime.scorer import Prescored
+from posttrain.rewards.runtime.scorer import Prescored, Unpaid
 from posttrain.rewards.scorers.spec import build_scorer, task_scorer
 from posttrain.rollouts.sources import LocalSource
 from posttrain.runs import saved as saved  # so that a reward may name a run
@@ -36,7 +37,7 @@ from posttrain.runs.short import Short
 from posttrain.runs.silence import Silence
 from posttrain.runs.threads import Busy
 from posttrain.runs.tool_files import with_named_tools
-from posttrain.runs.trained import Trained, find_trained, load_trained
+from posttrain.runs.trained import Trained, find_trained, keep_wanted, load_trained, refuse_directions
 from posttrain.sandbox.row_tests import has_tests
 from posttrain.weights.learner import Learner
 from posttrain.weights.parallel import ExactSums, Local
@@ -58,19 +59,16 @@ class Pieces:
 
 
 def environment(config: Config, method: Method) -> Environment:
-    """The task; for a method that learns from written pairs, the pairs of that name or file; from a log, the log."""
+    """The task; for a method that learns from preferences, those of that name or file; from a log, the log."""
     from posttrain.environments.task import log_task, pair_task
 
     kind = method.rollout.card.data
     options = columns(config) | {"stream": config.stream or None}
-    if kind not in ("pairs", "logs"):
+    if kind == "logs":
+        return said_first(log_task(config.task, **options), config)
+    if kind not in KINDS:
         return asked_environment(config)
-    env = (
-        log_task(config.task, **options)
-        if kind == "logs"
-        else pair_task(config.task, data=config.data or None, **options)
-    )
-    return said_first(env, config)
+    return said_first(pair_task(config.task, data=config.data or None, kind=kind, **options), config)
 
 
 def said_first(env: Environment, config: Config) -> Environment:
@@ -97,7 +95,7 @@ def columns(config: Config) -> dict[str, str]:
 def scorer_of(config: Config, method: Method, env: Environment) -> Scorer:
     """The scorer of a run; written and logged answers come with their rewards."""
     data = method.rollout.card.data
-    if data in ("demonstrations", "pairs", "steps"):
+    if data in ("demonstrations", "steps", *KINDS):
         return Prescored()
     if data == "logs" and not config.reward and getattr(env, "rewarded", False):
         return Prescored()
@@ -108,6 +106,8 @@ def scorer_of(config: Config, method: Method, env: Environment) -> Scorer:
             f"{env.name} is read as a log, and its answers come without rewards; give a column reward, or score them with --reward NAME; "
             f'to learn from questions with gold answers, sample: --rollout "sample(n={method.rollout.defaults().get("n") or 8})"'
         )
+    if not config.reward and not env.graded and unpaid(method):
+        return Unpaid()
     if not config.reward and not env.graded:
         if has_tests(env.prompt(0).info):
             raise UserError(
@@ -121,14 +121,19 @@ def scorer_of(config: Config, method: Method, env: Environment) -> Scorer:
     return scorer
 
 
+def unpaid(method: Method) -> bool:
+    """Whether rewards change nothing in what a method learns: no part reads one, and none is chosen by."""
+    return not method.select and not any(n == "reward_BT" or n.startswith("reward:") for n in method.reads)
+
+
 def measure(
     policy: Policy, config: Config, method: Method, env: Environment, scorer: Scorer,
     others: Mapping[str, Policy] | None = None,
 ) -> Score:  # fmt: skip
-    """On held-out problems: accuracy; for written pairs, how often the preferred answer is ranked higher; for prompts
+    """On held-out problems: accuracy; for written preferences, how often the preferred answer is ranked higher; for prompts
     without gold answers, the run's own reward."""
-    if method.rollout.card.data == "pairs":
-        return ranking(policy, env.test[: config.eval_problems])  # type: ignore[attr-defined]
+    if (kind := method.rollout.card.data) in KINDS:
+        return ranked_right(policy, env.test[: config.eval_problems], kind)  # type: ignore[attr-defined]
     if isinstance(scorer, Prescored) and not env.graded and not env.opens:
         return score_of([], "reward")  # demonstrations alone: nothing can score an answer of the policy
     if env.opens:
@@ -180,6 +185,7 @@ def load_policy(config: Config) -> Any:
 def merged(which: Trained, config: Config) -> Any:
     """The weights of a run as a model without adapters, on the device and in the precision that the settings ask for."""
     policy, was = load_trained(which, load_policy, config.device, config.dtype)
+    refuse_directions(which, config.system)
     if was.bits:
         plain = load_model(base_of(was.model), config.device or None, config.dtype)
         plain.model.load_state_dict(merged_state(policy.model), strict=False)
@@ -202,6 +208,7 @@ def build_loop(config: Config, method: Method, policy: Policy, pieces: Pieces) -
             f"here answers are sampled by posttrain's own engine; --engine {config.engine} is for posttrain run"
         )
     method = method.within(followed(config))
+    keep_wanted(pieces.run, policy)
     policies = {"policy": policy, **pieces.others}
     env, scorer, curriculum = pieces.env, pieces.scorer, method.prompts.live()
     how, probe = (config.sampling, config.prompts, config.seed), RateProbe()
@@ -272,4 +279,4 @@ def parallel_of(config: Config) -> Local:
         return Local()
     from posttrain.weights.sharded import Sharded
 
-    return Sharded(here)
+    return Sharded(here, config.context_parallel)

@@ -22,7 +22,13 @@ from posttrain.runs.users import users
 from posttrain.train import train
 
 # rollouts that are read and not made, and what they are
-ELSEWHERE = {"pairs": "written pairs", "logs": "logged answers", "steps": "labelled steps"}
+ELSEWHERE = {
+    "pairs": "written pairs",
+    "lists": "ranked lists",
+    "labels": "good and bad answers",
+    "logs": "logged answers",
+    "steps": "labelled steps",
+}
 OTHERS = {"dpo": "online-dpo, which makes its own"}
 
 

@@ -54,8 +54,8 @@ def compare_runs(folders: Sequence[Path]) -> RunComparison:
     """Two runs or more, by their folders."""
     if len({f.resolve() for f in folders}) < max(len(folders), 2):
         raise UserError(f"a comparison needs two different runs or more, got {', '.join(map(str, folders))}")
-    told = [read_json(f / "held_out.json") for f in folders]
-    same = all(t.get("prompts") and t["prompts"] == told[0]["prompts"] and t["name"] == told[0]["name"] for t in told)
+    told = [_held_out(f / "held_out.json") for f in folders]
+    same = all(t.get("prompts") and all(t.get(k) == told[0].get(k) for k in ("prompts", "name")) for t in told)
     configs, curves = [], {}
     for folder in folders:
         with Run.open(folder) as run:
@@ -88,6 +88,18 @@ def _arm(folder: Path, told: dict[str, Any], first: dict[str, Any], same: bool, 
         row.name, row.state, row.step, row.seconds, str(told.get("name") or row.score), _mean(_numbers(told.get("before"))),
         mean, low, high, *ahead, curve,
     )  # fmt: skip
+
+
+def _held_out(file: Path) -> dict[str, Any]:
+    """What was measured on held-out problems; nothing where the file is not there."""
+    told = read_json(file)
+    lists = prompts, after, before = [told.get(k) or [] for k in ("prompts", "after", "before")]
+    kept = all(isinstance(x, list) for x in lists) and len(prompts) == len(after)
+    if not kept or not all(x is None or isinstance(x, int | float) for x in [*after, *before]):
+        raise UserError(
+            f"{file} is damaged: it has a number for each problem, before and after; delete it to compare without it"
+        )
+    return told
 
 
 def _numbers(values: Any) -> list[float]:

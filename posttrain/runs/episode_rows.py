@@ -1,8 +1,9 @@
 """What an answer has to do with others, and the tools that it called, as rows of the database.
 
 `links`: which episode it is of, where that is not its place in the group (several roles), and the answer that it forked from with the
-number of actions they share. `calls`: by turn, what `Rollout.info["calls"]` says: a list per turn of {name, arguments, result, fault,
-repaired, seconds}; or `Rollout.info["tools"]`, a record per turn of calls and of sentences about those that could not be made.
+number of actions they share. `moves`: where several roles took turns, when each of an answer's was made. `calls`: by turn, what
+`Rollout.info["calls"]` says: a list per turn of {name, arguments, result, fault, repaired, seconds}; or `Rollout.info["tools"]`, a record
+per turn of calls and of sentences about those that could not be made.
 """
 
 from __future__ import annotations
@@ -40,6 +41,13 @@ def calls_of(id: int, r: Rollout) -> list[tuple[int, int, str]]:
         if kept:
             out.append((id, turn, as_json(kept)))
     return out
+
+
+def moves_of(id: int, r: Rollout) -> list[tuple[int, str]]:
+    """id, and the places of its turns among those of all roles of its episode, as `Rollout.info["order"]` has them."""
+    order = _listed(r.info.get("order"))
+    whole = bool(order) and len(order) == len(r.turns) and all(type(k) is int for k in order)
+    return [(id, as_json(order))] if whole else []
 
 
 def _by_turn(records: Any) -> list[list[Any]]:

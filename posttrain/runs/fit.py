@@ -13,6 +13,7 @@ from posttrain.core.method import Method
 from posttrain.core.protocols import Environment, Policy
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Message, Prompt
+from posttrain.environments.conversions import KINDS, compared
 from posttrain.environments.data import DataEnvironment
 from posttrain.environments.language.listed import Listed
 from posttrain.environments.mapped import each
@@ -25,7 +26,7 @@ from posttrain.policies.window import at_most, token_count
 def fit(env: Environment, policy: Policy, method: Method | None, how: Sampling) -> Environment:
     """The environment without the rows that the policy has no room for; ids stay, so that the draws of all others do.
 
-    A prompt needs room for an answer beside it; a written answer, its pair or its conversation must fit with its prompt. A task
+    A prompt needs room for an answer beside it; a written answer, both of a pair, all of a list must fit with their prompt. A task
     that is not made of rows is not changed: there a prompt that does not fit is an error when it comes.
     """
     kind = method.rollout.card.data if method else ""
@@ -50,7 +51,7 @@ def fit(env: Environment, policy: Policy, method: Method | None, how: Sampling) 
         _can_be_learned(policy, env.splits.get("train", ()))
 
     def kept(p: Prompt, split: str) -> Prompt | None:
-        if needed(policy, p, kind if split == "train" or kind == "pairs" else "", how, window) <= window:
+        if needed(policy, p, kind if split == "train" or kind in KINDS else "", how, window) <= window:
             return p
         long[split] += 1
         return None
@@ -90,8 +91,8 @@ def needed(policy: Any, p: Prompt, kind: str, how: Sampling, window: int) -> int
         return learned(policy, p, said) if hasattr(policy, "imitated") else token_count(policy, whole)
     if kind == "demonstrations":
         texts = [demonstration(p)]
-    elif kind == "pairs":
-        texts = [p.info.get("chosen"), p.info.get("rejected")]
+    elif kind in KINDS:
+        texts = compared(p, kind)
     else:
         texts = [a.get("text") for a in p.info.get("answers", ())]
     return max(token_count(policy, p, t if isinstance(t, str) else None, window) for t in texts or [None])

@@ -66,7 +66,7 @@ class Listed(Environment):
         self.prompts, self.name, self.size = list(prompts), name, len(prompts)
 
     def prompt(self, index: int, split: str = "train") -> Prompt:
-        return self.prompts[index]
+        return self.prompts[index % len(self.prompts)]
 
 
 def numbered(P: int) -> Listed:

@@ -21,6 +21,7 @@ from posttrain.core.pause import Pause, Paused
 from posttrain.core.plan import Context, Copy, Do, Make, Phase, Plan, Stopped
 from posttrain.core.protocols import Policy
 from posttrain.environments.contents import contents, mentioned
+from posttrain.environments.conversions import KINDS
 from posttrain.evals.accuracy import Score
 from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.scorers.spec import build_scorer, names_judge
@@ -29,6 +30,7 @@ from posttrain.runs.build import HeldOut, Pieces, asked_environment, build_loop,
 from posttrain.runs.config_file import plan_call, write_file
 from posttrain.runs.fit import fit
 from posttrain.runs.observers import tell_loading
+from posttrain.runs.rate import suggested_lr
 from posttrain.runs.refuse import refuse_of_data, refuse_of_phases
 from posttrain.runs.run import DONE, Run
 from posttrain.runs.settings import check_name, made_name
@@ -204,7 +206,8 @@ def look(plan: Plan, context: Context) -> Callable[[Policy], Score] | None:
     config, last = context.config, phases[-1]
     asks = plan.uses or ()
     how = last.method
-    if "task" in asks and how.rollout.card.data == "pairs":  # pairs that it makes itself: its answers are measured
+    made = "task" in asks and not last.measured
+    if made and how.rollout.card.data in KINDS:  # preferences that it makes itself: its answers are measured
         how = how.but(rollout=sample)
     if "task" not in asks or last.measured:
         env = last.env(context)
@@ -218,7 +221,7 @@ def look(plan: Plan, context: Context) -> Callable[[Policy], Score] | None:
         scorer = context.given["scorer"]
     elif "reward" in asks and config.reward and not names_judge(config.reward):
         scorer = build_scorer(config.reward, env, config.reward_timeout, config.device)
-    elif env.graded or env.opens or how.rollout.card.data == "pairs":
+    elif env.graded or env.opens or how.rollout.card.data in KINDS:
         scorer = Prescored()
     else:
         return None
@@ -231,6 +234,9 @@ def _phase_loop(part: Phase, policy: Policy, context: Context, callbacks: tuple[
     steps = part.steps(context) if callable(part.steps) else part.steps
     seed = rng.key(context.config.seed, name) & 0x7FFFFFFF  # phases, and rounds of a cycle, see other prompts
     config = dataclasses.replace(context.config, **({"steps": steps, "seed": seed} | part.changes))
+    if part.pace != 1.0:
+        given = config.lr if config.lr is not None else suggested_lr(policy)
+        config = dataclasses.replace(config, lr=part.pace * given)
     env = part.env(context)
     rewards = part.rewards(context) if part.rewards else build_scorer("", env, config.reward_timeout)
     method = part.method
@@ -244,5 +250,15 @@ def _phase_loop(part: Phase, policy: Policy, context: Context, callbacks: tuple[
     loop = build_loop(config, method, policy, pieces)
     loop.role = part.role
     if part.reference and loop.learner.reference is not None:
-        loop.learner.reference.start(context.role(part.reference))
+        _refer(part, loop, context)
     return loop
+
+
+def _refer(part: Phase, loop: Loop, context: Context) -> None:
+    """The reference of a phase: a role, or a blend of several."""
+    if isinstance(part.reference, str):
+        loop.learner.reference.start(context.role(part.reference))
+        return
+    if part.role in part.reference:  # after a restart it would be the role as it is by then
+        raise UserError(f"phase {part.name!r} trains {part.role!r} and blends it into its reference; copy it first")
+    loop.learner.reference.blend([(weight, context.role(role)) for role, weight in part.reference.items()])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -76,11 +77,11 @@ def read_run(folder: Path, root: Path) -> Summary:
         str(folder.relative_to(root)) if folder != root else folder.name, str(folder),
         plan or str(named(config.get("parts")) or config.get("method", "")), str(config.get("task", "")),
         str(config.get("model", "")), whole(config.get("seed")), is_now, str(state.get("why", "")),
-        str(state.get("phase", "")), int(state.get("step", done)), 0 if plan else whole(config.get("steps")),
-        score or str(state.get("score", "")), summary.get(f"{score}_before", state.get("before")),
-        summary.get(f"{score}_after") if ended else None,
-        float(state.get("started") or (folder / "config.json").stat().st_mtime),
-        float(state.get("seconds") or whole(summary.get("seconds"))), speed,
+        str(state.get("phase", "")), int(number(state.get("step")) or done), 0 if plan else whole(config.get("steps")),
+        score or str(state.get("score", "")), number(summary.get(f"{score}_before", state.get("before"))),
+        number(summary.get(f"{score}_after")) if ended else None,
+        number(state.get("started")) or (folder / "config.json").stat().st_mtime,
+        number(state.get("seconds")) or number(summary.get("seconds")) or 0.0, number(speed),
     )  # fmt: skip
 
 
@@ -89,8 +90,14 @@ def named(parts: Any) -> Any:
     return parts.get("name") if isinstance(parts, dict) else None
 
 
-def whole(x: Any) -> Any:
-    return x if isinstance(x, int | float) else 0
+def whole(x: Any) -> int:
+    return int(number(x) or 0)
+
+
+def number(x: Any) -> float | None:
+    """A number that can be drawn; what a damaged file or a run that diverged has in its place is None."""
+    known = isinstance(x, int | float) and abs(x) < 1e300
+    return float(x) if known and math.isfinite(x) else None
 
 
 def progress(database: Path) -> tuple[dict[str, bool], int, float | None]:
@@ -103,7 +110,7 @@ def progress(database: Path) -> tuple[dict[str, bool], int, float | None]:
             last = list(phases)[-1:]
             row = db.execute("SELECT MAX(step) FROM metrics WHERE phase = ?", last).fetchone() if last else None
             pace = db.execute(_SPEED, last).fetchone()[0] if last else None
-            return phases, 0 if row is None or row[0] is None else int(row[0]) + 1, pace
+            return phases, row[0] + 1 if row and isinstance(row[0], int) else 0, pace
     except sqlite3.Error:
         return {}, 0, None
 

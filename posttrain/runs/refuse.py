@@ -15,6 +15,7 @@ from posttrain.core.method import Method
 from posttrain.core.plan import Context, NotYet, Plan
 from posttrain.core.protocols import Environment, Policy
 from posttrain.core.types import Prompt
+from posttrain.environments.conversions import CARRIED, KINDS
 from posttrain.environments.data import DataEnvironment
 from posttrain.rollouts.step_labels import labelled
 from posttrain.runs.rate import largest_rate
@@ -22,23 +23,37 @@ from posttrain.runs.rate import largest_rate
 # what `assemble` puts into every batch, or into those whose rollouts say so
 ASSEMBLED = {
     "mask_BT", "logp_BT", "old_logp_BT", "reward_BT", "group_B", "version_B", "token_BT", "length_B", "written_B",
-    "answer_B", "node_BS", "state_BT", "task_B", "turn_BT",
+    "answer_B", "node_BS", "state_BT", "task_B", "turn_BT", "preferred_P", "rating_BK",
 }  # fmt: skip
 MADE = {"adv_BT", "old_entropy_BT", *OLD, "thought_BT"}  # by the advantage, by the learner
-LANGUAGE = {"logp_BT", "entropy_BT", "dist_BTV", *VALUES, "score_B"}  # what a language model's forward pass gives
+# what a language model's forward pass gives
+LANGUAGE = {
+    "logp_BT", "entropy_BT", "logz_BT", "mixed_logp_BT", "dist_BTV", "hidden_BTD", "head_VD", "temperature_B", *VALUES, "score_B", "scores_BK",
+}  # fmt: skip
 GRADING = ("mrt",)  # rollouts that grade answers on the way, with the task's own grade
+IMITATING = ("student-or-data",)  # rollouts that take written answers for a share of the steps
 PAIRED = ("chosen_P", "rejected_P")
+COMPARED = (
+    (
+        "ranked_LK",
+        "ranked lists of answers",
+        "--rollout lists --task lists.jsonl, or rank sampled ones (--select ranked)",
+    ),
+    ("label_B", "answers that were called good or bad", "--rollout labels --task labels.jsonl"),
+)
 
 
 def refuse(config: Config, method: Method, policy: Policy | None = None) -> None:
     """Raise a UserError for a combination that could only be silently wrong; once without and once with the policy."""
     pairs(method)
+    references(method)
     streams(method, set(policy.provides) if policy is not None else LANGUAGE)
     groups(config, method)
     unused(config, method.reads, method.name)
     method.critic.asked(config)
     measured(config, method)
     floor(config)
+    others(config, method)
     if config.tools:
         takes_turns(method)
 
@@ -93,15 +108,24 @@ def refuse_of_data(plan: Plan, context: Context) -> None:
 def suits(method: Method, env: Environment) -> None:
     """A method that learns from written answers needs an environment whose prompts carry them."""
     first = next((p for p in _some(env) if imitable(p)), None) or env.prompt(0, "train")
-    if method.rollout.card.data == "pairs" and not {"chosen", "rejected"} <= set(first.info):
+    kind = method.rollout.card.data
+    if kind in KINDS and not CARRIED[kind] <= set(first.info):
+        what = {"pairs": "preference pairs", "lists": "ranked lists", "labels": "good and bad answers"}[kind]
         raise UserError(
-            f"{method.name} learns from preference pairs, and the prompts of {env.name} carry none; give rows with prompt, chosen "
-            "and rejected: task=[{...}], or --task pairs.jsonl"
+            f"{method.name} learns from {what}, and the prompts of {env.name} carry none; give rows with {KINDS[kind]}: "
+            f"task=[{{...}}], or --task {kind}.jsonl"
         )
+    if kind == "lists":
+        long_enough(method, env)
     if method.rollout.card.data == "demonstrations" and not imitable(first):
         raise UserError(
             f"{method.name} learns from written answers, and the first prompt of {env.name} has none; give rows with an answer, or "
             "conversations that end with the assistant"
+        )
+    if method.rollout.name in IMITATING and method.rollout.defaults()["share"] < 1 and not imitable(first):
+        raise UserError(
+            f"{method.name} learns from written answers for a share of its steps, and the first prompt of {env.name} has none; give rows with "
+            f'an answer, or learn from sampled ones alone: --rollout "{method.rollout.name}(share=1.0)"'
         )
     if method.rollout.name in GRADING and not env.graded:
         raise UserError(
@@ -111,6 +135,26 @@ def suits(method: Method, env: Environment) -> None:
         raise UserError(
             f"{method.name} learns from answers whose steps are labelled, and the prompts of {env.name} have none; give rows with "
             "completions (the steps) and labels (1 right, 0 wrong), or let \"pure(prm='train')\" make them"
+        )
+
+
+def long_enough(method: Method, env: Environment) -> None:
+    """Lists with fewer answers than the method reads are told before the first step, not at the one that meets them."""
+    least = max(method.rollout.defaults().get("least", 2), 2)
+    lists = [p.info.get("ranked") or () for p in getattr(env, "train", ())]
+    short = sum(len(ranked) < least for ranked in lists)
+    if short:
+        raise UserError(
+            f"{method.name} learns from lists of at least {least} answers, and {short:,} of {len(lists):,} lists of {env.name} have fewer; "
+            "leave those rows out, or learn from them with pro or rrhf"
+        )
+
+
+def others(config: Config, method: Method) -> None:
+    """Answers to other questions of the same batch need a batch of several."""
+    if method.rollout.defaults().get("mismatched") and config.prompts == 1:
+        raise UserError(
+            f"{method.name} reads each answer beside one to another question of the batch, and --prompts 1 has none; use --prompts 2 or more"
         )
 
 
@@ -153,6 +197,17 @@ def pairs(method: Method) -> None:
             f"{method.loss.name} compares answers in pairs, but nothing here says which of two is better; "
             "learn from written pairs (--rollout pairs --task pairs.jsonl) or rank sampled ones (--select best_worst)"
         )
+    for stream, what, how in COMPARED:
+        if stream in method.reads and stream not in method.provides:
+            raise UserError(f"{method.loss.name} learns from {what}, and nothing here gives any; {how}")
+
+
+def references(method: Method) -> None:
+    """What a reference itself must be given, such as a teacher."""
+    for o in method.objectives:
+        check = getattr(o.reference.fn, "check", None)
+        if check is not None:
+            check(method.reads, **o.reference.params)
 
 
 def streams(method: Method, given: set[str]) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from posttrain.core.codec import FIGURES, STREAMS, encode, read
 from posttrain.core.turn import Turn
 from posttrain.core.types import Group, Rollout
-from posttrain.runs.episode_rows import calls_of, link_of
+from posttrain.runs.episode_rows import calls_of, link_of, moves_of
 from posttrain.runs.pictures import Held, Shapes, insert_pictures
 from posttrain.runs.schema import as_json
 from posttrain.runs.streams import alike, array, arrays, blobs
@@ -117,6 +117,7 @@ class Rows:
     turns: list[Row] = field(default_factory=list)
     links: list[Row] = field(default_factory=list)
     calls: list[Row] = field(default_factory=list)
+    moves: list[Row] = field(default_factory=list)
 
     def add(self, id: int, group: Group, r: Rollout, written: Iterator[Row]) -> int:
         """Text and turns of a rollout, whose streams come next; returns their bytes."""
@@ -134,11 +135,13 @@ class Rows:
             self.turns.append(row)
             size += _size(row)
         called = calls_of(id, r)
+        moved = moves_of(id, r)
         self.calls += called
-        return size + sum(map(_size, called))
+        self.moves += moved
+        return size + sum(map(_size, (*called, *moved)))
 
     def write(self, db: sqlite3.Connection) -> None:
-        for table in ("groups", "rollouts", "bodies", "turns", "links", "calls"):
+        for table in ("groups", "rollouts", "bodies", "turns", "links", "calls", "moves"):
             rows = getattr(self, table)
             named = (
                 f" ({', '.join(_TURN)})" if table == "turns" else ""

@@ -1,17 +1,19 @@
-"""Load what a finished run trained, for use in another: a reward model."""
+"""Load what a finished run trained, for use in another: a reward model, a teacher."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.policies.load import load_model
 from posttrain.policies.peft_folder import adapted
 from posttrain.rewards.scorers.learned import RUN_READERS
 from posttrain.runs.checkpoint import listing, newest
 from posttrain.runs.run import Run
-from posttrain.runs.trained import Trained, checkpoint_of, settings_of
+from posttrain.runs.trained import Trained, checkpoint_of, find_trained, settings_of, tell_wanted
+from posttrain.weights.teacher import RUN_READERS as TEACHER_READERS
 
 
 def load_reward_model(folder: Path, device: str = "", phase: str = "", at: str = "") -> Any:
@@ -23,6 +25,8 @@ def load_reward_model(folder: Path, device: str = "", phase: str = "", at: str =
         policy = load_model(config.model, device or None, config.dtype, config.bits)
         policy = adapted(policy, config).as_reward_model()
         policy.layout = config.layout
+        tell_wanted(run, policy)
+        one_score(run, phase)
         if at:
             run.put(checkpoint_of(run, Trained(folder, at, phase)), policy)
         elif not run.load_weights(phase, policy):
@@ -31,6 +35,17 @@ def load_reward_model(folder: Path, device: str = "", phase: str = "", at: str =
                 "it again, which does the last steps again"
             )
     return policy.eval().requires_grad_(False)
+
+
+def one_score(run: Run, phase: str) -> None:
+    """A reward is one number; a model that was trained for several (DPA's) is none by itself."""
+    ck = newest(run.checkpoints, phase)
+    head = ck.tables["weights"].get("score.out.weight") if ck is not None else None
+    if head is not None and head.shape[0] > 1:
+        raise UserError(
+            f"--reward {run.folder}: its reward model gives {head.shape[0]} scores, and a reward is one; train one of its own for each: "
+            "posttrain run reward-model --task pairs.jsonl"
+        )
 
 
 def scoring_phase(run: Run) -> str:
@@ -60,4 +75,13 @@ def scores(run: Run, phase: str) -> bool:
     return ck is not None and any(k.startswith("score.") for k in ck.tables["weights"])
 
 
+def load_trained_teacher(name: str, device: str = "", dtype: str = "", check: bool = False) -> Any:
+    """The policy that a run trained, its adapters merged, where the name is that of a run; None where it is not. check: only whether it is."""
+    from posttrain.runs.build import merged
+
+    which = find_trained(name)
+    return which if check or which is None else merged(which, Config(model=name, device=device, dtype=dtype))
+
+
 RUN_READERS.append(load_reward_model)
+TEACHER_READERS.append(load_trained_teacher)

@@ -5,6 +5,7 @@ metrics, times     one number per name and step; `rollups` has them by hundred s
 rollouts           the figures of every answer, narrow, so that sorting and counting half a million is quick
 bodies, turns      their texts and token streams (core/codec.py), as far as the size cap allows; `groups` has the prompts
 links, calls       which episode an answer is of and where it forked from another; the tools that its turns called
+moves              when its turns were made, among those of all roles of the episode
 pictures, shapes   small pictures of what was observed; the shape of those that a policy draws
 components         the weight of each reward in the total
 pieces             the bytes of each token id that occurs
@@ -53,6 +54,7 @@ CREATE TABLE IF NOT EXISTS turns (
     entropy BLOB, ratio BLOB, kl BLOB, value BLOB, versions BLOB, PRIMARY KEY (id, turn));
 CREATE TABLE IF NOT EXISTS links (id INTEGER PRIMARY KEY, episode INTEGER, parent INTEGER, at INTEGER);
 CREATE TABLE IF NOT EXISTS calls (id INTEGER, turn INTEGER, calls TEXT, PRIMARY KEY (id, turn));
+CREATE TABLE IF NOT EXISTS moves (id INTEGER PRIMARY KEY, places TEXT);
 CREATE TABLE IF NOT EXISTS pictures (
     phase TEXT, step INTEGER, group_index INTEGER, sample_index INTEGER, turn INTEGER, name TEXT, place INTEGER, width INTEGER,
     height INTEGER, low REAL, high REAL, png BLOB, PRIMARY KEY (phase, step, group_index, sample_index, turn, name, place));
@@ -69,7 +71,7 @@ BY_STEP = (
     "pictures",
     "events",
 )  # tables whose rows belong to a step
-BY_TEXT = ("bodies", "turns", "calls")  # and to an answer whose text is kept
+BY_TEXT = ("bodies", "turns", "calls", "moves")  # and to an answer whose text is kept
 
 
 def version_of(db: sqlite3.Connection, path: Path) -> int:

@@ -111,6 +111,7 @@ _WHO = (
     "reward_workers",
     "rollout_timeout",
     "ray_address",
+    "context_parallel",
 )  # works, not what is done
 
 

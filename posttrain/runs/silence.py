@@ -40,6 +40,11 @@ def why(groups: list[Group], metrics: dict[str, float]) -> str:
     scored = [[r.total for r in g.scored] for g in groups]
     if not any(scored):
         return "no answer could be scored; look at the reward's failures in the log"
+    if any(g.pairs or g.ranking or any("label" in r.rewards for r in g.rollouts) for g in groups):
+        return (
+            "the loss is flat, as it is where answers that were compared are very far apart already; use a lower --lr, a smaller beta or fewer steps, "
+            "and check that some weights are trainable"
+        )
     if all(len(set(some)) <= 1 for some in scored):
         worth = {x for some in scored for x in some}
         level = "too hard" if max(worth) <= 0 else "too easy" if min(worth) >= 1 else "of one worth"

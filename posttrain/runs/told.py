@@ -10,6 +10,7 @@ from posttrain.core.answers import conversation, demonstration
 from posttrain.core.protocols import Environment
 from posttrain.core.terminal import shown
 from posttrain.core.types import Prompt
+from posttrain.environments.conversions import KINDS, compared
 from posttrain.environments.data import DataEnvironment
 from posttrain.environments.language.listed import Listed
 from posttrain.environments.mixed import Mixed
@@ -61,8 +62,10 @@ def tell_left_out(env: Environment) -> None:
 
 def graded_by(env: Environment, kind: str, reward: str) -> str:
     """What says how good an answer is."""
-    if kind == "pairs":
-        return "learned from: pairs; measured by how often the preferred answer is ranked higher"
+    if kind in KINDS:
+        by = "a good answer is ranked above a bad one" if kind == "labels" else "the preferred answer is ranked higher"
+        what = {"pairs": "pairs", "lists": "ranked lists", "labels": "good and bad answers"}[kind]
+        return f"learned from: {what}; measured by how often {by}"
     own = getattr(env, "reward", None)
     by = getattr(own, "name", "") if env.graded else ""
     chosen = getattr(getattr(env, "layout", None), "reward", "")
@@ -79,11 +82,20 @@ def graded_by(env: Environment, kind: str, reward: str) -> str:
     return f"reward: {reward}; measured by {grader}" if reward else f"graded by: {grader}"
 
 
+def sure(pair: Prompt) -> str:
+    """How sure a pair is, in brackets."""
+    return f" (with probability {pair.info['preferred']:.2f})" if "preferred" in pair.info else ""
+
+
 def first_answer(first: Prompt, kind: str) -> str:
     """What is imitated, preferred, or right, of the first prompt."""
     if kind == "pairs":
         chosen, rejected = (shown(str(first.info.get(k)), 80) for k in ("chosen", "rejected"))
-        return f"first pair: {chosen} > {rejected}"
+        return f"first pair: {chosen} > {rejected}{sure(first)}"
+    if kind == "lists":
+        return f"first list: {' > '.join(shown(str(text), 60) for text in compared(first, kind))}"
+    if kind == "labels":
+        return f"first answer, {'good' if first.info.get('label') else 'bad'}: {shown(str(first.info.get('response')), 120)}"
     if kind == "demonstrations":
         if (whole := conversation(first)) is not None:
             return f"first demonstration: {sum(m['role'] == 'assistant' for m in whole)} turns of the assistant"

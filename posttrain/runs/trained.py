@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from posttrain.core.conditioning import ARTIFACT, Classes, Conditioning, Directions, Wanted, example, of_row
 from posttrain.core.config import Config, from_dict
 from posttrain.core.errors import UserError, nearest, unknown
 from posttrain.policies.load import NAMED
@@ -169,4 +170,48 @@ def load_trained(which: Trained, load: Load, device: str = "", dtype: str | None
         ck = checkpoint_of(run, which)
         policy = load(config)
         run.put(ck, policy)
+        tell_wanted(run, policy)
     return policy, config
+
+
+# ---- as it was told what is wanted
+
+
+def conditioning(run: Run) -> Conditioning | None:
+    """The classes or directions that the policy of a run learned to follow."""
+    return of_row(run.read_artifact(ARTIFACT)[0]) if run.artifact(ARTIFACT).exists() else None
+
+
+def tell_wanted(run: Run, policy: Any) -> None:
+    """A policy of classes is asked for the best one; a direction must be given by whoever uses it."""
+    how = conditioning(run)
+    if isinstance(how, Classes):
+        policy.wanted = Wanted(how, how.asked())
+
+
+def prefer(which: Trained, policy: Any, text: str) -> Any:
+    """The policy of a run, told what is wanted: --prefer, or the best class; a policy of directions is not used without one."""
+    with Run.open(which.folder) as run:
+        how = conditioning(run)
+    if how is None and text:
+        raise UserError(f"{which} was not trained to be told what is wanted; leave --prefer away")
+    policy.wanted = None if how is None else Wanted(how, how.asked(text))
+    return policy
+
+
+def refuse_directions(which: Trained, system: str) -> None:
+    """A policy that follows directions is trained further only where a system message says which one."""
+    with Run.open(which.folder) as run:
+        how = conditioning(run)
+    if isinstance(how, Directions) and not system:
+        told = example(how)["content"]
+        raise UserError(
+            f"{which} follows a direction among {', '.join(how.names)}, and training it further does not say which; write one: --system {told!r}"
+        )
+
+
+def keep_wanted(run: Run, policy: Any) -> None:
+    """A run that begins with such a policy goes on as it was told, and says so to whoever uses it."""
+    told: Wanted | None = getattr(policy, "wanted", None)
+    if told is not None and not run.artifact(ARTIFACT).exists():
+        run.write_artifact(ARTIFACT, [told.how.row()])

@@ -42,7 +42,8 @@ DRAWN_BY = {  # plans without a phase that samples as the settings say, and what
     "rl-pgd-robustness": frozenset({"sampling.max_tokens"}),
     "rlprompt": frozenset({"sampling.temperature"}),
 }
-WRITTEN = ("demonstrations", "pairs", "steps")  # kinds of data that come with their answers
+COMPARED = {"pairs": "written pairs", "lists": "ranked lists", "labels": "good and bad answers"}
+WRITTEN = ("demonstrations", "steps", *COMPARED)  # kinds of data that come with their answers
 
 
 def differing(config: Config) -> set[str]:
@@ -65,7 +66,7 @@ def drawn_by(method: Method) -> frozenset[str]:
     """What a method reads of sampling: all of it where it samples; where its answers are written, what those are drawn with that it is
     measured by; where two written ones are compared, the temperature of log-probabilities, and of a score nothing."""
     kind = method.rollout.card.data
-    if kind in ("pairs", "steps"):
+    if kind in ("steps", *COMPARED):
         return frozenset() if method.scores else frozenset({"sampling.temperature"})
     return DRAWN - RECORDED if kind else DRAWN
 
@@ -132,14 +133,14 @@ def refuse_of_method(method: Method, asked: Collection[str]) -> None:
         )
     if kind in WRITTEN and "reward" in asked:
         raise UserError(f"{name} learns from written answers, so it does not use --reward; leave it away")
-    if kind in ("pairs", "steps") and "reward_timeout" in asked:
+    if kind in ("steps", *COMPARED) and "reward_timeout" in asked:
         raise UserError(
             f"{name} learns from written answers that no reward scores, so it does not use --reward-timeout"
         )
     refuse_of_sampling(method, asked)
-    for key in ("level", "think") if kind in ("pairs", "logs") else ():
+    for key in ("level", "think") if kind in ("logs", *COMPARED) else ():
         if key in asked:
-            what = "written pairs" if kind == "pairs" else "logged answers"
+            what = COMPARED.get(kind, "logged answers")
             raise UserError(f"{name} learns from {what}, which have no --{key}; leave it away")
 
 

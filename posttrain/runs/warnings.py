@@ -101,10 +101,19 @@ def of_answers(reader: Reader, phase: str) -> list[Finding | None]:
     weights = dict(reader.db.execute(query, (phase,)).fetchall())
     repeated = [r["repetition"] for r in rows if r["repetition"] is not None]
     return [
-        monitors.repetition(repeated, first, last),
+        monitors.repetition(repeated, first, last, before(reader, phase, first)),
         monitors.take_over(list(groups.values()), weights, rise(reader, phase, next(iter(weights), "")), first, last),
         monitors.echoes(pairs, first, last),
     ]
+
+
+def before(reader: Reader, phase: str, first: int) -> list[float]:
+    """How much the first answers of a phase repeat themselves, as far as they are not the newest."""
+    query = (
+        "SELECT repetition FROM rollouts WHERE phase = ? AND step < ? AND repetition IS NOT NULL "
+        "ORDER BY step, group_index, sample_index LIMIT ?"
+    )
+    return [row[0] for row in reader.db.execute(query, (phase, first, _ANSWERS))]
 
 
 def rise(reader: Reader, phase: str, component: str) -> float:

@@ -131,9 +131,13 @@ class Service:
     def _with_tools(self, params: CompletionRequest) -> Tensor:
         """The prompt with the tools as the model's chat template writes them; in words where it has no place for them."""
         tokenizer, content = self.policy.tokenizer, only_text(params.messages)
+        wanted = self.policy.wanted
         if own_format(tokenizer) in ("hermes", "llama"):
             text = tokenizer.apply_chat_template(
-                content, tools=list(params.tools), tokenize=False, add_generation_prompt=True
+                content if wanted is None else wanted.begins(content),
+                tools=list(params.tools),
+                tokenize=False,
+                add_generation_prompt=True,
             )
         else:
             asked = {"tools": list(params.tools), "tool_format": "hermes"}

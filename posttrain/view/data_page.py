@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from posttrain.core.terminal import shown
+from posttrain.environments.preference_survey import sentences
 
 Bins = Sequence[tuple[int, int, int]]
 _BAR = "▏▎▍▌▋▊▉█"
@@ -62,6 +63,13 @@ def svg(bins: Bins, width: int = 820, height: int = 190) -> str:
     return f'<svg viewBox="0 0 {width} {height}" role="img">{"".join(parts)}</svg>'
 
 
+def pictures(found: dict[str, Any]) -> list[tuple[str, Bins]]:
+    """Every histogram with its caption: lengths in the finest unit there is, and shares."""
+    unit = "tokens" if "tokens" in found["bins"] else "characters"
+    drawn = [(f"{what} lengths in {unit}", some) for what, some in found["bins"][unit].items()]
+    return drawn + [(f"{what}, percent", some) for what, some in found["bins"].get("percent", {}).items()]
+
+
 def table(lengths: dict[str, dict[str, dict[str, int]]]) -> str:
     rows = [(f"{what}, {unit}", figures) for unit, some in lengths.items() for what, figures in some.items()]
     head = "".join(f"<th>{escape(q)}</th>" for q in rows[0][1])
@@ -74,10 +82,8 @@ def table(lengths: dict[str, dict[str, dict[str, int]]]) -> str:
 
 def page(title: str, told: Sequence[str], found: dict[str, Any], findings: Sequence[str]) -> str:
     """One HTML file that needs no other."""
-    unit = "tokens" if "tokens" in found["bins"] else "characters"
     figures = "".join(
-        f"<figure><figcaption>{escape(what)} lengths in {unit}</figcaption>{svg(some)}</figure>"
-        for what, some in found["bins"][unit].items()
+        f"<figure><figcaption>{escape(caption)}</figcaption>{svg(some)}</figure>" for caption, some in pictures(found)
     )
     lines = "".join(
         f'<p class="{"warn" if line.startswith("left out") else ""}">{escape(line)}</p>'
@@ -89,10 +95,17 @@ def page(title: str, told: Sequence[str], found: dict[str, Any], findings: Seque
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style>'
         f"<h1>{escape(title)}</h1><h2>What was understood</h2>{lines}<h2>First prompt</h2><pre>{escape(first)}</pre>"
-        f"<h2>Lengths</h2>{table(found['lengths'])}{figures}<h2>Questions that come twice</h2>"
+        f"<h2>Lengths</h2>{table(found['lengths'])}{figures}{preferences(found)}<h2>Questions that come twice</h2>"
         + "".join(f"<p>{escape(line)}</p>" for line in findings)
         + "</html>\n"
     )
+
+
+def preferences(found: dict[str, Any]) -> str:
+    """What preferences say of themselves, where the data is of such."""
+    if "preferences" not in found:
+        return ""
+    return "<h2>Preferences</h2>" + "".join(f"<p>{escape(line)}</p>" for line in sentences(found["preferences"]))
 
 
 def findings(found: dict[str, Any]) -> list[str]:

@@ -25,7 +25,7 @@ _COMPUTES = (
     "aggregate",
     "terms",
 )  # fields of a method with a formula in them
-_OTHERS = {f.name for f in fields(Card)} - {"name", "stage", "title", "paper", "base", "system", "file", "doc"}
+_OTHERS = {f.name for f in fields(Card)} - {"name", "stage", "title", "paper", "base", "system", "file", "doc", "whole"}
 
 
 def build() -> dict[str, Any]:

@@ -19,11 +19,19 @@ from posttrain.runs.build import at_test
 from posttrain.runs.reader import Reader
 from posttrain.runs.warnings import findings
 from posttrain.view.figures import count, duration, percent, short
-from posttrain.view.report import graded, next_steps, report
+from posttrain.view.report import RANKED, graded, next_steps, report
 
+RANKED_BY = {"pairs": "pairs", "lists": "lists", "labels": "answers"}  # kind of preferences -> what a step has of them
 _RECENT = 10  # steps that the time left is estimated from
 _REPORTED = ("seconds", "tokens", "eval_problems", "task")  # figures of a summary that stand elsewhere in the report
 _LINES = 20  # lines that a run prints where there is no terminal
+
+
+def _figure(x: float) -> str:
+    """A decision, a count or a measurement, as a person writes it."""
+    if isinstance(x, bool):
+        return "yes" if x else "no"
+    return f"{x:,}" if isinstance(x, int) else short(x)
 
 
 class Tolerant:
@@ -94,9 +102,9 @@ class Watch:
 
     def _start(self, loop: Any) -> None:
         self.seen, self.figures, self.total = 0, {}, loop.config.steps
-        written = loop.method.rollout.card.data in ("demonstrations", "pairs")
+        written = loop.method.rollout.card.data in ("demonstrations", *RANKED_BY)
         self.curve = "loss" if written else "reward"  # written answers have neither a reward nor an entropy to show
-        self.measured = "pairs ranked right" if loop.method.rollout.card.data == "pairs" else "accuracy"
+        self.measured = "pairs ranked right" if loop.method.rollout.card.data in RANKED_BY else "accuracy"
         self.recent.clear()
 
     def step(self, step: int, metrics: dict[str, float]) -> None:
@@ -148,7 +156,7 @@ class Watch:
             folder = shlex.quote(f"{self.runs}/{loop.config.name}")
             return [(f"posttrain run grpo --reward {folder}{self.where}", "train a policy with this reward"), *out]
         out.insert(0, (f"posttrain chat --model {which}", "chat with the trained model"))
-        if gold and loop.method.rollout.card.data != "pairs":
+        if gold and loop.method.rollout.card.data not in RANKED_BY:
             task = shlex.quote(loop.config.task)
             way = at_test(loop.method, loop.env)
             read = f" --rollout {shlex.quote(str(way))}" if way else ""
@@ -173,7 +181,7 @@ class Watch:
             if key in _REPORTED or key.endswith(("_before", "_after")):
                 continue
             if isinstance(value, dict) and value and all(isinstance(x, (int, float)) for x in value.values()):
-                value = ", ".join(f"{k} {short(float(x))}" for k, x in value.items())  # a figure of every phase
+                value = ", ".join(f"{k} {_figure(x)}" for k, x in value.items())  # a figure of every phase
             if isinstance(value, (int, float, str)) and key != "stopped":
                 self.console.print(f"  {key}  {short(value) if isinstance(value, float) else value}", markup=False)
         self.console.print(f"  everything is in {self.runs}/{name}", markup=False)
@@ -219,13 +227,13 @@ class Lines(Watch):
         size = count(sum(p.numel() for p in policy.parameters()))
         self.console.print(
             f"{loop.method.name} on {loop.config.task}: {loop.config.model} ({size} parameters) on {policy.device}, "
-            f"{loop.config.steps} steps of {loop.config.prompts} {'pairs' if before.of == 'pairs' else 'prompts'}, "
+            f"{loop.config.steps} steps of {loop.config.prompts} {RANKED_BY.get(loop.method.rollout.card.data, 'prompts')}, "
             f"in {loop.run.label}",
             soft_wrap=True, markup=False,
         )  # fmt: skip
         if before.problems:
             what = "" if before.name == "accuracy" else f"{before.name} "
-            right = " ranked right" if before.of == "pairs" else ""
+            right = " ranked right" if before.of in RANKED else ""
             told = f"{what}{graded(before)} of {before.problems} held-out {before.of}{right}"
             self.console.print(f"before training: {told}")
             if before.told:

@@ -27,8 +27,17 @@ QUESTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "The run is long": ("grpo", ("prorl", "t1")),
     "There are worked answers too, or success is rare": ("sft, then grpo", ("reft", "dr-po", "t1")),
     "Answers are old, or logged": ("grpo", ("topr", "copg", "raft")),
-    "Preference pairs only": ("dpo", ("dpo", "rlhf-workflow", "summarize-hf", "salsa", "copg", "rlhf-generalisation-diversity")),
-    "A judge that compares two answers": ("grpo on win rates", ("spo-minimaximalist", "nash-md", "writing-zero", "pairwise-rl", "debate-reward")),
+    "Preference pairs only": ("dpo", (
+        "dpo", "rlhf-workflow", "summarize-hf", "salsa", "copg", "rlhf-generalisation-diversity", "cpl", "mixed-preference-opt",
+        "implicit-reward-bridge", "hft")),
+    "Ranked lists, or a gold answer beside a pair": ("rrhf", ("pro", "tpo")),
+    "People who want different things": ("dpo", ("maxmin-rlhf", "dpa")),
+    "Answers of mixed quality, and nothing is sampled": ("sft", ("openchat-crlft", "a-lol", "ift", "scalable-irl-lm")),
+    "A reward, and learning in rounds": ("rlhf-workflow", ("apo-accelerated", "brain", "raft")),
+    "A judge that compares two answers": ("grpo on win rates", (
+        "spo-minimaximalist", "nash-md", "nash-mp", "inpo", "writing-zero", "pairwise-rl", "debate-reward")),
+    "A judge that gives points or ranks, and no labels of people": ("dpo on its best and worst answers", (
+        "codeultrafeedback", "ultrafeedback", "osp", "cyclealign", "huatuogpt", "okapi")),
     "A learned reward, and it gets hacked": ("ppo with a KL price", (
         "par", "superhf", "rm-ensemble-conservative", "helping-or-herding", "reward-robust-rlhf", "autorule", "dr-irl")),
     "Rewards for parts of an answer": ("grpo on the outcome", ("pure", "mrt", "fine-grained-rlhf", "text2grad")),
@@ -36,6 +45,10 @@ QUESTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "Answers are too long, or thoughts that are not needed": ("grpo", (
         "grpo-lambda", "laser", "siri", "demystify-long-cot", "autothink", "adacot", "open-rs")),
     "Many tasks, long documents, open questions": ("grpo", ("qwenlong-l15", "memory", "rlmt")),
+    "Programs, or words about what was wrong": ("grpo", ("leti", "dstc", "rise")),
+    "Turns and tools": ("grpo", (
+        "toolrl", "score-self-correct", "tl-training", "multi-turn-agentic-guide", "archer", "tgrl-tool", "ssrl", "zerosearch", "reseek", "frugalrag",
+        "ssp", "doctoragent-rl", "eef", "agent-r")),
     "Not the weights, but a prompt or an input": ("", ("rlprompt", "rl-pgd-robustness")),
 }  # fmt: skip
 _LANGUAGE = ("pocket", "real")  # levels at which a language model is trained

@@ -14,6 +14,7 @@ from rich.text import Text
 from posttrain.core.terminal import printable
 from posttrain.view.figures import duration, mean, percent, short, sparkline
 
+RANKED = ("pairs", "good answers")  # what was graded by comparing written answers
 _ANSWER = 240  # characters of an answer that are shown
 
 
@@ -45,8 +46,8 @@ def score_table(before: Any, after: Any) -> Table:
         table.add_column(head, justify="left" if not head else "right")
     gain, error = paired(before, after)
     change = f"{100 * gain:+.1f} ± {100 * error:.1f}" if after.name == "accuracy" else f"{gain:+.3g} ± {error:.2g}"
-    table.add_row("ranked right" if after.of == "pairs" else after.name, graded(before), graded(after), change)
-    for row in pair_rows(before, after) if after.of == "pairs" else answer_rows(before, after):
+    table.add_row("ranked right" if after.of in RANKED else after.name, graded(before), graded(after), change)
+    for row in pair_rows(before, after) if after.of in RANKED else answer_rows(before, after):
         table.add_row(*row)
     return table
 
@@ -97,7 +98,7 @@ def samples(before: Any, after: Any, n: int = 3) -> list[Text]:
     chosen += [i for i in range(len(pairs)) if i not in chosen]
     show = (
         pair_text
-        if after.of == "pairs"
+        if after.of in RANKED
         else sample_text
         if after.name == "accuracy"
         else partial(sample_text, marks=False)
@@ -128,9 +129,13 @@ def pair_text(before: Any, after: Any) -> Text:
     """A question, its preferred answer with a mark for each ranking, and the other answer."""
     out = Text()
     out.append(f"\n{clip(before.prompt.last)}", style="bold")
-    out.append(
-        f"\n  preferred  {clip(before.text)}\n  rejected   {clip(str(before.prompt.info['rejected']))}\n  ranked"
+    other = before.prompt.info.get("rejected")
+    told = (
+        f"\n  preferred  {clip(before.text)}\n  rejected   {clip(str(other))}"
+        if other is not None
+        else f"\n  good  {clip(before.text)}"
     )
+    out.append(f"{told}\n  ranked")
     for word, r in (("before", before), ("after", after)):
         grade = r.reward or 0.0
         mark, style = ("✓", "green") if grade > 0.5 else ("=", "yellow") if grade == 0.5 else ("✗", "red")

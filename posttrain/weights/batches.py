@@ -23,14 +23,10 @@ def minibatches(batch: Batch, count: int, draw: torch.Generator) -> Iterator[Ten
 
 
 def micro_batches(batch: Batch, rows: Tensor, tokens: int) -> Iterator[Tensor]:
-    """Pieces of at most so many padded actions, rows of like length together; pairs are never cut apart."""
+    """Pieces of at most so many padded actions, rows of like length together; pairs and lists are never cut apart."""
     length_B = batch["length_B"]
-    if "chosen_P" in batch or "ranked_LK" in batch:
-        _, sizes = torch.unique_consecutive(batch["group_B"][rows], return_counts=True)  # a group's rows stand together
-        units = list(rows.split(sizes.tolist()))
-    else:
-        units = list(rows.split(1))
-    sized = sorted((int(length_B[u].max()), int(u[0]), u) for u in units)  # first rows differ: ties end there
+    together = units(batch, rows) if "chosen_P" in batch or "ranked_LK" in batch else list(rows.split(1))
+    sized = sorted((int(length_B[u].max()), int(u[0]), u) for u in together)  # first rows differ: ties end there
     piece: list[Tensor] = []
     count = 0
     for longest, _, unit in sized:
@@ -41,3 +37,26 @@ def micro_batches(batch: Batch, rows: Tensor, tokens: int) -> Iterator[Tensor]:
         piece.append(unit)
     if piece:
         yield torch.cat(piece)
+
+
+def units(batch: Batch, rows: Tensor) -> list[Tensor]:
+    """Rows that must stay together, those that a pair or a list joins; first rows first."""
+    joined = (
+        [*zip(batch["chosen_P"].tolist(), batch["rejected_P"].tolist(), strict=True)] if "chosen_P" in batch else []
+    )
+    joined += [tuple(i for i in some if i >= 0) for some in batch["ranked_LK"].tolist()] if "ranked_LK" in batch else []
+    root = {i: i for i in rows.tolist()}
+
+    def top(i: int) -> int:
+        while root[i] != i:
+            root[i] = i = root[root[i]]
+        return i
+
+    for some in joined:
+        if all(i in root for i in some):
+            tops = [top(i) for i in some]
+            root.update(dict.fromkeys(tops, min(tops)))
+    members: dict[int, list[int]] = {}
+    for i in rows.tolist():
+        members.setdefault(top(i), []).append(i)
+    return [torch.tensor(some) for some in members.values()]

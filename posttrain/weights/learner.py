@@ -22,7 +22,9 @@ from posttrain.core.turn import Turn
 from posttrain.losses.aggregate import Totals
 from posttrain.losses.objective import objective
 from posttrain.weights.batches import micro_batches, minibatches
+from posttrain.weights.beside import asked_of, told, with_live
 from posttrain.weights.critic import halves, optimiser_of, values_read, with_critic
+from posttrain.weights.minibatch import minibatch, scatter
 from posttrain.weights.parallel import Local
 from posttrain.weights.schedules import SCHEDULES
 from posttrain.weights.settings import check_optimiser
@@ -51,6 +53,7 @@ class Learner:
     updates: int = 0  # of the policy; a critic that learns alone at first has more
     critic_updates: int = 0
     skipped: int = 0
+    memory: dict[str, float] = field(default_factory=dict)  # what a loss remembers from update to update
     first_gap: tuple[Turn, int, float] | None = field(
         init=False, default=None
     )  # row, action, gap: the largest of a step
@@ -61,11 +64,13 @@ class Learner:
         self._values = values_read(self.reads)
         if self._values:
             with_critic(self.policy, self.how)
-        if any(name.startswith("ref_") for name in self.reads):
+        self._kept, self._beside = asked_of(o.reference, self.reads, self.method.rollout)
+        if self._kept or self._beside:
             self.reference = o.reference.live()
             self.parallel.check_reference(self.reference)
             self.reference.start(self.policy)
-            self.parallel.wrap(self.reference.policy, learns=False)
+            for network in self.reference.networks:
+                self.parallel.wrap(network, learns=False)
         self.parallel.wrap(self.policy)
         part: Part = o.optimiser if self.lr is None else o.optimiser.but(lr=self.lr)
         check_optimiser(part)
@@ -88,6 +93,13 @@ class Learner:
         """Streams that are read: by its own loss and terms, and for the policy's learner the parts before the loss."""
         return self.method.reads if self.objective is None else self.goal.reads
 
+    @property
+    def _beta(self) -> float | None:
+        """The scale of the implicit rewards of a loss that compares the policy's log-probabilities of pairs."""
+        part = self.goal.loss
+        compares = part.card.stage == "preference_loss" and "chosen_P" in part.card.reads
+        return float(part.defaults().get("beta") or part.defaults().get("alpha") or 1.0) if compares else None
+
     def named_parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
         """What the optimiser moves: float32 masters of half-precision weights, the weights themselves otherwise."""
         return self.masters.named
@@ -98,22 +110,21 @@ class Learner:
         if "thought_BT" in self.reads:
             T = batch.mask_BT.shape[1]
             batch = batch.but(thought_BT=pad([phases(self.policy.decode, row) for row in rows], T))
-        ref = sorted(n for n in self.reads if n.startswith("ref_"))
+        ref = self._kept
         before = [*self._values, *(["entropy_BT"] if "old_entropy_BT" in self.reads else [])]
         old = [f"old_{name}" for name in before]
         if not ref and not old:
             return batch
         cells = list(self._micro(batch, torch.arange(len(rows))))
         made: list[tuple[int, dict[str, Tensor]]] = []
-        for i, counts in self.parallel.pieces([self._cost(batch, cell) for cell in cells]):
+        for i, counts in self.parallel.pieces([self.cost(batch, cell) for cell in cells]):
             some = [rows[k] for k in cells[i].tolist()]
-            given = self.reference.streams(some, [n.removeprefix("ref_") for n in ref]) if ref else {}
+            given = told(self.reference, some, ref)
             live = self.policy.forward(some, before) if old else {}
             if counts:
-                seen = {f"ref_{n}": x for n, x in given.items()} | {f"old_{n}": live[n] for n in before}
-                made.append((i, seen))
+                made.append((i, given | {f"old_{n}": live[n] for n in before}))
         every = self.parallel.gather(made)  # on the device that made them, where there is one process
-        return batch.but(**{name: _scatter(cells, [x[name] for x in every], batch) for name in (*ref, *old)})
+        return batch.but(**{name: scatter(cells, [x[name] for x in every], batch) for name in (*ref, *old)})
 
     def update(self, rows: list[Turn], batch: Batch, step: int) -> dict[str, float]:
         """Every pass and minibatch of a step; returns the metrics, averaged."""
@@ -142,21 +153,22 @@ class Learner:
         return renewed
 
     def _one(self, rows: list[Turn], batch: Batch, chosen: Tensor, step: int) -> dict[str, float]:
-        totals = Totals.of(batch.rows(chosen))
-        cells = list(self._micro(batch, chosen))
+        mini = minibatch(self, rows, batch, chosen)
+        totals, place_B = Totals.of(mini), mini["place_B"]
+        cells = list(self._micro(mini, torch.arange(len(place_B))))
         made: list[tuple[int, Piece]] = []
         self.optimiser.zero_grad(set_to_none=True)
         self.policy.train()
-        for i, counts in self.parallel.pieces([self._cost(batch, cell) for cell in cells]):
-            index = cells[i]
-            part = batch.rows(index)
-            live = self.policy.forward([rows[k] for k in index.tolist()], self._streams())
-            part = part.but(**{k: v.to(part.mask_BT.device) for k, v in live.items()})
+        for i, counts in self.parallel.pieces([self.cost(mini, cell) for cell in cells]):
+            part, index = mini.rows(cells[i]), place_B[cells[i]]
+            some = [rows[k] for k in index.tolist()]
+            live = self.policy.forward(some, self._streams())
+            part = with_live(part, live, told(self.reference, some, self._beside))
             loss, _ = objective(part, totals, self.goal.loss, self.goal.aggregate, self.goal.terms)
             self.parallel.backward(loss, live.values(), counts)
             self.parallel.after_piece(self.named_parameters())
             if counts:
-                made.append((i, Piece.of(index, float(loss.detach()), part, self._first_pass)))
+                made.append((i, Piece.of(index, float(loss.detach()), part, self._first_pass, self._beta)))
         self.parallel.reduce(self.named_parameters())
         tally, at = Tally(), None
         for piece in self.parallel.gather(made):
@@ -215,7 +227,7 @@ class Learner:
     def _micro(self, batch: Batch, rows: Tensor) -> Iterator[Tensor]:
         return micro_batches(batch, rows, self.micro_tokens)
 
-    def _cost(self, batch: Batch, rows: Tensor) -> float:
+    def cost(self, batch: Batch, rows: Tensor) -> float:
         """Of a piece: its padded actions."""
         return float(batch["length_B"][rows].max()) * rows.numel()
 
@@ -231,7 +243,7 @@ class Learner:
                 out["optimiser"][f"{names[id(p)]}|{k}"] = torch.as_tensor(v)
         if self.masters.copies:
             out["masters"] = self.masters.tensors()
-        if self.reference is not None:
+        if self.reference is not None and self.reference.saved:
             out["reference"] = _unshared(self.parallel.reference_state(self.reference))
         return out
 
@@ -242,7 +254,7 @@ class Learner:
     def state(self) -> dict[str, Any]:
         ruled = {"reference": self.reference.state_dict()} if hasattr(self.reference, "state_dict") else {}
         counts = {"updates": self.updates, "skipped": self.skipped, "critic_updates": self.critic_updates}
-        return counts | ruled
+        return counts | ruled | ({"memory": dict(self.memory)} if self.memory else {})
 
     def load(self, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any]) -> None:
         if "weights" in tensors:  # learners of one policy save its weights once
@@ -261,26 +273,18 @@ class Learner:
             where = "cpu" if k == "step" and not fused else named[name].device  # torch counts steps on the CPU, mostly
             value = self.parallel.own(named[name], value)
             self.optimiser.state[named[name]][k] = value.to(where, copy=True)
-        if self.reference is not None:
+        if self.reference is not None and self.reference.saved:
             self.reference.load(tensors["reference"])
             if "reference" in state:
                 self.reference.load_state_dict(state["reference"])
         self.updates, self.skipped = state["updates"], state["skipped"]
         self.critic_updates = state.get("critic_updates", self.updates)
+        self.memory = dict(state.get("memory", {}))
 
 
 def _mean(xs: list[float]) -> float:
     finite = [x for x in xs if math.isfinite(x)]
     return sum(finite) / len(finite) if finite else math.nan
-
-
-def _scatter(cells: list[Tensor], pieces: list[Tensor], batch: Batch) -> Tensor | None:
-    if not pieces:
-        return None
-    out = torch.zeros(*batch.mask_BT.shape, *pieces[0].shape[2:])
-    for index, x in zip(cells, pieces, strict=True):
-        out[index, : x.shape[1]] = x.to(out.dtype).cpu()
-    return out
 
 
 def _unshared(state: dict[str, Tensor]) -> dict[str, Tensor]:

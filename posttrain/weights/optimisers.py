@@ -45,6 +45,14 @@ def sgd(named: Iterable[tuple[str, nn.Parameter]], lr: float = 1e-2, momentum: f
     return torch.optim.SGD([p for _, p in named], lr=lr, momentum=momentum)
 
 
+@optimiser(title="RMSprop")
+def rmsprop(
+    named: Iterable[tuple[str, nn.Parameter]], lr: float = 5e-7, alpha: float = 0.99, eps: float = 1e-8
+) -> torch.optim.Optimizer:
+    """RMSprop: each gradient over the root of its running mean square, without momentum; DPO's authors use it, and keep one moment in place of two."""
+    return torch.optim.RMSprop([p for _, p in named], lr=lr, alpha=alpha, eps=eps)
+
+
 @optimiser(paper="arXiv:2502.16982")
 def muon(
     named: Iterable[tuple[str, nn.Parameter]], lr: float = 1e-6, momentum: float = 0.95, weight_decay: float = 0.0,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from posttrain.core.errors import UserError
 from posttrain.core.protocols import Policy
 from posttrain.core.registry import reference
 from posttrain.core.turn import Turn
@@ -16,7 +17,10 @@ from posttrain.models.rows import own_parameters
 class Frozen:
     """A frozen copy of the policy; subclasses define when it is updated."""
 
+    saved = True  # whether checkpoints hold it
     _policy: Policy | None = None
+    _others: tuple[tuple[float, Policy], ...] = ()  # policies beside it, each with its weight in log ref
+    _weight = 1.0  # of the frozen copy itself
 
     @property
     def policy(self) -> Policy:
@@ -25,14 +29,31 @@ class Frozen:
             raise RuntimeError("a reference is asked before it has started")
         return self._policy
 
+    @property
+    def networks(self) -> tuple[Policy, ...]:
+        """All that it holds in this process."""
+        return (self.policy,)
+
     def start(self, policy: Policy) -> None:
         """Take the copy; called once, with the policy as the phase begins."""
         self._policy = policy.clone().eval().requires_grad_(False)
+
+    def blend(self, parts: Sequence[tuple[float, Policy]]) -> None:
+        """log ref = sum_k w_k log pi_k, whose constant cancels where answers to one prompt are compared: a geometric mixture where the
+        weights are shares, an extrapolation where one is negative. The policies are frozen already, and not saved with this."""
+        (self._weight, first), *others = parts
+        self.start(first)
+        self._others = tuple(others)
 
     @torch.no_grad()
     def streams(self, rows: Sequence[Turn], names: Sequence[str]) -> dict[str, Tensor]:
         """Streams of the frozen copy: `ref_logp_BT` is the logp_BT of this."""
         out = self.policy.forward(rows, names)
+        if self._others:
+            if list(names) != ["logp_BT"]:
+                raise UserError(f"a reference of several policies gives log-probabilities only, not {', '.join(names)}")
+            more = [w * policy.forward(rows, names)["logp_BT"] for w, policy in self._others]
+            return {"logp_BT": self._weight * out["logp_BT"] + torch.stack(more).sum(0)}
         return {name: out[name] for name in names}
 
     def after_step(self, policy: Policy, step: int) -> None:
@@ -86,3 +107,20 @@ class reset(Frozen):
     def after_step(self, policy: Policy, step: int) -> None:
         if (step + 1) % self.every == 0:
             self.renew(policy)
+
+
+@reference(paper="arXiv:2404.09656")
+class soft_update(Frozen):
+    """Soft update (TR-DPO): every `every` steps the reference moves towards the policy. ref <- mix policy + (1 - mix) ref"""
+
+    def __init__(self, mix: float = 0.6, every: int = 512) -> None:
+        if not 0 < mix <= 1 or every < 1:
+            raise UserError(f"soft_update got mix={mix}, every={every}; it takes 0 < mix <= 1 and at least 1 step")
+        self.mix, self.every = mix, every
+
+    @torch.no_grad()
+    def after_step(self, policy: Policy, step: int) -> None:
+        if (step + 1) % self.every == 0:
+            live = own_parameters(policy)
+            for name, p in own_parameters(self.policy).items():
+                p.lerp_(live[name].to(p.dtype), self.mix)

@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from posttrain.core.errors import UserError
 from posttrain.core.ranks import Ranks, dealt
+from posttrain.models.context import Context
 from posttrain.models.decoder import Decoder
 from posttrain.models.four_bit import FourBit
 from posttrain.models.rows import Whole, local, own_rows
@@ -31,10 +32,11 @@ _PASSES = ("hidden", "hidden_shared", "hidden_packed")  # ways through a decoder
 
 
 class Sharded(Local):
-    """Rows of every weight over all processes."""
+    """Rows of every weight over all processes. divided: so many of them share the tokens of each piece (context parallel)."""
 
-    def __init__(self, ranks: Ranks) -> None:
-        self.ranks = ranks
+    def __init__(self, ranks: Ranks, divided: int = 1) -> None:
+        self.ranks, self.divided = ranks, divided
+        self.context = context_of(ranks, divided) if divided > 1 else None
 
     def wrap(self, policy: Any, learns: bool = True) -> None:
         """Shard the policy's network, its critic's, and keep a whole copy that samples where the policy learns."""
@@ -50,9 +52,11 @@ class Sharded(Local):
             raise UserError("4-bit weights cannot be sharded over processes yet; leave --bits away, or use one process")
         if learns:
             policy.whole = Whole(model, copy.deepcopy(model).requires_grad_(False).eval())
-        shard(model, learns)
-        if learns and policy.critic is not None and policy.critic.model is not None:
-            shard(policy.critic.model, learns)
+        critic = policy.critic.model if learns and policy.critic is not None else None
+        for one in (model, critic):
+            if one is not None:
+                shard(one, learns)
+                object.__setattr__(one, "context", self.context)
 
     def check_optimiser(self, name: str) -> None:
         if name not in ELEMENTWISE:
@@ -62,7 +66,7 @@ class Sharded(Local):
             )
 
     def check_reference(self, reference: Any) -> None:
-        if type(reference).tensors is not Frozen.tensors:
+        if reference.saved and type(reference).tensors is not Frozen.tensors:
             raise UserError(
                 f"the reference {type(reference).__name__} keeps more than one policy's weights, and several processes hold rows of them; use "
                 "another --reference, or --exact-sums, which keeps the whole model in every process"
@@ -90,15 +94,20 @@ class Sharded(Local):
             if torch.as_tensor(x).dim()
         ]
         out = {"weights": sharded_names(learner.policy), "optimiser": [f"{n}|{k}" for n, k in moments if n in rows]}
-        return out | ({} if learner.reference is None else {"reference": sharded_names(learner.reference.policy)})
+        saved = learner.reference is not None and learner.reference.saved
+        return out | ({"reference": sharded_names(learner.reference.policy)} if saved else {})
 
     def own(self, parameter: Tensor, whole: Tensor) -> Tensor:
         rows = getattr(parameter, "rows", False) and whole.dim() > 0
         return own_rows(whole, self.ranks.rank, self.ranks.world) if rows else whole
 
     def pieces(self, costs: Sequence[float]) -> list[tuple[int, bool]]:
-        hands = dealt(list(costs), self.ranks.world)
-        return list(company(hands[self.ranks.rank], max(map(len, hands)), len(costs) - 1))
+        hands = dealt(list(costs), self.ranks.world // self.divided)
+        return list(company(hands[self.ranks.rank // self.divided], max(map(len, hands)), len(costs) - 1))
+
+    def gather(self, mine: list[tuple[int, Any]]) -> list[Any]:
+        """Those that share a piece all have what belongs to it: the first of them tells."""
+        return super().gather(mine if self.context is None or self.context.rank == 0 else [])
 
     def backward(self, loss: Tensor, streams: Iterable[Tensor], counts: bool = True) -> None:
         """All processes go back through the model, also where a piece teaches nothing."""
@@ -129,6 +138,14 @@ class Sharded(Local):
         for p in params if factor < 1.0 else ():
             p.grad.mul_(factor)  # type: ignore[union-attr]
         return norm
+
+
+def context_of(ranks: Ranks, size: int) -> Context:
+    """Neighbours share the tokens of a row, which are on one machine where that can be."""
+    import torch.distributed as dist
+
+    groups = [dist.new_group(list(range(at, at + size))) for at in range(0, ranks.world, size)]
+    return Context(ranks.rank % size, size, groups[ranks.rank // size])
 
 
 def shard(model: Decoder, learns: bool) -> None:

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from posttrain.core.batch import Batch
 from posttrain.core.turn import Turn
+from posttrain.losses.aggregate import valid_pairs
+from posttrain.losses.preference.margin import sequence_logp
 
 
 @dataclass
@@ -23,6 +25,8 @@ class Tally:
     clipped: float = 0.0
     moved: float = 0.0
     extra: dict[str, float] = field(default_factory=dict)
+    pairs: float = 0.0
+    paired: dict[str, float] = field(default_factory=dict)  # sums over preference pairs
 
     @torch.no_grad()
     def add(self, loss: float, b: Batch) -> tuple[int, int] | None:
@@ -55,22 +59,24 @@ class Tally:
         """Add what was measured of a piece, wherever that was, and let its rows keep their streams; where the largest gap so far is, if it is
         in this piece: row, action, gap."""
         one = piece.tally
-        for name in ("loss", "count", "gap", "clipped", "moved"):
+        for name in ("loss", "count", "gap", "clipped", "moved", "pairs"):
             setattr(self, name, getattr(self, name) + getattr(one, name))
-        for name, x in one.extra.items():
-            self.extra[name] = self.extra.get(name, 0.0) + x
-        mine = [rows[i] for i in piece.index.tolist()]
+        for mine, theirs in ((self.extra, one.extra), (self.paired, one.paired)):
+            for name, x in theirs.items():
+                mine[name] = mine.get(name, 0.0) + x
+        kept = [rows[i] for i in piece.index.tolist()]
         for name, x_BT in piece.streams.items():
-            for row, x_T in zip(mine, x_BT.unbind(), strict=True):
+            for row, x_T in zip(kept, x_BT.unbind(), strict=True):
                 row.streams_T[name] = x_T[: len(row)]
         if abs(one.worst) <= abs(self.worst) or piece.place is None:
             return None
         self.worst = one.worst
-        return mine[piece.place[0]], piece.place[1], one.worst
+        return kept[piece.place[0]], piece.place[1], one.worst
 
     def report(self) -> dict[str, float]:
         n = max(self.count, 1.0)
         means = {k: v / n for k, v in self.extra.items()}
+        means |= {k: v / max(self.pairs, 1.0) for k, v in self.paired.items()}
         shares = {"logp_gap": self.gap / n, "clip_fraction": self.clipped / n, "approx_kl": self.moved / n}
         return {"loss": self.loss} | shares | {"logp_gap_max": abs(self.worst)} | means
 
@@ -86,12 +92,35 @@ class Piece:
 
     @staticmethod
     @torch.no_grad()
-    def of(index: Tensor, loss: float, b: Batch, keep: bool) -> Piece:
+    def of(index: Tensor, loss: float, b: Batch, keep: bool, beta: float | None = None) -> Piece:
         """keep: its rows keep what is known of their actions, to be looked at. (A row of several turns is a copy of them, so what it keeps
-        is not stored.)"""
+        is not stored.) beta: of a loss that compares pairs, whose implicit rewards are measured."""
         tally = Tally()
         place = tally.add(loss, b)
+        if beta is not None and "chosen_P" in b and "logp_BT" in b:
+            tally.pairs, tally.paired = implicit_rewards(b, beta)
         return Piece(index, tally, place, looked_at(b) if keep and "old_logp_BT" in b and "logp_BT" in b else {})
+
+
+def implicit_rewards(b: Batch, beta: float) -> tuple[float, dict[str, float]]:
+    """How many live pairs there are, and sums over them: log pi of both answers, their implicit rewards, the margin, who is ahead.
+
+    r = beta (log pi(y) - log ref(y)), without a reference beta log pi(y); the names are those of TRL
+    """
+    live_P = valid_pairs(b)
+    logp_B = sequence_logp(b.logp_BT.detach(), b)
+    ref = b.get("ref_logp_BT")
+    reward_B = beta * (logp_B if ref is None else logp_B - sequence_logp(ref, b))
+    chosen_P, rejected_P = b["chosen_P"], b["rejected_P"]
+    found = {
+        "logps/chosen": logp_B[chosen_P],
+        "logps/rejected": logp_B[rejected_P],
+        "rewards/chosen": reward_B[chosen_P],
+        "rewards/rejected": reward_B[rejected_P],
+        "rewards/margins": reward_B[chosen_P] - reward_B[rejected_P],
+        "rewards/accuracies": (reward_B[chosen_P] > reward_B[rejected_P]).float(),
+    }
+    return float(live_P.sum()), {k: float(torch.where(live_P, x, 0.0).sum()) for k, x in found.items()}
 
 
 def looked_at(b: Batch) -> dict[str, Tensor]:

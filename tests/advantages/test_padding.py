@@ -15,6 +15,7 @@ PARTS = package_parts("advantage", "shaping")
 # their formulas have a mean, a spread or a state over the whole step
 OF_THE_STEP = {
     "adacot", "aepo", "gae", "gae-by-reward", "gpg", "length-adaptive-gae", "lite-ppo", "prime", "reinforce-pp", "task-std", "treepo", "turn-gae",
+    "class-weight",
 }  # fmt: skip
 
 

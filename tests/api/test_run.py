@@ -205,7 +205,7 @@ def test_a_message_that_is_none_is_refused(message: Any) -> None:
         tiny_run.policy().encode(pt.Prompt("a", (message,)))
 
 
-@pytest.mark.parametrize(("name", "close"), [("logp", "logp_BT"), ("entropy", "entropy_BT"), ("scores_B", "score_B")])
+@pytest.mark.parametrize(("name", "close"), [("logp", "logp_BT"), ("entropy", "entropy_BT"), ("scored_B", "score_B")])
 def test_an_unknown_stream_is_refused_with_the_nearest(name: str, close: str) -> None:
     policy = tiny_run.policy()
     row = policy.written(pt.Prompt.text("a", "b"), "c")

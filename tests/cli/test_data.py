@@ -38,7 +38,7 @@ def test_pairs_are_seen_as_pairs_and_figures_as_json(tmp_path: Path) -> None:
     said = call("data", write(tmp_path / "pairs.jsonl", rows), "--json")
     found = json.loads(said.out)
     assert "first pair: good > bad" in found["understood"] and sum(found["rows"].values()) == 30
-    assert found["lengths"]["characters"]["answer"]["max"] == 4
+    assert found["lengths"]["characters"]["preferred answer"]["max"] == 4
     picture = tmp_path / "p.svg"
     said = call("data", str(tmp_path / "pairs.jsonl"), "--stream", "--out", str(picture))
     assert said.code == 0, said.err

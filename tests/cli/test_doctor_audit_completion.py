@@ -23,7 +23,8 @@ def test_doctor_finds_everything_here(tmp_path: Path, monkeypatch: pytest.Monkey
     assert said.code == 0, found
     for what in ("Python", "torch", "transformers", "device", "cores", "memory", "built-in model", "disk", "data sets"):
         assert what in found
-    assert found["built-in model"]["state"] == "ok" and "says" in found["built-in model"]["told"]
+    for what, name in (("built-in model", "pocket"), ("one that acts", "pocket-2")):
+        assert found[what]["state"] == "ok" and found[what]["told"].startswith(f"{name} loads, and says")
     assert all(f["fix"] for f in found.values() if f["state"] == "problem")
 
 

@@ -48,7 +48,7 @@ def test_evidence_is_told_with_its_attempt() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"), [("gpro", "grpo"), ("gropo", "grpo"), ("lite-poo", "lite-ppo"), ("reinforec", "reinforce")]
+    ("typed", "meant"), [("grppo", "grpo"), ("gropo", "grpo"), ("lite-poo", "lite-ppo"), ("reinforec", "reinforce")]
 )
 def test_a_misspelled_name_is_found(typed: str, meant: str) -> None:
     said = call("find", typed)
@@ -66,22 +66,20 @@ def test_find_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["KTO", "kto", "2402.01306", "https://arxiv.org/abs/2402.01306", "Kahneman-Tversky Optimization"]
+    "words", ["WPO", "wpo", "2406.11827", "https://arxiv.org/abs/2406.11827", "Weighted Preference Optimization"]
 )
 def test_a_system_that_is_not_here_yet(words: str) -> None:
     said = call("find", words)
     assert said.code == 0
-    assert said.out.splitlines()[0] == "KTO (arXiv:2402.01306) is known but not here yet; nearest here: dpo"
+    assert said.out.splitlines()[0] == "WPO (arXiv:2406.11827) is known but not here yet; nearest here: dpo"
     assert "posttrain show dpo" in said.out
     rows = json.loads(call("find", words, "--json").out)
-    assert [(r["name"], r["here"], r["near"]) for r in rows] == [("KTO", False, "dpo")]
+    assert [(r["name"], r["here"], r["near"]) for r in rows] == [("WPO", False, "dpo")]
 
 
 def test_a_misspelled_system_that_is_not_here() -> None:
-    said = call("find", "simpoo")
-    assert (
-        said.code == 0 and "did you mean 'SimPO'?" in said.out and "SimPO (arXiv:2405.14734) is known but" in said.out
-    )
+    said = call("find", "wpoo")
+    assert said.code == 0 and "did you mean 'WPO'?" in said.out and "WPO (arXiv:2406.11827) is known but" in said.out
 
 
 def test_what_is_here_is_preferred_to_what_is_as_close_and_is_not() -> None:
@@ -155,7 +153,7 @@ def test_no_torch_is_imported() -> None:
     asked = [
         ["find", "grpo"],
         ["find", "gpro"],
-        ["find", "kto"],
+        ["find", "wpo"],
         ["list"],
         ["list", "--stage", "claim"],
         ["completion", "bash"],

@@ -61,7 +61,7 @@ def test_without_a_task_the_pairs_that_ship_are_learned_from(method: str, tmp_pa
 
 def test_pairs_are_no_task_for_those_who_answer(tmp_path: Path) -> None:
     said = call("run", "grpo", *SMALL, "--task", "school_pairs", "--runs", str(tmp_path))
-    assert said.code == 2 and "holds preference pairs" in said.err
+    assert said.code == 2 and "holds preferences" in said.err
 
 
 @pytest.mark.parametrize(

@@ -38,10 +38,12 @@ class Spied(Batch):
 
 @pytest.mark.parametrize("part", FORMULAS, ids=lambda p: f"{p.card.stage}/{p.name}")
 def test_a_formula_reads_what_it_declares(part: Part) -> None:
+    """What it takes from the whole minibatch before it is cut is its own, and reads on its behalf."""
     batch = Spied(**laws.example().streams)
-    part.live()(batch)
-    asked = {n for n in batch.asked - ALWAYS if not n.startswith("reward:")}
-    assert asked == set(part.card.reads)
+    given = batch if part.card.whole is None else part.card.whole(batch, {}, **part.params)
+    part.live()(given)
+    asked = {n for n in (batch.asked | getattr(given, "asked", set())) - ALWAYS if not n.startswith("reward:")}
+    assert asked - (set(given) - set(batch)) == set(part.card.reads)
 
 
 def test_the_spy_sees_a_stream_that_was_not_declared() -> None:

@@ -13,6 +13,8 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -24,17 +26,20 @@ import posttrain
 from posttrain.core import laws
 from posttrain.core.batch import Batch
 from posttrain.core.config import Config
+from posttrain.core.errors import UserError
+from posttrain.core.example_heads import HEADS
 from posttrain.core.method import Method, find_method
 from posttrain.core.ranks import Ranks
 from posttrain.core.registry import LOSSES, Part
 from posttrain.distributed.group import joined
-from posttrain.losses.aggregate import pair_mean
+from posttrain.losses.aggregate import UNITS, pair_mean
 from posttrain.losses.objective import PAIRED
 from posttrain.losses.regularisers.kl import kl
 from posttrain.losses.supervised.sft import sft
 from posttrain.models.rows import own_rows
 from posttrain.policies.peft_folder import adapted
 from posttrain.systems.policy_gradient.prorl import stalled
+from posttrain.systems.supervised_from_reward.superhf import forward_kl
 from posttrain.weights.learner import Learner
 from posttrain.weights.parallel import ExactSums, Local
 from posttrain.weights.reference import ema, reset
@@ -44,9 +49,10 @@ from tests.losses.test_partition import joined as joined_batches
 from tests.models import tiny
 from tests.package import package_parts
 
-READ = {"dist_BTV", "score_B"}  # not of this little model
+READ = {"dist_BTV", "score_B", "scores_BK"}  # not of this little model
+LARGE = {"mixed_logp_BT", "hidden_BTD"}  # more than a number an action: rows are not divided where these are read
 PARTS = [p for p in package_parts(*LOSSES, "term") if not READ & set(p.card.reads)]
-WHOLE = [a for a in package_parts("aggregate") if a.name != pair_mean.name]
+WHOLE = [a for a in package_parts("aggregate") if a not in UNITS.values()]
 CASES = [  # every loss and term once, every aggregation with each kind
     (part, pair_mean if part.card.stage in PAIRED else WHOLE[i % len(WHOLE)]) for i, part in enumerate(PARTS)
 ] + [(part, a) for part in PARTS[:1] for a in WHOLE]  # fmt: skip
@@ -60,13 +66,13 @@ class Still(Learner):
         return {}
 
 
-def learner(parallel: Local) -> Still:
+def learner(parallel: Local, wide: bool = False) -> Still:
     """Of a tiny decoder with a critic; rows are padded, so that the numbers of a pass are the same however it is divided.
 
     24 tokens make 5 pieces of single rows and 6 of pairs: neither 2 nor 3 processes get equally many of the 5.
     """
     torch.manual_seed(0)
-    policy = tiny.policy()
+    policy = tiny.policy(tiny.decoder().double() if wide else None)
     policy.layout = "padded"
     return Still(policy, find_method("ppo"), micro_tokens=24, parallel=parallel)
 
@@ -91,8 +97,8 @@ def batch_of(paired: bool) -> tuple[list[Any], Batch]:
         logp_BT = tiny.policy().forward(rows)["logp_BT"]
     draw = torch.Generator().manual_seed(0)
     near = {n: logp_BT + 0.2 * torch.randn(logp_BT.shape, generator=draw) for n in ("old_logp_BT", "ref_logp_BT")}
-    plain = {n: batch[n].float() for n in (*laws.STREAMS, "mask_BT", "reward_BT") if n in batch}
-    alone = {} if paired else {"chosen_P": None, "rejected_P": None}  # pairs are not cut apart
+    plain = {n: batch[n].float() for n in (*laws.STREAMS, *HEADS, "mask_BT", "reward_BT") if n in batch}
+    alone = {} if paired else {"chosen_P": None, "rejected_P": None, "ranked_LK": None}  # pairs are not cut apart
     return rows, batch.but(**(plain | near | alone))
 
 
@@ -113,6 +119,38 @@ def gradients(here: Ranks) -> dict[str, Any]:
             off["sharded"] = max(off["sharded"], _off(found[1][key], mine, largest))
         out[f"{part.name}-{aggregate.name}"] = off
     return out
+
+
+def divided(here: Ranks, size: int) -> dict[str, Any]:
+    """By case, how far the gradient is from that of one process where rows are divided, in float32 and in float64. In the first the rounding of two
+    layouts shows, in the second what is computed."""
+    out: dict[str, Any] = {}
+    for wide in (False, True):
+        with computing_in_float64() if wide else nullcontext():
+            alone, shared = learner(Local(), wide), learner(Sharded(here, size), wide)
+            rows = {n: bool(p.rows) for n, p in shared.named_parameters()}  # type: ignore[attr-defined]
+            known = [(part, a) for part, a in CASES if not set(part.card.reads) & LARGE]
+            for part, aggregate in known[:: 1 if here.world == 2 and wide else 3]:
+                want, found = taught(alone, part, aggregate), taught(shared, part, aggregate)
+                largest = max(float(g.abs().max()) for g in want.values() if g is not None)
+                off = 0.0
+                for key, g in want.items():
+                    whole = torch.zeros(1) if g is None else g
+                    mine = own_rows(whole, here.rank, here.world) if rows[key] and g is not None else whole
+                    off = max(off, _off(found[key], mine, largest))
+                out[f"{part.name}-{aggregate.name}-{64 if wide else 32}"] = {"largest": largest, "off": off}
+    return out
+
+
+@contextmanager
+def computing_in_float64() -> Iterator[None]:
+    """What is computed in float32 whatever the weights are is computed in float64, except for FSDP's own sums."""
+    before = torch.Tensor.float
+    torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.Tensor.float = before  # type: ignore[method-assign]
 
 
 def _off(got: Tensor | None, want: Tensor, largest: float) -> float:
@@ -155,9 +193,19 @@ def run(folder: str, name: str, method: str | Method, **more: Any) -> None:
     posttrain.run(method=method, name=name, runs=folder, **{k: v for k, v in settings.items() if v is not None})
 
 
-def half(folder: str, name: str, steps: int) -> None:
+def half(folder: str, name: str, steps: int, **more: Any) -> None:
     """A run in half precision."""
-    run(folder, name, "ppo", steps=steps, model=tiny.policy(tiny.decoder().bfloat16()))
+    run(folder, name, "ppo", steps=steps, model=tiny.policy(tiny.decoder().bfloat16()), **more)
+
+
+def long_runs(folder: str, **more: Any) -> None:
+    """Methods with a reference and a critic, with adapters, with pairs, with a score for each answer."""
+    near = find_method("ppo").but(terms=(kl.but(coef=0.5),))
+    run(folder, "ppo", near, steps=3, **more)
+    run(folder, "lora", "grpo", steps=2, model=adapted(tiny.policy(), Config(lora=4)), **more)
+    pairs: dict[str, Any] = {"task": PAIRS, "reward": None, "num_generations": None, "sampling": None}
+    for method in ("dpo", "reward-model"):
+        run(folder, method, method, steps=2, **pairs, **more)
 
 
 def kill_at(update: int, rank: int) -> None:
@@ -213,6 +261,24 @@ def main(folder: str, *todo: str) -> None:
                 found = here.gather(gradients(here))
                 if here.lead:
                     Path(folder, "gradients.json").write_text(json.dumps(found))
+        elif what.startswith("divided-"):
+            with joined("cpu") as here:
+                found = here.gather(divided(here, int(what[8:])))
+                if here.lead:
+                    Path(folder, f"{what}.json").write_text(json.dumps(found))
+        elif what == "context":
+            long_runs(folder, context_parallel=2)
+            half(folder, "half", 2, context_parallel=2)
+        elif what == "context-refused":
+            for size, more in (
+                (3, {}),
+                (2, {"exact_sums": True}),
+                (2, {"method": find_method("grpo").but(terms=(forward_kl,))}),
+            ):
+                try:
+                    run(folder, "refused", **({"method": "grpo"} | more), steps=1, context_parallel=size)
+                except UserError as error:
+                    print(error)
         elif what == "runs":
             for method in ("grpo", "ppo"):
                 run(folder, f"exact-{method}", method, steps=3, exact_sums=True)

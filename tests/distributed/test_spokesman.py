@@ -37,7 +37,8 @@ def test_the_second_waits_for_the_first_and_speaks_if_it_says_nothing(
     second: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not spokesman.heard("the file is empty", wait=0.05)
-    late = Thread(target=lambda: (second / "told").write_text("the file is empty"))
+    (second / "written").write_text("the file is empty")
+    late = Thread(target=lambda: (second / "written").replace(second / "told"))  # whole at once
     late.start()
     assert spokesman.heard("the file is empty", wait=20)
     late.join()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.make_pairs import FILE, ROWS, pairs
+from examples.make_pairs import FILE, FOLDER, LISTS, ROWS, labels, lists, pairs
 from posttrain.core.answers import final_answer
 from posttrain.core.errors import UserError
 from posttrain.core.types import Prompt
@@ -23,6 +23,36 @@ ROWS_THERE = [json.loads(line) for line in FILE.read_text().splitlines()]
 def test_the_file_is_what_the_script_writes() -> None:
     assert SHIPPED["school_pairs"] == FILE and pairs() == ROWS_THERE
     assert FILE.stat().st_size < 100_000 and Counter(r["rule"] for r in ROWS_THERE) == ROWS
+
+
+def there(name: str) -> list[dict]:
+    return [json.loads(line) for line in (FOLDER / f"{name}.jsonl").read_text().splitlines()]
+
+
+def test_lists_and_labels_are_what_the_script_writes() -> None:
+    assert lists() == there("school_lists") and labels() == there("school_labels")
+    assert {name: SHIPPED[name].stat().st_size < 100_000 for name in SHIPPED} == dict.fromkeys(SHIPPED, True)
+
+
+def test_lists_are_scored_by_their_rules() -> None:
+    rows = there("school_lists")
+    assert Counter(r["rule"] for r in rows) == LISTS
+    for r in rows:
+        by_score = [t for _, t in sorted(zip(r["scores"], r["responses"], strict=True))]
+        assert len(set(r["scores"])) == len(r["scores"]) > 2
+        if r["rule"] == "right":
+            cut, wrong, right = map(final_answer, by_score)
+            assert not cut and wrong and right and wrong != right
+        else:
+            ask = Prompt.text("", r["prompt"], act="", about="")
+            worth = [utility(ask, t) for t in by_score]
+            assert worth == sorted(worth)
+
+
+def test_labels_are_one_answer_of_each_pair() -> None:
+    rows, both = there("school_labels"), {r["prompt"]: r for r in ROWS_THERE}
+    assert all(r["completion"] == both[r["prompt"]]["chosen" if r["label"] else "rejected"] for r in rows)
+    assert len(rows) == len(both) and 0.45 < sum(r["label"] for r in rows) / len(rows) < 0.55
 
 
 def test_the_wheel_carries_the_pairs() -> None:
@@ -68,7 +98,7 @@ def test_named_and_by_default() -> None:
     assert env.name == "school_pairs" and env.prompt(0).info["chosen"]
     assert default_task("arithmetic", "pairs") == "school_pairs"
     assert default_task("arithmetic", "sample") == "arithmetic" and default_task("hh_rlhf", "pairs") == "hh_rlhf"
-    with pytest.raises(UserError, match="school_pairs holds preference pairs"):
+    with pytest.raises(UserError, match="school_pairs holds preferences"):
         task("school_pairs")
     with pytest.raises(UserError, match="use school_pairs"):
         pair_task("sorting")

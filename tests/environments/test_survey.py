@@ -21,7 +21,7 @@ def test_quantiles_and_bins():
 def test_lengths_of_prompts_pairs_and_conversations():
     assert lengths(prompts("abc", "de")) == {"prompt": [3, 2], "answer": [2, 2]}
     pair = prompts("q", chosen="long one", rejected="x")
-    assert lengths(pair)["answer"] == [8, 1]
+    assert lengths(pair, kind="pairs") == {"prompt": [1], "preferred answer": [8], "other answer": [1]}
     turns = (
         {"role": "user", "content": "u"},
         {"role": "assistant", "content": "four"},

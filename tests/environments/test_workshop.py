@@ -127,7 +127,7 @@ def test_every_task_has_a_name() -> None:
     [
         ("treasur", "did you mean 'treasure'?"),
         ("workshop/treasur", "did you mean 'workshop/treasure'?"),
-        ("treasure(level=4)", "expected 1 to 3; try treasure(level=2)"),
+        ("treasure(level=4)", "expected 1 to 3; try treasure(level=1)"),
         ("treasure(depth=4)", "it has: level, seed, allow_unsafe_code"),
         ("treasure(allow_unsafe_code=True)", "runs no programs"),
     ],

@@ -1,4 +1,4 @@
-"""Ranking of held-out pairs: by log-probability, by a reward model's score, ties, and none at all."""
+"""Ranking of held-out pairs, lists and labels: by log-probability, by a reward model's score, ties, and none at all."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from posttrain.core.types import Prompt
-from posttrain.evals.ranking import ranking
+from posttrain.core.types import Prompt, Rollout
+from posttrain.evals.ranking import ranked_right, ranking
 
 
 class Table:
@@ -67,3 +67,55 @@ def test_more_pairs_than_fit_into_one_pass() -> None:
 def test_no_pairs() -> None:
     found = ranking(Table({}), [])
     assert found.problems == 0 and math.isnan(found.accuracy)
+
+
+class Real(Table):
+    """The same with real rollouts, of as many tokens as the text has letters; log-probabilities are spread over them evenly."""
+
+    calls = 0
+
+    def written(self, prompt: Prompt, text: str) -> Rollout:
+        n = len(text)
+        return Rollout.single(prompt, torch.zeros(1).long(), torch.zeros(n).long(), torch.zeros(n), text=text)
+
+    def forward(self, rollouts, needs):
+        self.calls += len(rollouts)
+        whole = torch.tensor([self.table[r.text] for r in rollouts])
+        return {"logp_BT": whole.unsqueeze(1), "score_B": -whole}
+
+
+def test_every_two_answers_of_a_list_with_different_scores() -> None:
+    """aa (3) > b (2) = cc (2): comparisons aa-b and aa-cc; log-probabilities -1, -2, -0.5: right, wrong. Margins 1 and -1/2."""
+    ranked = [{"text": "aa", "score": 3.0}, {"text": "b", "score": 2.0}, {"text": "cc", "score": 2.0}]
+    policy = Real({"aa": -1.0, "b": -2.0, "cc": -0.5})
+    found = ranked_right(policy, [Prompt.text("l", "?", None, ranked=ranked)], "lists")
+    assert [r.reward for r in found.rollouts] == [1.0, 0.0] and found.of == "pairs" and policy.calls == 3
+    assert found.margin == pytest.approx(0.25) and [r.prompt.info["rejected"] for r in found.rollouts] == ["b", "cc"]
+
+
+def labelled(i: int, asked: str, text: str, label: bool) -> Prompt:
+    return Prompt.text(f"x{i}", asked, None, response=text, label=label)
+
+
+def test_good_and_bad_answers_to_one_question_are_a_pair() -> None:
+    some = [labelled(0, "q", "a", True), labelled(1, "q", "b", False), labelled(2, "r", "c", False)]
+    found = ranked_right(Real(TABLE), some, "labels")
+    assert found.of == "pairs" and found.problems == 1 and found.accuracy == 1.0
+
+
+def test_good_and_bad_answers_to_different_questions_are_told_apart_per_token() -> None:
+    """Per token: good aaaa -2/4 = -0.5, good d -3; bad bb -2/2 = -1, bad c -0.5. aaaa: above bb, equal to c: 3/4; d: above none: 0.
+
+    Margin: mean of good -1.75 less mean of bad -0.75.
+    """
+    policy = Real({"aaaa": -2.0, "d": -3.0, "bb": -2.0, "c": -0.5})
+    some = [
+        labelled(0, "q", "aaaa", True),
+        labelled(1, "r", "bb", False),
+        labelled(2, "s", "c", False),
+        labelled(3, "t", "d", True),
+    ]
+    found = ranked_right(policy, some, "labels")
+    assert found.of == "good answers" and [r.reward for r in found.rollouts] == [0.75, 0.0] and found.problems == 2
+    assert found.accuracy == pytest.approx(0.375) and found.margin == pytest.approx(-1.0)
+    assert math.isnan(ranked_right(policy, some[:1], "labels").accuracy)

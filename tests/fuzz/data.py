@@ -15,11 +15,13 @@ from posttrain.rewards.scorers.spec import task_scorer
 from tests.fuzz.judge import TEXTS, tried, value
 
 NAMES = ("question", "prompt", "answer", "chosen", "rejected", "instruction", "input", "output", "messages", "completion", "choices",
-         "conversations", "reward", "label", "solution", "text", "response", "id", "system", "actions", "logp")  # fmt: skip
+         "conversations", "reward", "label", "responses", "scores", "ranks", "votes", "preferred", "annotator", "annotations", "solution", "text", "response", "id", "system", "actions", "logp")  # fmt: skip
 GOOD = (
     {"question": "2+3?", "answer": "5"}, {"prompt": "Say hello.", "chosen": "Hello!", "rejected": "No."},
     {"instruction": "Add.", "input": "2, 3", "output": "5"}, {"prompt": "2+3?", "response": "5", "reward": 1.0},
     {"messages": [{"role": "user", "content": "2+3?"}, {"role": "assistant", "content": "5"}]},
+    {"prompt": "Say hello.", "responses": ["Hello!", "No.", "Hi"], "scores": [3, 1, 2]}, {"prompt": "2+3?", "completion": "5", "label": True},
+    {"prompt": "2+3?", "chosen": "5", "rejected": "6", "preferred": 0.8, "annotator": "ann", "votes": [1, 0, 1]},
     {"question": "Which?", "choices": {"text": ["a", "b"], "label": ["A", "B"]}, "answer": "A"},
 )  # fmt: skip
 
@@ -86,7 +88,7 @@ def used(rng: random.Random, file: Path, rows: list[Any]) -> None:
     """Read it as a task, as pairs, as a log or as rows of Python, and use it as a run would."""
     how = rng.randrange(5)
     if how == 0:
-        pair_task(str(file))
+        pair_task(str(file), kind=rng.choice(("pairs", "lists", "labels")))
         return
     if how == 1:
         log_task(str(file))

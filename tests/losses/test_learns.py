@@ -48,6 +48,7 @@ ALONE = [
     "policy_loss/dual-clip",
     "policy_loss/gmpo",
     "policy_loss/gspo",
+    "policy_loss/plain-ratio",
     "policy_loss/kl-cov",
     "policy_loss/ppo",
     "policy_loss/reinforce",

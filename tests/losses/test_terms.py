@@ -102,15 +102,17 @@ def test_errors_say_what_to_give() -> None:
 
 @pytest.mark.derived("term/forward-kl")
 def test_forward_kl_by_hand() -> None:
-    """ref = (1/2, 1/2), pi = (1/4, 3/4): KL(ref || pi) = 1/2 log 2 + 1/2 log(2/3) = 1/2 log(4/3); by log pi(v): -ref(v)."""
-    dist_BTV = torch.tensor([[[0.25, 0.75], [0.5, 0.5]]], dtype=torch.float64).log().requires_grad_()
-    ref_BTV = torch.full((1, 2, 2), 0.5, dtype=torch.float64).log()
-    batch = Batch(mask_BT=torch.ones(1, 2), logp_BT=dist_BTV[..., 0], dist_BTV=dist_BTV, ref_dist_BTV=ref_BTV)
+    """ref = (1/2, 1/2), pi = (1/4, 3/4): KL(ref || pi) = 1/2 log 2 + 1/2 log(2/3) = 1/2 log(4/3); by the logit of v: pi(v) - ref(v).
+
+    The head is the identity, so hidden states are logits: (0, log 3) for pi, (0, 0) for ref.
+    """
+    eye, same = torch.eye(2, dtype=torch.float64), torch.zeros(1, 2, 2, dtype=torch.float64)
+    hidden_BTD = torch.tensor([[[0.0, math.log(3)], [0.0, 0.0]]], dtype=torch.float64, requires_grad=True)
+    heads = {"head_VD": eye, "ref_head_VD": eye, "temperature_B": torch.ones(1)}
+    batch = Batch(mask_BT=torch.ones(1, 2), hidden_BTD=hidden_BTD, ref_hidden_BTD=same, **heads)
     loss_BT = forward_kl(batch, coef=0.35)
     assert loss_BT[0].tolist() == pytest.approx([0.35 * 0.5 * math.log(4 / 3), 0.0])
-    (grad_BTV,) = torch.autograd.grad(loss_BT[0, 0], dist_BTV)
-    assert grad_BTV[0, 0].tolist() == pytest.approx([-0.175, -0.175])
-    (other,) = forward_kl(batch.but(dist_BTV=ref_BTV, ref_dist_BTV=dist_BTV.detach()), coef=1.0)[:, 0].tolist()
+    (grad_BTD,) = torch.autograd.grad(loss_BT[0, 0], hidden_BTD)
+    assert grad_BTD[0, 0].tolist() == pytest.approx([0.35 * (0.25 - 0.5), 0.35 * (0.75 - 0.5)])
+    (other,) = forward_kl(batch.but(hidden_BTD=same, ref_hidden_BTD=hidden_BTD.detach()), coef=1.0)[:, 0].tolist()
     assert other == pytest.approx(0.25 * math.log(0.5) + 0.75 * math.log(1.5)), "the other direction is another number"
-    above = forward_kl(batch.but(dist_BTV=ref_BTV + 1.0), coef=1.0)  # sums of rounding errors may be below 0: clamped
-    assert above.tolist() == [[0.0, 0.0]]

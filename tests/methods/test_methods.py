@@ -12,7 +12,7 @@ import torch
 from posttrain.core.config import to_dict
 from posttrain.core.loop import Loop
 from posttrain.core.method import Method, find_method
-from posttrain.core.registry import parts
+from posttrain.core.registry import Part, parts
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
 from posttrain.rewards.runtime.score import RewardSum
@@ -20,10 +20,12 @@ from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.runs.build import Pieces, build_loop
 from posttrain.runs.run import Run
 from posttrain.train import train
+from posttrain.weights.reference import Frozen, fixed
 from tests.runs import tiny_run
 
 NAMES = [p.name for p in parts("method")]
-WRITTEN = ("demonstrations", "pairs", "step_labels", "logged")
+NOBODYS = ("sft", "reinforce", "tis", "mis", "weighted-sft", "on-policy-distillation", "cdpo")
+WRITTEN = ("demonstrations", "pairs", "lists", "labels", "step_labels", "logged", "weighed")
 
 
 class Pairs(tiny_run.Count):
@@ -35,6 +37,8 @@ class Pairs(tiny_run.Count):
         steps = [{"tokens": [3, 4], "worth": 1.0}, {"tokens": [4], "worth": 0.25}]
         told: dict[str, Any] = {"chosen": p.answer * 6, "rejected": other * 6, "steps": steps}
         told["answers"] = [{"text": p.answer * 6, "reward": 1.0}, {"text": other * 6, "reward": 0.0}]
+        told["ranked"] = [{"text": x, "score": 2.0 - i} for i, x in enumerate((p.answer * 6, p.answer * 3, other * 6))]
+        told |= {"response": (p.answer if index % 2 else other) * 6, "label": bool(index % 2)}
         return Prompt(p.id, p.content, p.answer, {**p.info, **told})
 
 
@@ -68,9 +72,22 @@ def trained(method: Method, folder: Path, **changes: Any) -> tuple[Loop, list[fl
         return loop, series(run, "loss")
 
 
+class Tutor(Frozen):
+    """Stands in for a teacher: the tiny model with other weights."""
+
+    def start(self, policy: Any) -> None:
+        super().start(policy)
+        draw = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for p in self.policy.parameters():
+                p.add_(0.1 * torch.randn(p.shape, generator=draw))
+
+
 def runnable(name: str) -> Method:
-    """A method with what it refuses to run without: thoughts to measure the progress of."""
+    """A method with what it refuses to run without: thoughts to measure the progress of, a teacher."""
     m = find_method(name)
+    if m.reference.name == "teacher":
+        return m.but(reference=Part(Tutor, fixed.card))
     if name == "mrt":  # the tiny model writes no thoughts
         return m.but(rollout=m.rollout.but(probe=lambda policy, r: [0.1] * len(r)))
     return m
@@ -93,7 +110,7 @@ def test_three_steps(name: str, tmp_path: Path) -> None:
 def test_a_method_is_named_and_told(name: str) -> None:
     m = find_method(name)
     assert m.name == name and m.title and m.doc.strip()
-    assert m.paper.startswith("arXiv:") or name in ("sft", "reinforce", "tis", "mis")  # no preprint, or nobody's
+    assert m.paper.startswith("arXiv:") or name in NOBODYS  # no preprint, or nobody's
 
 
 # what sets a method apart from GRPO; a change here is a change of the method

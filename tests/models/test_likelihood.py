@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from posttrain.models import likelihood as module
-from posttrain.models.likelihood import likelihood
+from posttrain.models.likelihood import likelihood, normalised
 
 N, V, D = 13, 11, 5
 
@@ -32,6 +32,35 @@ def test_values_and_gradients(monkeypatch, chunk, temperature):
         results.append((logp, entropy, h.grad, w.grad))
     for want, got in zip(*results, strict=True):
         torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("chunk", [V, 1000 * V])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_the_normaliser_has_a_gradient_of_its_own(monkeypatch, chunk, temperature):
+    monkeypatch.setattr(module, "CHUNK", chunk)
+    g = torch.Generator().manual_seed(1)
+    token, up = torch.randint(V, (N,), generator=g), torch.randn(3, N, generator=g)
+    h0, w0 = torch.randn(N, D, generator=g), torch.randn(V, D, generator=g)
+    results = []
+    for fn in (lambda *a: (*plain(*a), torch.logsumexp(a[0] @ a[1].T / a[3], -1)), normalised):
+        h, w = h0.clone().requires_grad_(), w0.clone().requires_grad_()
+        found = fn(h, w, token, temperature)
+        sum((x * u).sum() for x, u in zip(found, up, strict=True)).backward()
+        results.append((*found, h.grad, w.grad))
+    for want, got in zip(*results, strict=True):
+        torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+
+
+def test_the_normaliser_by_hand():
+    # logits (0, log 3), token 1: logz = log 4, and logp + logz = log 3 is the token's own logit
+    # d logz / dh = p_1 w_1 = 3/4 log 3; d (logp + logz) / dh = w_1 = log 3
+    w, token = torch.tensor([[0.0], [math.log(3)]]), torch.tensor([1])
+    for stream, value, slope in (("logz", math.log(4), 0.75 * math.log(3)), ("logit", math.log(3), math.log(3))):
+        h = torch.ones(1, 1, requires_grad=True)
+        logp, _, logz = normalised(h, w, token)
+        found = logz if stream == "logz" else logp + logz
+        found.sum().backward()
+        assert math.isclose(found.item(), value, rel_tol=1e-6) and math.isclose(h.grad.item(), slope, rel_tol=1e-5)
 
 
 def test_by_hand():

@@ -15,8 +15,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from examples import pocket2, pocket2_card, pocket2_corpus, pocket_corpus
-from examples.pocket import fresh
+from examples import pocket2, pocket2_card, pocket2_corpus, pocket2_rows, pocket_corpus
+from examples.pocket import fresh, optimiser_of, save
 from posttrain.core.errors import UserError
 from posttrain.core.protocols import RolloutRequest
 from posttrain.core.sampling import Sampling
@@ -28,7 +28,7 @@ from posttrain.environments.workshop.scene import Played, conversation
 from posttrain.models.decoder import DecoderConfig
 from posttrain.policies.conversation import between, turns_of
 from posttrain.policies.language import LanguagePolicy
-from posttrain.policies.load import EMBEDDED, load_model, load_tokenizer
+from posttrain.policies.load import EMBEDDED, load_decoder, load_model, load_tokenizer
 from posttrain.rollouts.episode import episodes
 
 SMALL = DecoderConfig(
@@ -125,7 +125,9 @@ def test_the_tables_cover_every_skill() -> None:
     assert set(pocket2_corpus.CARE) == set(SKILLS)
     assert set(pocket2_corpus.SHARES) == {*SKILLS, "school", "talk"}
     assert sum(pocket2_corpus.SHARES.values()) == pytest.approx(1.0)
-    assert sum(pocket2_corpus.LEVEL_SHARES) == pytest.approx(1.0)
+    for shares in (*pocket2_corpus.LEVEL_SHARES.values(), pocket2_corpus.SCHOOL_LEVEL_SHARES):
+        assert sum(shares) == pytest.approx(1.0)
+    assert {m.DEFAULT_LEVEL for m in SKILLS.values()} == set(pocket2_corpus.LEVEL_SHARES)
     for even, odd in pocket2_corpus.CARE.values():
         assert 0.05 < odd < even < 0.8  # the right way is always there, and never all
 
@@ -178,9 +180,9 @@ def test_every_skill_leaves_something_to_sharpen(skill: str) -> None:
 
 def test_rows_hold_whole_conversations(made: Any) -> None:
     encoded = pocket2_corpus.encoded(pocket2_corpus.tokenizer_of(), [said for said, _ in made])
-    too_long = [([5] * (pocket2.LENGTH + 1), [True] * (pocket2.LENGTH + 1))]
-    rows = pocket2.filled([*too_long, *encoded])
-    assert rows.shape[1:] == (3, pocket2.LENGTH) and rows.dtype == np.int16
+    too_long = [([5] * (pocket2_rows.LENGTH + 1), [True] * (pocket2_rows.LENGTH + 1))]
+    rows = pocket2_rows.filled([*too_long, *encoded])
+    assert rows.shape[1:] == (3, pocket2_rows.LENGTH) and rows.dtype == np.int16
     found = []
     for tokens, learned, part in rows:
         for k in range(part.max() + 1):
@@ -195,33 +197,33 @@ def test_the_loss_of_a_row_is_that_of_its_conversations_apart() -> None:
     model = fresh(SMALL)
     draw = Random(0)
     parts = [([draw.randrange(2, 1024) for _ in range(n)], [draw.random() < 0.5 for _ in range(n)]) for n in (7, 12, 5)]
-    packed = torch.from_numpy(pocket2.filled(parts)).long()
+    packed = torch.from_numpy(pocket2_rows.filled(parts)).long()
     assert packed.shape[0] == 1
     total = weights = 0.0
     for ids, learned in parts:
         row = torch.tensor([ids])
         logits = model.logits(model.hidden(row[:, :-1])).float()
         loss = F.cross_entropy(logits[0], row[0, 1:], reduction="none")
-        weight = torch.tensor([1.0 if own else pocket2.OBSERVED for own in learned[1:]])
+        weight = torch.tensor([1.0 if own else pocket2_rows.OBSERVED for own in learned[1:]])
         total += float((loss * weight).sum().detach())
         weights += float(weight.sum())
-    assert pocket2.loss_of(model, packed).item() == pytest.approx(total / weights, rel=1e-5)
+    assert pocket2_rows.loss_of(model, packed).item() == pytest.approx(total / weights, rel=1e-5)
 
 
-def stream_of(*deliveries: np.ndarray) -> pocket2.Stream:
-    stream = pocket2.Stream.__new__(pocket2.Stream)
+def stream_of(*deliveries: np.ndarray) -> pocket2_rows.Stream:
+    stream = pocket2_rows.Stream.__new__(pocket2_rows.Stream)
     stream.queue = queue.Queue()  # type: ignore[assignment]
     for rows in deliveries:
         stream.queue.put(rows)
-    stream.pool = np.zeros((pocket2.POOL, 3, pocket2.LENGTH), np.int16)
+    stream.pool = np.zeros((pocket2_rows.POOL, 3, pocket2_rows.LENGTH), np.int16)
     stream.written = stream.read = 0
     stream.draw = np.random.default_rng(0)
     return stream
 
 
 def test_the_pool_takes_in_what_is_written_and_drops_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pocket2, "POOL", 6)
-    rows = np.arange(10)[:, None, None] * np.ones((1, 3, pocket2.LENGTH), np.int64)
+    monkeypatch.setattr(pocket2_rows, "POOL", 6)
+    rows = np.arange(10)[:, None, None] * np.ones((1, 3, pocket2_rows.LENGTH), np.int64)
     stream = stream_of(rows[1:4], rows[4:7], rows[7:10])
     batch = stream.next(2)
     assert sorted(stream.pool[:, 0, 0].tolist()) == [4, 5, 6, 7, 8, 9]
@@ -232,21 +234,21 @@ def test_the_pool_takes_in_what_is_written_and_drops_the_oldest(monkeypatch: pyt
 
 
 def test_a_batch_comes_from_what_was_written_and_not_from_empty_places() -> None:
-    stream = stream_of(np.full((4, 3, pocket2.LENGTH), 7))
+    stream = stream_of(np.full((4, 3, pocket2_rows.LENGTH), 7))
     assert bool((stream.next(2) == 7).all())
 
 
 def test_a_few_steps_lower_the_loss(made: Any) -> None:
     torch.manual_seed(0)
     model = fresh(SMALL)
-    optimiser = pocket2.optimiser_of(model, 1e-2)
+    optimiser = optimiser_of(model, 1e-2)
     rows = torch.from_numpy(
-        pocket2.filled(pocket2_corpus.encoded(pocket2_corpus.tokenizer_of(), [s for s, _ in made[:40]]))
+        pocket2_rows.filled(pocket2_corpus.encoded(pocket2_corpus.tokenizer_of(), [s for s, _ in made[:40]]))
     ).long()
     losses = []
     for _ in range(12):
         optimiser.zero_grad()
-        loss = pocket2.loss_of(model, rows)
+        loss = pocket2_rows.loss_of(model, rows)
         loss.backward()
         optimiser.step()
         losses.append(loss.item())
@@ -254,12 +256,88 @@ def test_a_few_steps_lower_the_loss(made: Any) -> None:
 
 
 def test_the_count_is_of_the_shape() -> None:
-    # 1024*192 embeddings; 8 layers of 4*192*192 attention, 3*192*512 feed-forward and 2*192 norms; 192 of the last norm
-    parameters = 1024 * 192 + 8 * (4 * 192 * 192 + 3 * 192 * 512 + 2 * 192) + 192
-    norms = (2 * 8 + 1) * 192
+    # 1024*128 embeddings; 6 layers of 4*128*128 attention, 3*128*512 feed-forward and 2*128 norms; 128 of the last norm
+    parameters = 1024 * 128 + 6 * (4 * 128 * 128 + 3 * 128 * 512 + 2 * 128) + 128
+    norms = (2 * 6 + 1) * 128
     assert pocket2.SHAPE.parameters + norms == parameters == sum(p.numel() for p in fresh(pocket2.SHAPE).parameters())
     assert 2 * parameters < 7_600_000  # with the tokenizer, the card and accuracy.json below 8 MB
     assert pocket2.count(pocket2.SHAPE, 512, 6).startswith(f"{parameters - norms:,} parameters")
+
+
+def test_pieces_have_the_loss_and_the_gradient_of_packed_rows(made: Any) -> None:
+    encoded = pocket2_corpus.encoded(pocket2_corpus.tokenizer_of(), [s for s, _ in made[:60]])
+    rows = torch.from_numpy(pocket2_rows.filled(encoded)).long()
+    cut = pocket2_rows.pieces(rows, 600)
+    assert len(cut) > 3 and all(p.shape[0] * p.shape[2] <= 600 or p.shape[0] == 1 for p in cut)
+    said = sorted(t for p in cut for t in [tuple(r[0][r[2] == 0].tolist()) for r in p])
+    assert said == sorted(tuple(r[0][r[2] == k].tolist()) for r in rows for k in range(int(r[2].max()) + 1))
+    torch.manual_seed(0)
+    packed, apart = fresh(SMALL), fresh(SMALL)
+    apart.load_state_dict(packed.state_dict())
+    loss = pocket2_rows.loss_of(packed, rows)
+    loss.backward()
+    assert pocket2_rows.backward_in_pieces(apart, rows) == pytest.approx(loss.item(), rel=1e-5)
+    for p, q in zip(packed.parameters(), apart.parameters(), strict=True):
+        assert torch.allclose(p.grad, q.grad, atol=1e-6)  # type: ignore[arg-type]
+    weight = pocket2_rows.weights_of(rows, 0.0)  # nothing observed counts: the assistant's tokens alone
+    assert set(weight.unique().tolist()) == {0.0, 1.0} and weight.sum() == sum(
+        sum(own) for _, own in encoded[: len(said)]
+    )
+
+
+def test_the_trainer_writes_rows_itself_and_reads_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    short = pocket2_corpus.block
+    monkeypatch.setattr(pocket2_rows, "block", lambda seed, number: asked.append(number) or short(seed, number, 40))
+    one, whole = pocket2_rows.Written(3), pocket2_rows.Written(3)
+    twice = torch.cat([one.next(5), one.next(6)])
+    assert torch.equal(twice, whole.next(11)) and one.read == 11 <= one.written
+    before = one.number
+    assert asked[:before] == list(range(before))
+    assert torch.equal(pocket2_rows.Written(3, before).next(1), pocket2_rows.Written(3, before).next(1))
+    assert asked[-1] == before  # goes on with blocks that were not read
+
+
+def test_a_grown_model_has_pockets_layers_and_its_words(tokenizer: Any) -> None:
+    model, pocket = (
+        pocket2.grown(pocket2.SHAPE, EMBEDDED["pocket"]),
+        load_decoder(str(EMBEDDED["pocket"]), torch.float32),
+    )
+    known = load_tokenizer(str(EMBEDDED["pocket"]))
+    for a, b in zip(model.model.layers.parameters(), pocket.model.layers.parameters(), strict=True):
+        assert torch.equal(a, b)
+    mine, theirs = model.model.embed_tokens.weight, pocket.model.embed_tokens.weight
+    for token in ("7", "<think>", "<|end|>", "<|assistant|>"):
+        at, there = tokenizer.convert_tokens_to_ids(token), known.convert_tokens_to_ids(token)
+        assert torch.equal(mine[at], theirs[there])
+    word = tokenizer.convert_tokens_to_ids("SELECT")  # pocket writes it in several tokens
+    pieces = known("SELECT", add_special_tokens=False)["input_ids"]
+    assert len(pieces) > 1 and torch.allclose(mine[word], theirs[pieces].mean(0), atol=1e-6)
+    with pytest.raises(UserError, match="pass --width 128 --layers 6"):
+        pocket2.grown(SMALL, EMBEDDED["pocket"])
+
+
+def test_a_training_goes_on_from_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = pocket2_corpus.block
+    monkeypatch.setattr(pocket2_rows, "block", lambda seed, number: short(seed, number, 24))
+    monkeypatch.setattr(pocket2, "shape_of", lambda args: SMALL)
+    monkeypatch.setattr(pocket2, "held_out", lambda model, seed: 0.0)
+
+    def go(out: str, steps: int, more: list[str]) -> dict[str, Any]:
+        told = ["pocket2", "--out", str(tmp_path / out), "--steps", str(steps), "--batch", "2", "--lr", "0.01"]
+        monkeypatch.setattr("sys.argv", [*told, "--problems", "0", "--warm", "1", "--minutes", "60", *more])
+        pocket2.main()
+        return torch.load(tmp_path / out / pocket2.STATE, weights_only=True)
+
+    first = go("a", 2, [])
+    then = go("b", 4, ["--from", str(tmp_path / "a")])
+    assert (first["about"]["steps"], then["about"]["steps"]) == (2, 4) and then["about"]["block"] > first["about"][
+        "block"
+    ]
+    moved = {k for k in first["model"] if not torch.equal(first["model"][k], then["model"][k])}
+    assert moved and then["optimiser"]["state"][0]["step"] == 4
+    with pytest.raises(UserError, match=r"has no training\.pt"):
+        go("c", 1, ["--from", str(tmp_path / "nothing")])
 
 
 # ---- playing, measuring, the card
@@ -325,13 +403,13 @@ def a_row(skill: str, level: int, sampled: float = 0.4, **more: Any) -> dict[str
 
 
 def test_the_card_says_what_was_measured_and_what_was_not() -> None:
-    rows = [a_row(s, level) for s in SKILLS if s != "one_liners" for level in (1, 2, 3)]
+    rows = [a_row(s, level, by_text=s == "one_liners") for s in SKILLS for level in (1, 2, 3)]
     rows += [a_row(t, 3, think=think) for t in TASKS for think in (True, False)]
     trained = {"parameters": 3735552, "minutes": 6.0, "tokens": 10**9, "hardware": "NVIDIA H200"}
     text = pocket2_card.card(rows, trained)
     assert "| treasure | 2* | 58% / 24% | 40% | 50% | 2.0 | 1.0 | 0.25 | 30 |" in text
-    assert "one_liners was not measured: it needs a sandbox" in text and "1,000M tokens" in text
-    assert text.count("\n| ") == 30 + 10 + 2  # rows of skills and of the school, and their two heads
+    assert "one_liners: no program was run" in text and "1,000.0M tokens" in text and "from scratch" in text
+    assert text.count("\n| ") == 33 + 10 + 2  # rows of skills and of the school, and their two heads
 
 
 def test_calls_and_faults_are_counted_per_attempt(beginner: LanguagePolicy) -> None:
@@ -363,7 +441,7 @@ def test_a_model_that_was_saved_is_loaded_by_name(
 ) -> None:
     torch.manual_seed(0)
     model = fresh(SMALL)
-    pocket2.save(model, tmp_path, {"seed": 0})
+    save(model, tmp_path, {"seed": 0})
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).write_bytes((pocket2_corpus.FOLDER / name).read_bytes())
     monkeypatch.setitem(EMBEDDED, "pocket-2", tmp_path)
@@ -378,11 +456,12 @@ def test_the_weights_fit_their_size_and_their_card() -> None:
     folder = EMBEDDED["pocket-2"]
     assert sum(f.stat().st_size for f in folder.iterdir()) <= 8_000_000
     rows = json.loads((folder / "accuracy.json").read_text())
-    assert {r["skill"] for r in rows} >= {*SKILLS, *TASKS} - {"one_liners"}
+    assert {r["skill"] for r in rows} == {*SKILLS, *TASKS}
     assert (folder / "MODEL_CARD.md").read_text() == pocket2_card.card(
         rows, json.loads((folder / "trained.json").read_text())
     )
 
 
 def test_the_schools_examples_are_pockets() -> None:
-    assert set(pocket_corpus.WEIGHTS) == set(TASKS)
+    assert set(pocket2_corpus.SCHOOL_SHARES) == set(pocket_corpus.WEIGHTS) == set(TASKS)
+    assert sum(pocket2_corpus.SCHOOL_SHARES.values()) == pytest.approx(1.0)

@@ -12,7 +12,8 @@ from tests.mutants import KINDS, ROOT, Mutant, mutants
 @pytest.mark.parametrize("m", mutants(), ids=lambda m: m.name)
 def test_a_mutant_still_applies(m: Mutant) -> None:
     changed = m.applied((ROOT / m.file).read_text())
-    compile(changed, m.file, "exec")
+    if m.file.endswith(".py"):
+        compile(changed, m.file, "exec")
     assert m.kind in KINDS and m.of
     assert (ROOT / shlex.split(m.tests)[0].split("::")[0]).exists()
 

@@ -34,6 +34,8 @@ VIEWS = {
     "group": "#group?run=attacked&phase=train&step=2&group=0",
     "tokens": "#tokens?run=tiny&phase=train&step=7&group=0&sample=1",
     "turns": "#tokens?run=episodes&phase=train&step=1&group=0&sample=1",
+    "called": "#tokens?run=tools&phase=train&step=1&group=0&sample=1",
+    "episode": "#episode?run=roles&phase=train&step=1&group=0&sample=1",
     "tree": "#group?run=episodes&phase=train&step=1&group=1",
     "roles": "#group?run=episodes&phase=train&step=1&group=2",
     "drawn": "#tokens?run=episodes&phase=train&step=1&group=3&sample=1",

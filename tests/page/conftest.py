@@ -11,7 +11,7 @@ import pytest
 from posttrain.page.folder import Folder
 from posttrain.page.server import Page
 from tests.page import browser as machine
-from tests.page import episodes, made
+from tests.page import episodes, made, played
 from tests.page.browser import HOSTILE, SHOTS, Tab
 from tests.page.test_sheets import sheets_of
 from tests.runs import tiny_run
@@ -19,13 +19,16 @@ from tests.runs import tiny_run
 
 @pytest.fixture(scope="session")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was trained, one with two phases, one of turns, trees and pictures, one whose texts and one whose name are attacks."""
+    """Three runs that were trained (one with tools, one of two roles), one with two phases, one of turns, trees and pictures, one whose texts
+    and one whose name are attacks."""
     folder = tmp_path_factory.mktemp("runs")
     tiny_run.start(folder / "tiny")
     made.write(folder, "plan", steps=12, phases=("sft", "rl"))
     made.write(folder, "attacked", steps=9)
     made.write(folder, HOSTILE, steps=3)
     episodes.write(folder)
+    played.with_tools(folder)
+    played.of_roles(folder)
     sheets_of(folder)
     return folder
 

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import Any
 
+from posttrain.core.types import Group, Prompt
+from posttrain.page.folder import Folder
+from posttrain.page.server import Page
+from posttrain.runs.store import Store
+from tests.page import made
 from tests.page.browser import VIEWS, Tab, expect, needs_browser
 
 pytestmark = needs_browser
@@ -167,6 +174,7 @@ def test_a_tree_by_keyboard(tab: Tab) -> None:
         expect(facts).to_contain_text(told)
     page.keyboard.press("Enter")
     page.wait_for_url(re.compile("#tokens.*sample=3"))
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Answer 4")  # the tree has a link of the same name
     page.get_by_role("link", name="left answer 2 after 5 tokens").click()
     page.wait_for_url(re.compile("#tokens.*sample=1"))
     tab.clean()
@@ -219,3 +227,75 @@ def test_pictures_are_drawn(tab: Tab) -> None:
     tab.open(VIEWS["drawn"].replace("tokens", "group"))
     expect(page.locator("article img.pixels")).to_have_count(2)
     tab.clean()
+
+
+def test_keys_stop_at_the_ends(tab: Tab) -> None:
+    """] beyond the last answer, [ before the first, and the same of prompts: one stays."""
+    page = tab.open("#tokens?run=attacked&phase=train&step=2&group=0&sample=2")
+    for key, sample in (("]", 3), ("]", 3), ("[", 2)):
+        page.keyboard.press(key)
+        page.wait_for_timeout(150)
+        expect(page.get_by_role("heading", level=1)).to_have_text(f"Answer {sample + 1} to prompt 1, step 2")
+    tab.open("#group?run=attacked&phase=train&step=2&group=1")
+    for key, group in (("]", 2), ("]", 2), ("[", 1), ("[", 0), ("[", 0)):
+        page.keyboard.press(key)
+        page.wait_for_timeout(150)
+        expect(page.get_by_role("heading", level=1)).to_have_text(f"Prompt {group + 1} of step 2")
+    tab.clean()
+
+
+def test_all_that_are_best_are_said_to_be(tab: Tab) -> None:
+    """Rewards of this group are 0, 1/8, 2/8, 3/8: one best; in the tool's run both right ones are."""
+    page = tab.open("#group?run=attacked&phase=train&step=2&group=0")
+    expect(page.locator(".answer.best")).to_have_count(1)
+    for group in (0, 1):
+        tab.open(f"#group?run=tools&phase=train&step=1&group={group}")
+        rewards = [float(r) for r in page.locator("article .reward").all_inner_texts()]
+        most = rewards.count(max(rewards)) if len(set(rewards)) > 1 else 0
+        expect(page.locator(".answer.best")).to_have_count(most)
+    tab.clean()
+
+
+def test_extremes_do_not_hide_the_rest(tab: Tab) -> None:
+    """1% to 99% of 50 values are the second lowest to the second highest; a value three ranges out is left to a mark, until asked for."""
+    page = tab.open(VIEWS["run"])
+    code = """async (mean) => (await import("/static/charts.js")).typical([{ mean, x: mean.map((_, i) => i) }])"""
+    steady = [k / 50 for k in range(50)]
+    assert page.evaluate(code, steady) is None, "a trend is no extreme"
+    assert page.evaluate(code, [*steady[:-1], 1000.0]) == {"low": 0, "high": 0.96, "least": 0, "most": 1000}
+    assert page.evaluate(code, [-1000.0, *steady[1:]]) == {"low": 0.02, "high": 0.98, "least": -1000, "most": 0.98}
+    # the range is from 0.02 to 0.96, three of it are 2.82: 0.96 + 2.8 is on the picture, 0.96 + 2.9 is not
+    assert page.evaluate(code, [*steady[:-1], 3.76]) is None and page.evaluate(code, [*steady[:-1], 3.86]) is not None
+    assert page.evaluate(code, [0.0] * 19) is None and page.evaluate(code, [*steady[:10], 1e9]) is None, (
+        "too few to say"
+    )
+    assert page.evaluate(code, [0.0] * 50) is None, "all equal"
+    tab.clean()
+
+
+def test_a_very_long_answer_and_prompt(browser: Any, tmp_path: Path) -> None:
+    """100,000 characters of each: their beginning at once, the rest when asked for; of the tokens a window."""
+    prompt = Prompt.text("p", "q" * 100_000, "42")
+    rows = [made.answer(prompt, "ab " * 33_000 + str(k), float(k), k, 33_000) for k in range(2)]
+    where = made.write(tmp_path, "long", steps=0)
+    with Store(where / "run.sqlite") as store:
+        store.token_bytes = lambda ids: [b"ab " for _ in ids]
+        store.log("train", 0, {"reward": 0.5}, [Group(prompt, rows)], 1.0)
+    served = Page(Folder(tmp_path), port=0).start()
+    tab = Tab(browser, served.url)
+    try:
+        page = tab.open("#group?run=long&phase=train&step=1&group=0")
+        expect(page.get_by_role("button", name="96,000 more characters")).to_have_count(1)
+        assert page.evaluate("document.documentElement.scrollHeight") < 9000
+        page.get_by_role("button", name="16,000 more characters").first.click()
+        expect(page.locator("article .text").first).to_contain_text(re.compile("^(ab ){5000}"))
+        tab.open("#tokens?run=long&phase=train&step=1&group=0&sample=1")
+        expect(page.locator(".tok")).to_have_count(4000)
+        page.locator(".tok").first.focus()
+        page.keyboard.press("End")
+        expect(page.locator(".token-facts")).to_contain_text("33000 of 33000")
+        expect(page.get_by_role("button", name="the 29000 tokens before")).to_be_visible()
+        tab.clean()
+    finally:
+        tab.context.close()
+        served.stop()

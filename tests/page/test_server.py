@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -325,3 +327,32 @@ def test_a_taken_port_that_nobody_asked_for_is_no_trouble(root: Path, monkeypatc
         served = Page(Folder(root))
         assert served.port != taken.getsockname()[1]
         served.socket.close()
+
+
+def test_a_stream_tells_of_a_run_that_is_gone_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is open is the file that was there: the name must be looked at too. A new file of the same name is told as such."""
+    monkeypatch.setattr(live, "IDLE", 0.02)
+    made.write(tmp_path, "one", steps=2)
+    made.write(tmp_path, "stays", steps=1)
+    served = Page(Folder(tmp_path), port=0).start()
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=10)
+    try:
+        connection.request("GET", "/events?run=one")
+        stream = connection.getresponse()
+        assert event(stream) == {"steps": 2, "running": False}
+        shutil.rmtree(tmp_path / "one")
+        assert event(stream) == {"gone": True}
+        made.write(tmp_path, "one", steps=3)
+        found: dict[str, Any] = {}
+        while found.get("steps") != 3:  # it is being written
+            found |= event(stream)
+        assert found["anew"]
+        made.write(tmp_path, "other", steps=2)
+        os.rename(tmp_path / "one", tmp_path / "earlier")
+        os.rename(tmp_path / "other", tmp_path / "one")
+        while (found := event(stream)).get("steps") != 2:
+            pass
+        assert found["anew"], "hardly a moment without a file, and another one"
+    finally:
+        connection.close()
+        served.stop()

@@ -11,9 +11,9 @@ from posttrain.models import likelihood
 from posttrain.models.shape import DecoderConfig
 from posttrain.planning import memory
 from posttrain.planning.costs import Costs, Layout
-from posttrain.planning.hardware import PCIE, Cluster, Device
+from posttrain.planning.hardware import PCIE, Cluster, Device, cluster
 from posttrain.planning.lengths import Lengths
-from posttrain.planning.shapes import Shape
+from posttrain.planning.shapes import Shape, known_shape
 from posttrain.planning.speed import ADAM_BYTES, Pace, Speed, makespan
 from posttrain.planning.work import Work
 from posttrain.runs import estimate
@@ -207,3 +207,26 @@ def test_what_is_sent() -> None:
     assert costs(Layout("colocated", 2, 2), work=replace(WORK, lora=2)).publish() == pytest.approx(2 * 512, rel=1e-4)
     made = Costs(TINY, WORK, Cluster(UNIT, 2, 2, link=1e30, network=1.0), Layout("split", 1, 2, shards=2), ONES)
     assert made.publish() == pytest.approx(696 / 0.56, rel=1e-4)
+
+
+def test_cards_that_share_a_row_have_their_part_of_its_tokens_and_all_of_its_keys() -> None:
+    # 32,640 + 128 tokens of one cell on 8 cards: 4,096 each. A layer of Qwen2.5-7B keeps 160,768 bytes of a token, and with the keys and values of the
+    # 28,672 other tokens (2 x 2 x 512 = 2,048 bytes each) 7 x 2,048 = 14,336 bytes more. With every layer recomputed its input alone is kept in
+    # each (2 x 3,584 = 7,168), and one layer in full: 4,096 x (28 x 7,168 + 175,104) = 1.539 GB; undivided 32,768 x (28 x 7,168 + 160,768) = 11.84 GB
+    shape = known_shape("Qwen/Qwen2.5-7B")[1]  # type: ignore[index]
+    long = Work(64, 8, Lengths(8160, 32640), 128)
+    divided, recomputed = memory.passing(shape, replace(long, divided=8), -1.0)
+    assert recomputed == 28 and divided["activations"] == 4096 * (28 * 7168 + 160768 + 14336)
+    assert memory.passing(shape, long, -1.0)[0]["activations"] == 32768 * (28 * 7168 + 160768)
+
+
+def test_a_shared_row_is_computed_in_parts_and_its_keys_are_gathered() -> None:
+    # two cards instead of one: half of the tokens and pairs, and in every layer keys and values gathered (bf16) and their gradients summed (fp32)
+    where = cluster("8xh100-80gb", None)
+    shape = known_shape("Qwen/Qwen2.5-7B")[1]  # type: ignore[index]
+    long = Work(64, 8, Lengths(8160, 32640), 128, reference=False)
+    alone, both = (Costs(shape, replace(long, divided=n), where, Layout("colocated", 8, 8)) for n in (1, 2))
+    assert alone.gathering(1000) == 0.0
+    want = 28 * (where.ring(2 * 2 * 512 * 1000, 2) + where.ring(2 * 4 * 512 * 1000, 2))
+    assert both.gathering(1000) == pytest.approx(want)
+    assert both.cell(1000, 5e5) == pytest.approx(alone.cell(500, 2.5e5) + want)

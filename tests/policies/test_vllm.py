@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from posttrain.api import run_config
@@ -28,7 +29,7 @@ from posttrain.policies.vllm.in_process import LocalEngine
 from posttrain.policies.vllm.over_http import ServerEngine
 from posttrain.policies.vllm.request import check, sample_of
 from posttrain.policies.vllm.server import Gone, Server
-from tests.models.tiny import ours, prompts, saved
+from tests.models.tiny import ours, prompts, saved, theirs
 
 HOW = Sampling(12)
 ASKED = prompts("abc", "what is 1", "q")
@@ -117,19 +118,19 @@ def test_log_probabilities_are_of_the_distribution_that_is_trained(folder: str, 
 
 def test_adapters_go_by_name_and_the_old_ones_are_unloaded(folder: str, url: str, tmp_path: Path) -> None:
     policy = add_lora(load_model(folder, "cpu"), 2, seed=0)
-    mine = engine(policy, f"{url}/processed", tmp_path)
+    mine = engine(policy, f"{url}/fresh", tmp_path)
     assert gap(policy, policy.sample(ASKED, 2, HOW)) < 1e-4
     with torch.no_grad():
         for name, p in policy.model.named_parameters():
             if name.endswith("lora_b"):
                 p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
-    before = seen(f"{url}/processed")
+    before = seen(f"{url}/fresh")
     assert gap(policy, policy.sample(ASKED, 2, HOW)) < 1e-4
-    now = seen(f"{url}/processed")
+    now = seen(f"{url}/fresh")
     assert now["loaded"] == before["loaded"], "the base stays as it is"
     assert len(now["adapters"]) == 1 and now["adapters"] != before["adapters"]
     mine.close()
-    assert seen(f"{url}/processed")["adapters"] == []
+    assert seen(f"{url}/fresh")["adapters"] == []
 
 
 def test_an_answer_ends_where_the_server_has_no_more_room(folder: str, url: str, tmp_path: Path) -> None:
@@ -154,12 +155,18 @@ def test_an_answer_ends_where_the_server_has_no_more_room(folder: str, url: str,
             "differ from those of the model that is trained by .* nats per token after it was sent the weights",
         ),
         ("other", 0, "makes other token ids of .* serve the same --model"),
+        (
+            "used",
+            2,
+            "after it was sent the adapter: another --model, or the weights that a run without --lora left there; start it again",
+        ),
     ],
 )
 def test_a_server_that_cannot_do_it(folder: str, url: str, tmp_path: Path, server: str, lora: int, told: str) -> None:
     policy = load_model(folder, "cpu")
     policy = add_lora(policy, lora, seed=0) if lora else policy
-    moved(policy)
+    if server != "used":
+        moved(policy)
     engine(policy, f"{url}/{server}", tmp_path)
     with pytest.raises(UserError, match=told):
         policy.sample(ASKED, 2, HOW)
@@ -294,8 +301,12 @@ class LLM:
         LLM.made.append(self)
 
     def collective_rpc(self, method: str, kwargs: dict[str, Any]) -> list[None]:
+        """Its loaders know the names of folders, in which a head that is the embedding has none: others they refuse."""
         assert method == "reload_weights"
-        given = dict(kwargs["weights_iterator"])
+        tied = self.model.config.tie_word_embeddings
+        given = load_file(Path(kwargs["weights_path"]) / "model.safetensors") if "weights_path" in kwargs else dict(kwargs["weights_iterator"])  # fmt: skip
+        if tied and "lm_head.weight" in given:
+            raise ValueError("There is no module or parameter named 'lm_head'")
         missing, unexpected = self.model.load_state_dict(given, strict=False)
         assert not unexpected and set(missing) <= {"lm_head.weight"}
         return [None]
@@ -323,13 +334,17 @@ class LLM:
         return types.SimpleNamespace(index=index, token_ids=tuple(tokens), logprobs=said, finish_reason=why)
 
 
-def test_in_process(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in = types.ModuleType("vllm")
     stand_in.__spec__ = types.SimpleNamespace()  # type: ignore[assignment]
     stand_in.LLM = LLM  # type: ignore[attr-defined]
     stand_in.SamplingParams = lambda **given: types.SimpleNamespace(**given)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "vllm", stand_in)
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+
+
+def test_in_process(folder: str, tmp_path: Path, stand_in: None) -> None:
     policy = load_model(folder, "cpu")
     policy.outside = made = LocalEngine(policy, tmp_path / "e", HOW, {"enforce_eager": True})
     assert LLM.made[-1].options == {
@@ -341,3 +356,22 @@ def test_in_process(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert gap(policy, policy.sample(ASKED, 3, HOW)) < 1e-4
     assert LLM.made[-1].resets == 2, "once for each change"
     made.close()
+
+
+def test_models_outside_our_family_go_through_a_folder(tmp_path: Path, stand_in: None) -> None:
+    """In memory transformers has a head for them that no folder has; vLLM 0.32 refuses it by name."""
+    policy = load_model(saved(theirs("gemma2"), tmp_path / "gemma2"), "cpu")
+    policy.outside = made = LocalEngine(policy, tmp_path / "e", HOW, {})
+    assert gap(policy, policy.sample(ASKED, 2, HOW)) < 1e-4
+    moved(policy)
+    assert gap(policy, policy.sample(ASKED, 2, HOW)) < 1e-4
+    made.close()
+
+
+def test_weights_that_vllm_does_not_take_are_a_sentence(folder: str, tmp_path: Path, stand_in: None) -> None:
+    policy = load_model(folder, "cpu")
+    policy.outside = LocalEngine(policy, tmp_path / "e", HOW, {})
+    LLM.made[-1].model.config.tie_word_embeddings = True
+    named = {"lm_head.weight": torch.zeros(1)}
+    with pytest.raises(UserError, match=r"vLLM did not take the new weights .*no module or parameter named 'lm_head'"):
+        policy.outside._reload(weights_iterator=named.items())

@@ -1,11 +1,14 @@
 """A server that speaks vLLM 0.24's HTTP API around a model of transformers: `python -m tests.policies.vllm_server FOLDER`.
 
-vLLM itself needs a GPU. Requests and replies here follow its source, tag v0.24.0; what was read where:
+vLLM itself is large, and starts in half a minute. Requests and replies here follow its source, tag v0.24.0 (`test_real_vllm.py` asks vLLM
+itself, where it is installed); what was read where:
 
 - /v1/models: `id`, `root`, `parent`, `max_model_len`             vllm/entrypoints/openai/models/serving.py, openai/engine/protocol.py
 - /v1/completions: fields of the request and their defaults, `choices[].{index, text, logprobs, finish_reason, stop_reason, token_ids,
   prompt_token_ids}`; `logprobs=0` gives the sampled token's alone, clamped at -9999     openai/completion/{protocol,serving}.py
 - a prompt and max_tokens that exceed max_model_len: 400, not cut                             vllm/renderers/params.py
+- prompt_logprobs=k: choices[0].prompt_logprobs, a dict of ids for every token but the first, the token itself and the k likeliest;
+  k at most max_logprobs, 20 by default                               openai/completion/protocol.py, vllm/config/model.py
 - n answers with seeds seed + index                                                    vllm/v1/engine/parallel_sampling.py
 - raw_logprobs before temperature and truncation, processed_logprobs after both; greedy at temperature 1     vllm/v1/sample/sampler.py
 - the stop token is among token_ids; `ignore_eos`; stop_reason is its id unless it is the end token     vllm/v1/engine/detokenizer.py
@@ -23,6 +26,7 @@ with the flags that a user may forget.
 
 from __future__ import annotations
 
+import copy
 import sys
 from pathlib import Path
 from threading import Lock
@@ -45,6 +49,8 @@ SERVERS: dict[str, dict[str, Any]] = {
     "silent": {"logprobs": False},
     "deaf": {"deaf": True},  # says that it has new weights, and does not: a proxy before several servers
     "locked": {"key": "secret"},
+    "fresh": {},  # gets adapters alone
+    "used": {"used": True},  # has the weights that an earlier run sent
     "other": {"shift": 1},  # another tokenizer
 }
 
@@ -58,6 +64,8 @@ class Model:
         self.flags = {"mode": "processed_logprobs", "dev": True, "lora": True, "max_model_len": 64} | flags
         self.folder, self.tokenizer = folder, AutoTokenizer.from_pretrained(folder)
         self.model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        for p in self.model.parameters() if flags.get("used") else ():
+            p.data.add_(0.4 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
         self.adapters: dict[str, Any] = {}
         self.prefixes: dict[Any, torch.Tensor] = {}  # what follows a prompt, by (adapter, salt, prompt)
         self.asked: list[dict[str, Any]] = []
@@ -81,6 +89,8 @@ class Model:
                     f"{limit} output tokens and your prompt contains {len(prompt)} input tokens",
                 )
             choices = [self.choice(body, name, i) for i in range(body.get("n", 1))]
+            if (k := body.get("prompt_logprobs")) is not None:
+                choices[0]["prompt_logprobs"] = self.prompt_logprobs(prompt, name, k)
         usage = {"prompt_tokens": len(prompt), "completion_tokens": sum(len(c["token_ids"] or ()) for c in choices)}
         return {"id": "cmpl-1", "object": "text_completion", "created": 0, "model": name, "choices": choices, "usage": usage}  # fmt: skip
 
@@ -105,6 +115,22 @@ class Model:
             "index": i, "text": self.tokenizer.decode(tokens), "logprobs": said if known else None, "finish_reason": why,
             "stop_reason": reason, "token_ids": ids, "prompt_token_ids": body["prompt"] if ids else None,
         }  # fmt: skip
+
+    def prompt_logprobs(self, prompt: list[int], name: str, k: int) -> list[Any]:
+        """None for the first token; of every other its own, and those of the k likeliest in its place, by id."""
+        if k > 20:
+            raise Error(400, f"Requested prompt logprobs of {k}, which is greater than max allowed: 20")
+        logp_TV = (
+            self.adapters.get(name, self.model)(input_ids=torch.tensor([prompt])).logits[0].float().log_softmax(-1)
+        )
+        out: list[Any] = [None]
+        for t, token in enumerate(prompt[1:]):
+            order = logp_TV[t].argsort(descending=True).tolist()
+            told = dict.fromkeys([token, *order[:k]])
+            out.append(
+                {i: {"logprob": float(logp_TV[t, i]), "rank": order.index(i) + 1, "decoded_token": "?"} for i in told}
+            )
+        return out
 
     def logits(self, body: dict[str, Any], name: str, tokens: list[int]) -> torch.Tensor:
         key = (name if name in self.adapters else "", body.get("cache_salt"), tuple(body["prompt"]))
@@ -150,14 +176,12 @@ class Model:
 
     def load_adapter(self, body: dict[str, Any]) -> str:
         from peft import PeftModel
-        from transformers import AutoModelForCausalLM
 
         name, path = body["lora_name"], body["lora_path"]
         if name in self.adapters and not body.get("load_inplace"):
             raise Error(400, f"The lora adapter '{name}' has already been loaded.", "InvalidUserInput")
-        base = AutoModelForCausalLM.from_pretrained(self.folder, dtype=torch.float32)
-        try:
-            self.adapters[name] = PeftModel.from_pretrained(base, path).eval()
+        try:  # on the weights that it has, which may be those of another run
+            self.adapters[name] = PeftModel.from_pretrained(copy.deepcopy(self.model), path).eval()
         except ValueError as error:
             raise Error(404, str(error), "NotFoundError") from None
         return f"Success: LoRA adapter '{name}' added successfully."

@@ -14,7 +14,7 @@ from posttrain.core.registry import find
 from posttrain.core.types import Group, Prompt
 from posttrain.losses.aggregate import Totals
 from posttrain.losses.objective import objective
-from posttrain.rewards.scorers.pairwise import one_by_one
+from posttrain.rewards.scorers.judging import FunctionJudge
 from posttrain.systems.policy_gradient.writing_zero import Bootstrapped, balanced, brpo
 from tests.rewards.test_pairwise import group
 
@@ -25,7 +25,7 @@ def longer(prompt: Prompt, a: str, b: str) -> float:
 
 def scored(*texts: str, at: int, judge=longer) -> Group:
     """Answers compared with the one at that place."""
-    made, scorer = group(*texts), Bootstrapped(one_by_one(judge))
+    made, scorer = group(*texts), Bootstrapped(FunctionJudge(judge))
     scorer.drawn = lambda g: at  # type: ignore[method-assign]
     scorer.score([made])
     return made
@@ -39,7 +39,7 @@ def test_rewards_are_signs() -> None:
 
 
 def test_one_question_an_answer() -> None:
-    scorer = Bootstrapped(one_by_one(longer))
+    scorer = Bootstrapped(FunctionJudge(longer))
     scorer.score([group(*["a" * i for i in range(1, 9)])])
     assert scorer.calls == 7
 

@@ -13,8 +13,9 @@ import torch
 from posttrain.core.errors import UserError
 from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.rewards.runtime.timeout_pool import Failure
-from posttrain.rewards.scorers.judge import Judge, block, read_score, read_winner
+from posttrain.rewards.scorers.judge import Judge
 from posttrain.rewards.scorers.spec import build_scorer
+from posttrain.rewards.scorers.wording import block, read_score, read_winner
 from tests.openai_server import Fake
 
 

@@ -12,7 +12,8 @@ from posttrain.advantages.dr_grpo import dr_grpo
 from posttrain.core.assemble import assemble
 from posttrain.core.errors import UserError
 from posttrain.core.types import Group, Prompt, Rollout
-from posttrain.rewards.scorers.pairwise import WinRate, by_score, compare, decided, is_judge, one_by_one
+from posttrain.rewards.scorers.judging import FunctionJudge, is_judge
+from posttrain.rewards.scorers.pairwise import WinRate, by_score, compare, decided
 
 ASK = Prompt.text("q", "which?")
 
@@ -35,7 +36,7 @@ def test_siblings_by_hand() -> None:
     # s, p, r, p: s beats both p (.9, .9) and loses to r (.1): 1.9/3; p: loses to s (.1), beats r (.9), ties p: 1.5/3;
     # r: beats s (.9), loses to both p: 1.1/3. The mean is 1/2, as in every group
     g = group("s", "p", "r", "p")
-    scorer = WinRate(one_by_one(circle), orders="as given")
+    scorer = WinRate(FunctionJudge(circle), orders="as given")
     report = scorer.score([g])
     assert rewards(g) == pytest.approx([1.9 / 3, 0.5, 1.1 / 3, 0.5])
     assert report.n == 4 and report.rewards[0].mean == pytest.approx(0.5)
@@ -44,7 +45,7 @@ def test_siblings_by_hand() -> None:
 
 def test_the_groups_mean_as_baseline_is_one_half() -> None:
     g = group("s", "p", "r", "r")
-    WinRate(one_by_one(circle)).score([g])
+    WinRate(FunctionJudge(circle)).score([g])
     _, batch = assemble([g])
     torch.testing.assert_close(dr_grpo(batch), baseline(batch, c=0.5))
 
@@ -52,7 +53,7 @@ def test_the_groups_mean_as_baseline_is_one_half() -> None:
 def test_a_pool() -> None:
     # against p and r: s earns (.9 + .1)/2, p (.5 + .9)/2, r (.1 + .5)/2
     g = group("s", "p", "r")
-    WinRate(one_by_one(circle), others=lambda groups: [["p", "r"] for _ in groups]).score([g])
+    WinRate(FunctionJudge(circle), others=lambda groups: [["p", "r"] for _ in groups]).score([g])
     assert rewards(g) == pytest.approx([0.5, 0.7, 0.3])
 
 
@@ -62,21 +63,21 @@ def test_both_orders_cancel_a_liking_for_the_first_place() -> None:
         return (0.7 if a < b else 0.3) + 0.2
 
     match = [(ASK, "a", "b"), (ASK, "b", "a")]
-    assert compare(one_by_one(biased), match) == pytest.approx([0.7, 0.3])
-    assert compare(one_by_one(biased), match, "as given") == pytest.approx([0.9, 0.5])
+    assert compare(FunctionJudge(biased), match) == pytest.approx([0.7, 0.3])
+    assert compare(FunctionJudge(biased), match, "as given") == pytest.approx([0.9, 0.5])
 
 
 def test_a_drawn_order_cancels_it_on_average() -> None:
     # always for the first place: a drawn order wins half of many matches, and the same half when asked again
     matches = [(Prompt.text(str(i), "?"), "a", "b") for i in range(400)]
-    found = compare(one_by_one(lambda p, a, b: 1.0), matches, "drawn")
-    assert found == compare(one_by_one(lambda p, a, b: 1.0), matches, "drawn")
+    found = compare(FunctionJudge(lambda p, a, b: 1.0), matches, "drawn")
+    assert found == compare(FunctionJudge(lambda p, a, b: 1.0), matches, "drawn")
     assert abs(sum(found) / 400 - 0.5) < 0.1 and set(found) == {0.0, 1.0}
 
 
 def test_drawn_order_gives_back_who_won() -> None:
     matches = [(Prompt.text(str(i), "?"), "s", "p") for i in range(20)]
-    assert compare(one_by_one(circle), matches, "drawn") == pytest.approx([0.9] * 20)
+    assert compare(FunctionJudge(circle), matches, "drawn") == pytest.approx([0.9] * 20)
 
 
 def test_decided() -> None:
@@ -104,7 +105,7 @@ def test_what_the_judge_cannot_say_does_not_count() -> None:
         return math.nan if "x" in (a, b) else circle(prompt, a, b)
 
     g, alone = group("s", "p", "x"), group("s")
-    report = WinRate(one_by_one(judge)).score([g, alone])
+    report = WinRate(FunctionJudge(judge)).score([g, alone])
     assert rewards(g)[:2] == pytest.approx([0.9, 0.1]) and g.rollouts[2].failed
     assert rewards(alone) == [0.5] and report.masked == 1
 
@@ -115,5 +116,5 @@ def test_errors() -> None:
     with pytest.raises(UserError, match="between 0 and 1"):
         compare(lambda prompts, a, b: [0.5], [(ASK, "a", "b")])
     with pytest.raises(UserError, match="drawn"):
-        compare(one_by_one(circle), [(ASK, "a", "b")], "drwan")
+        compare(FunctionJudge(circle), [(ASK, "a", "b")], "drwan")
     assert is_judge(circle) and not is_judge(len) and not is_judge(lambda prompt, text: 0.0) and not is_judge(max)

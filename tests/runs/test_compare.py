@@ -1,5 +1,7 @@
 """Comparison: same prompts, same budget; the table and the picture are there, bad input is answered."""
 
+import json
+
 import pytest
 
 from posttrain.core.config import Config
@@ -8,6 +10,7 @@ from posttrain.core.method import find_method
 from posttrain.core.sampling import Sampling
 from posttrain.evals.intervals import paired, student
 from posttrain.runs.compare import Comparison, _row, comparable, compare, own_settings
+from posttrain.runs.compare_runs import compare_runs
 
 SMALL = Config(prompts=2, num_generations=2, eval_problems=6, think=False, sampling=Sampling(max_tokens=6))
 
@@ -59,3 +62,19 @@ def test_a_method_has_its_own_settings_here_too():
     assert own_settings(find_method("grpo"), SMALL).sampling.temperature == 1.0
     with pytest.raises(UserError, match="--critic-lr is for a method with a critic"):
         own_settings(find_method("grpo"), Config(critic_lr=1e-3))
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"name": "accuracy", "prompts": ["a"], "before": [0.0], "after": [[1.0]]},
+        {"name": "accuracy", "prompts": ["a", "b"], "before": [0.0], "after": [1.0]},
+        {"name": "accuracy", "prompts": 3, "before": [0.0], "after": [1.0]},
+    ],
+)
+def test_damaged_figures_of_a_run_are_a_sentence(tmp_path, told):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "held_out.json").write_text(json.dumps(told))
+    with pytest.raises(UserError, match=r"held_out.json is damaged: .* delete it to compare without it"):
+        compare_runs([tmp_path / "a", tmp_path / "b"])

@@ -233,3 +233,25 @@ def test_what_a_phase_cannot_do_is_refused_before_anything_is_loaded(monkeypatch
     ):
         with pytest.raises(UserError, match=told):
             recipe.run_plan(plan, Config(**changes))
+
+
+def test_every_answer_of_a_list_and_a_labelled_one_must_fit():
+    rows = [{"prompt": f"q{i}", "responses": ["a", "b" * n], "scores": [1, 0]} for i, n in enumerate((5, 80, 5))]
+    held = [
+        {"prompt": "t", "responses": ["a", "b" * 90], "scores": [1, 0]},
+        {"prompt": "u", "responses": ["a", "b"], "scores": [1, 0]},
+    ]
+    lists = fit(of_rows({"train": rows, "test": held}, "lists"), policy(), sft.but(rollout="lists"), HOW)
+    assert [p.last for p in lists.train] == ["q0", "q2"] and [p.last for p in lists.test] == ["u"]
+    said = [{"prompt": f"q{i}", "completion": "a" * n, "label": True} for i, n in enumerate((5, 80, 5))]
+    labels = fit(of_rows({"train": said, "test": said[:1]}, "labels"), policy(), sft.but(rollout="labels"), HOW)
+    assert [p.last for p in labels.train] == ["q2"]  # q0 is held out
+    assert list(labels.left_out.items())[-1][1] == 1
+
+
+def test_a_method_of_lists_or_labels_needs_prompts_that_carry_them():
+    env = data(asked(5, 6, 7))
+    with pytest.raises(UserError, match=r"learns from ranked lists.*give rows with a prompt, responses and scores"):
+        suits(sft.but(rollout="lists"), env)
+    with pytest.raises(UserError, match=r"learns from good and bad answers.*a completion and a label"):
+        suits(sft.but(rollout="labels"), env)

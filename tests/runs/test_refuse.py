@@ -97,6 +97,10 @@ def test_the_least_rate_is_compared_with_the_one_that_would_be_chosen() -> None:
 def test_every_registered_method_can_run_as_it_is() -> None:
     for part in parts("method"):
         method = find_method(part.name)
+        if method.reference.name == "teacher":
+            with pytest.raises(UserError, match="a teacher is needed, and none was named"):
+                refuse(from_dict(Config, method.own({})), method)
+            method = method.but(reference="teacher(model='pocket')")
         refuse(from_dict(Config, method.own({})), method)  # with the settings that are the method's own
 
 
@@ -109,3 +113,24 @@ def test_ranked_answers_are_pairs() -> None:
     refuse(Config(), find_method("grpo").but(loss="dpo", select="best_worst", aggregate="token_mean"))
     with pytest.raises(UserError, match="in pairs"):
         refuse(Config(), find_method("grpo").but(loss="dpo"))
+
+
+def test_short_lists_and_batches_of_one_are_told_before_anything_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loaded(*args: object, **kwargs: object) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("posttrain.runs.start.load_policy", loaded)
+    file, labels = tmp_path / "lists.jsonl", tmp_path / "labels.jsonl"
+    lists = [
+        {"prompt": f"{k}?", "responses": ["a", "b", "c"][: 2 + k % 2], "scores": [2, 1, 0][: 2 + k % 2]}
+        for k in range(20)
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in lists))
+    rows = [{"prompt": f"{k}?", "completion": "a", "label": k % 2 == 0} for k in range(20)]
+    labels.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said = call("run", "tpo", "--task", str(file), "--runs", str(tmp_path))
+    assert said.code == 2 and "lists of at least 3 answers" in said.err, said.err
+    said = call("run", "kto", "--task", str(labels), "--prompts", "1", "--runs", str(tmp_path))
+    assert said.code == 2 and "--prompts 1 has none" in said.err, said.err

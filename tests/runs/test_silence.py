@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import posttrain as pt
-from posttrain.runs.silence import Silence
+from posttrain.core.types import Group, Prompt
+from posttrain.runs.silence import Silence, why
 from tests.runs import tiny_run
 
 
@@ -54,3 +55,13 @@ def test_only_steps_on_end_count_and_the_count_survives_a_restart() -> None:
     again = Silence()
     again.load_state_dict(silence.state_dict())
     assert again.check(20, [], {"groups_kept": 0.0, "grad_norm": 0.0}, loop) and len(loop.run.events) == 1
+
+
+def test_a_flat_loss_of_comparisons_is_not_called_a_hard_task() -> None:
+    prompt = Prompt.text("1", "which")
+    policy = tiny_run.policy()
+    good, bad = policy.written(prompt, "a"), policy.written(prompt, "b")
+    good.reward, bad.reward = 1.0, 0.0
+    assert "smaller beta" in why([Group(prompt, [good, bad], pairs=((0, 1),))], {"grad_norm": 0.0})
+    good.rewards = {"label": 1.0}
+    assert "smaller beta" in why([Group(prompt, [good])], {"grad_norm": 0.0}), "one answer is no group of equal ones"

@@ -189,6 +189,12 @@ def corrected(weigh: Callable[[Tensor], Tensor], level: str = "token") -> Callab
     return pull
 
 
+def dist(p: Pass, whose: str = "") -> Tensor:
+    """All log-probabilities of each token's place, from the hidden states and the head that the loss got; whose: "ref_" of the reference."""
+    logits_BTV = p.batch[f"{whose}hidden_BTD"] @ p.heads[f"{whose}head_VD"].T
+    return (logits_BTV / p.batch["temperature_B"].clamp_min(1e-9)[:, None, None]).log_softmax(-1)
+
+
 def k3(coef: float, p: Pass) -> Tensor:
     return coef * ((p.batch["ref_logp_BT"] - p.batch["logp_BT"]).exp() - 1)
 

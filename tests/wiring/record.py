@@ -22,7 +22,9 @@ from posttrain.train import select
 from posttrain.weights.learner import Learner
 from tests.wiring.trace import Draw, Pass, Ran, Step, Trace, Update, fingerprint
 
-LIVE = ("logp_BT", "value_BT", "score_B", "entropy_BT", "dist_BTV")
+LIVE = (
+    "logp_BT", "value_BT", "score_B", "scores_BK", "entropy_BT", "logz_BT", "mixed_logp_BT", "dist_BTV", "hidden_BTD",
+)  # fmt: skip
 _STEPS, _NEXT, _UPDATE, _ACT = Loop.steps, LocalSource.next, Learner.update, LanguagePolicy.act
 _DO = plans.Walk.do
 
@@ -80,8 +82,10 @@ def objectives(trace: Trace) -> Callable[..., Any]:
         pull = {k: -g for k, g in zip(live, grads, strict=True) if g is not None}
         made = trace.updates[-1]
         at, T = batch["row_B"], made.batch["mask_BT"].shape[1]
-        rows = {k: x for k, x in batch.streams.items() if suffix(k) in ("B", "BT", "BTV")}
-        made.passes.append(Pass(at, _placed(rows, at, T, made), float(loss.detach()), _placed(pull, at, T, made)))
+        rows = {k: x for k, x in batch.streams.items() if suffix(k) in ("B", "BK", "BT", "BTV", "BTD", "BTK")}
+        heads = {k: x.detach().clone() for k, x in batch.streams.items() if suffix(k) == "VD"}
+        seen = (_placed(rows, at, T, made), float(loss.detach()), _placed(pull, at, T, made), heads)
+        made.passes.append(Pass(at, *seen))
         return loss, parts
 
     return loss_of
@@ -91,9 +95,10 @@ def _placed(streams: dict[str, Tensor], at: Tensor, T: int, made: Update) -> dic
     """Streams of some rows where these stand in the whole batch; 0 elsewhere."""
     out = {}
     for name, x in streams.items():
-        size = (len(made.rows), *((T, *x.shape[2:]) if x.dim() > 1 else ()))
+        timed = suffix(name).startswith("BT")
+        size = (len(made.rows), *((T, *x.shape[2:]) if timed else x.shape[1:]))
         out[name] = torch.zeros(size, dtype=x.dtype)
-        out[name][(at, slice(x.shape[1])) if x.dim() > 1 else at] = x.detach().cpu()
+        out[name][(at, slice(x.shape[1])) if timed else at] = x.detach().cpu()
     return out
 
 

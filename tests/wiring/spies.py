@@ -29,6 +29,7 @@ import posttrain.train
 from posttrain.api import _is_plan
 from posttrain.core.loop import Loop
 from posttrain.core.method import find_method
+from posttrain.core.registry import find, parse
 from posttrain.policies.language import LanguagePolicy
 from posttrain.rewards.runtime.file_reward import member
 from posttrain.rewards.scorers import spec
@@ -85,7 +86,7 @@ def traced(
             "warmup": 0,
         }
         plain |= {"sampling": {"max_tokens": 6}} if _samples(name) else {}
-        plain |= {} if _is_plan(name) else {"steps": steps}  # a plan's phases have their own
+        plain |= {"steps": steps} if _counts_steps(name) else {}  # most plans' phases have their own
         _ACTIVE.append(trace)
         stack.callback(_ACTIVE.remove, trace)
         stack.callback(sys.modules.pop, file.stem, None)
@@ -111,6 +112,19 @@ def tiny_folder(positions: int = 512) -> str:
     fast.decoder = decoders.Fuse()
     PreTrainedTokenizerFast(tokenizer_object=fast, eos_token="<end>", pad_token="<pad>").save_pretrained(folder)
     return folder
+
+
+def _counts_steps(name: str) -> bool:
+    """Whether it reads --steps: methods do, and plans that say so."""
+    if not _is_plan(name):
+        return True
+    word, options = parse(name)
+    if "{file}" in name:
+        return False
+    try:
+        return "steps" in (find(word, "plan").fn(**options).uses or ())
+    except (pt.UserError, TypeError):  # options that are wrong are told by the run itself
+        return False
 
 
 def _samples(name: str) -> bool:
@@ -157,5 +171,5 @@ def _spies(trace: Trace, says: Sequence[str]) -> list[tuple[Any, str, Any]]:
         (LanguagePolicy, "act", record.draws(trace)),
         *([(LanguagePolicy, "_generate", record.said(says))] if says else []),
         (spec, "file_reward", member),  # in this process, where calls can be counted
-        (spec, "try_import", lambda file, name: None),
+        (spec, "file_function", lambda file, name, timeout: None),
     ]

@@ -21,10 +21,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """A served model: every (system, question) that it was asked; a rule about `a` is kept where the answer has one."""
     heard: list[tuple[str, str]] = []
 
-    def said(self: Judge, questions: Any) -> list[str]:
+    def said(self: Judge, questions: Any, system: str, attempt: int = 0) -> list[str]:
         out = []
         for q in questions:
-            system = self.asked["system"]
             heard.append((system, q))
             if system == module.EXPLAIN:
                 out.append("The first is a number.")

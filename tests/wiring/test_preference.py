@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import posttrain as pt
+from posttrain.systems.supervised_from_reward.raft import best_of
 from tests.wiring import formulas as f
 from tests.wiring.spies import ROWS, traced
 from tests.wiring.trace import Pass, Trace, Update
@@ -125,7 +126,7 @@ def test_superhf_pays_for_leaving_the_start_in_every_token_of_the_vocabulary() -
     assert first.reference == second.reference == first.before
     assert (first.optimiser_steps, second.optimiser_steps) == (1, 1)
     (only,) = second.passes
-    start, now = second.batch["ref_dist_BTV"], only.batch["dist_BTV"]
+    start, now = f.dist(only, "ref_"), f.dist(only)
     torch.testing.assert_close(
         now.gather(-1, second.batch["token_BT"][..., None])[..., 0] * only.batch["mask_BT"], only.batch["logp_BT"]
     )
@@ -134,7 +135,12 @@ def test_superhf_pays_for_leaving_the_start_in_every_token_of_the_vocabulary() -
     assert float(divergence_BT[own_BT > 0].min()) > 0 and now.exp().sum(-1)[own_BT > 0].sub(1).abs().max() < 1e-5
     want = ((0.35 * divergence_BT - only.batch["logp_BT"]) * own_BT).sum() / own_BT.sum()
     assert only.loss == pytest.approx(float(want), rel=1e-4)
-    torch.testing.assert_close(only.pull["dist_BTV"], 0.35 * start.exp() * f.mean("tokens", only)[..., None])
+    said_BTV = torch.nn.functional.one_hot(second.batch["token_BT"], now.shape[-1])
+    pull_BTV = 0.35 * (start.exp() - now.exp()) + (
+        said_BTV - now.exp()
+    )  # on every logit, by the KL and by the imitation
+    want_BTD = (pull_BTV * f.mean("tokens", only)[..., None]) @ only.heads["head_VD"]
+    torch.testing.assert_close(only.pull["hidden_BTD"], want_BTD, atol=1e-6, rtol=1e-4)
 
 
 def test_a_start_that_was_left_no_way_pays_nothing() -> None:
@@ -189,3 +195,18 @@ def test_copg_fits_logged_pairs_and_samples_nothing() -> None:
 def test_copg_without_a_log_says_what_a_log_is() -> None:
     with pytest.raises(pt.UserError, match="answers"):
         traced("copg")
+
+
+def test_raft_may_rank_over_all_prompts() -> None:
+    made = [[0.1, 0.9, 0.8], [0.2, 0.3, 0.0], [0.95, 0.1, 0.2]]
+    groups = []
+    for i, rewards in enumerate(made):
+        p = pt.Prompt.text(f"p{i}", "?")
+        rollouts = [
+            pt.Rollout.single(p, torch.tensor([1]), torch.tensor([2]), torch.zeros(1), reward=r, index=k)
+            for k, r in enumerate(rewards)
+        ]
+        groups.append(pt.Group(p, rollouts))
+    kept = best_of(groups, everywhere=True)
+    assert [(g.prompt.id, [r.reward for r in g.rollouts]) for g in kept] == [("p0", [0.9, 0.8]), ("p2", [0.95])]
+    assert [[r.reward for r in g.rollouts] for g in best_of(groups)] == [[0.9], [0.3], [0.95]]

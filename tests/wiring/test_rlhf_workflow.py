@@ -42,3 +42,29 @@ def test_a_small_file_is_gone_through_again_with_other_answers() -> None:
     trace = traced("rlhf-workflow(rounds=1, prompts=40, epochs=0.1)", rows=ROWS[:8], reward=length)
     said = [t for d in trace.samples if d.phase == "collect.1" for t in d.texts]
     assert len(said) == 320 and len(set(said)) > 160
+
+
+def test_the_start_may_stay_the_reference() -> None:
+    trace = traced(
+        "rlhf-workflow(optimiser=\"dpo(reference='start')\", rounds=2, prompts=10, epochs=1)", rows=ROWS, reward=length
+    )
+    one, two = trace.of(phase="dpo.1"), trace.of(phase="dpo.2")
+    assert {u.reference for u in (*one, *two)} == {one[0].before} and two[0].before == one[-1].after != one[0].before
+
+
+def test_a_penalty_counts_characters() -> None:
+    """Every character earns 1 and costs 2: the shortest is the best."""
+    trace = traced(
+        "rlhf-workflow(optimiser='dpo(penalty=2.0)', rounds=1, prompts=10, epochs=1)", rows=ROWS, reward=length
+    )
+    pairs = [[r.text for r in g.rollouts] for s in trace.steps for g in s.groups]
+    assert pairs and all(len(chosen) < len(rejected) for chosen, rejected in pairs)
+
+
+def test_options_of_the_optimiser_are_known() -> None:
+    with pytest.raises(pt.UserError, match="reference"):
+        traced("rlhf-workflow(optimiser=\"dpo(reference='sft')\")", rows=ROWS, reward=length)
+    with pytest.raises(pt.UserError, match="has no option 'penlty' here"):
+        traced("rlhf-workflow(optimiser='dpo(penlty=1)')", rows=ROWS, reward=length)
+    with pytest.raises(pt.UserError, match="has no option 'penalty' here"):
+        traced("rlhf-workflow(optimiser='ppo(penalty=1)')")

@@ -37,6 +37,7 @@ class Pass:
     batch: dict[str, Tensor]
     loss: float
     pull: dict[str, Tensor]
+    heads: dict[str, Tensor] = field(default_factory=dict)  # head_VD, ref_head_VD where the loss reads distributions
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Prompts that are simply listed: rows of pairs or demonstrations that a phase wrote, or a data set of them."""
+"""Prompts that are simply listed: rows of preferences or demonstrations that a phase wrote, or a data set of them."""
 
 from __future__ import annotations
 
@@ -43,10 +43,11 @@ class Listed(Environment):
 
 
 def from_rows(name: str, rows: Iterable[dict[str, Any]], held_out: float = 0.2) -> Listed:
-    """The rows of `label_pairs`, the last part of them held out."""
+    """The rows of `label_pairs`, the last part of them held out; how sure a row is, and who says so, comes along where it is told."""
+    kept = ("chosen", "rejected", "preferred", "annotator")
     prompts = [
-        Prompt(r["id"], tuple(r["prompt"]), None, {"chosen": r["chosen"], "rejected": r["rejected"]}) for r in rows
-    ]  # fmt: skip
+        Prompt(r["id"], tuple(r["prompt"]), None, r.get("info", {}) | {k: r[k] for k in kept if k in r}) for r in rows
+    ]
     cut = len(prompts) - int(held_out * len(prompts))
     return Listed(name, tuple(prompts[:cut]), tuple(prompts[cut:]))
 
@@ -57,6 +58,7 @@ def from_pairs(name: str, train: Iterable[Pair], test: Iterable[Pair]) -> Listed
 
 
 def as_prompt(pair: Pair) -> Prompt:
-    """The prompt of a pair, with both answers."""
-    both = {"chosen": pair.chosen, "rejected": pair.rejected, "demonstration": pair.chosen}
+    """The prompt of a pair, with both answers and how sure it is that the first is preferred, where somebody says."""
+    both: dict[str, Any] = {"chosen": pair.chosen, "rejected": pair.rejected, "demonstration": pair.chosen}
+    both |= {} if pair.preferred is None else {"preferred": pair.preferred}
     return Prompt(pair.prompt.id, pair.prompt.content, None, {**pair.prompt.info, **both})

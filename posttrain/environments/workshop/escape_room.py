@@ -18,7 +18,7 @@ from posttrain.environments.workshop import scene
 from posttrain.environments.workshop.scene import Expert, Reply, worded
 from posttrain.environments.workshop.treasure import MOVES
 
-DEFAULT_LEVEL = 2
+DEFAULT_LEVEL = 1
 HABITS = {"no_key": 4.0, "to_and_fro": 1.0}
 ROOMS = listed("hall kitchen attic cellar garden study porch tower library bedroom stable chapel")
 BACK = {"north": "south", "south": "north", "east": "west", "west": "east"}

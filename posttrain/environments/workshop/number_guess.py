@@ -14,7 +14,7 @@ from posttrain.environments.base import Problem
 from posttrain.environments.workshop import scene
 from posttrain.environments.workshop.scene import Expert, Reply, worded
 
-DEFAULT_LEVEL = 2
+DEFAULT_LEVEL = 1
 HABITS = {"stuck": 2.0, "count_up": 1.0}
 
 

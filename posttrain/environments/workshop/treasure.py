@@ -16,7 +16,7 @@ from posttrain.environments.base import Problem
 from posttrain.environments.workshop import scene
 from posttrain.environments.workshop.scene import Expert, Reply, worded
 
-DEFAULT_LEVEL = 2
+DEFAULT_LEVEL = 1
 HABITS = {"circles": 5.0, "straight": 1.0}
 MOVES = {"north": (0, 1), "east": (1, 0), "south": (0, -1), "west": (-1, 0)}
 SPARE = 2

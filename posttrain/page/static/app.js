@@ -1,5 +1,5 @@
 // The frame: which view, keys, theme.
-import { h, fill, link, here, go, trouble } from "./dom.js";
+import { h, fill, link, here, go, trouble, plain } from "./dom.js";
 import { isReport, reportInfo, chatWith } from "./source.js";
 import { forgetCharts, recolour } from "./charts.js";
 import { runsView } from "./runs.js";
@@ -7,12 +7,13 @@ import { runView } from "./run.js";
 import { compareView } from "./compare.js";
 import { rolloutsView, groupView } from "./rollouts.js";
 import { tokensView } from "./tokens.js";
+import { episodeView } from "./episode.js";
 import { fieldView, systemView } from "./field.js";
 import { sheetsView } from "./sheets.js";
 import { chatView } from "./chat.js";
 
-const VIEWS = { runs: runsView, run: runView, compare: compareView, rollouts: rolloutsView, group: groupView, tokens: tokensView, field: fieldView, system: systemView, sheets: sheetsView, chat: chatView };
-const KEYS = [["j k", "next and previous row"], ["Enter", "open it"], ["g", "its group"], ["h l", "earlier and later step"], ["[ ]", "previous and next answer"], ["a p e r", "colour tokens by advantage, probability, entropy, ratio"], ["t v", "by KL to the reference, value"], ["f", "fold or unfold turns"], ["x", "choose a run to compare"], ["c", "compare the chosen"], ["/", "search"], ["Esc", "up"], ["d", "dark or light"], ["?", "this list"]];
+const VIEWS = { runs: runsView, run: runView, compare: compareView, rollouts: rolloutsView, group: groupView, tokens: tokensView, episode: episodeView, field: fieldView, system: systemView, sheets: sheetsView, chat: chatView };
+const KEYS = [["j k", "next and previous row"], ["Enter", "open it"], ["g", "its group"], ["h l", "earlier and later step"], ["[ ]", "previous and next answer, or prompt"], ["a p e r", "colour tokens by advantage, probability, entropy, ratio"], ["t v", "by KL to the reference, value"], ["f", "fold or unfold turns"], ["x", "choose a run to compare"], ["c", "compare the chosen"], ["/", "search"], ["Esc", "up"], ["d", "dark or light"], ["?", "this list"]];
 const main = document.getElementById("main"), top_ = document.getElementById("top");
 let current = null, drawing = 0;
 
@@ -38,14 +39,14 @@ function frame({ view, params }) {
   if (params.run) {
     crumbs.push(["run", link("run", { run: params.run }), params.run]);
     if (view !== "run") crumbs.push(["rollouts", link("rollouts", { run: params.run, phase: params.phase }), "answers"]);
-    if (view === "tokens") crumbs.push(["group", link("group", params), `prompt ${Number(params.group) + 1}`]);
+    if (view === "tokens" || view === "episode") crumbs.push(["group", link("group", params), `prompt ${Number(params.group) + 1}`]);
   }
   const at = (name, to, text) => h("a", { href: to, "aria-current": view === name ? "page" : null }, text);
   fill(top_, h("a", { class: "brand", href: isReport ? link("run", { run: reportInfo.run }) : "#runs" }, h("span", { class: "mark", "aria-hidden": "true" }), "posttrain"),
     h("nav", { "aria-label": "Views" }, isReport ? null : at("runs", "#runs", "Runs"), isReport ? null : [at("field", "#field", "Field"), at("sheets", "#sheets", "Sheets")], chatWith.length ? at("chat", "#chat", "Chat") : null, crumbs.map(([name, to, text]) => [h("span", { class: "sep", "aria-hidden": "true" }, "/"), at(name, to, text)])),
-    h("div", { class: "tools" }, h("span", { class: "stream", title: "live" }, h("i", { "aria-hidden": "true" }), h("span", { class: "sr" }, "live")), isReport ? h("span", { class: "quiet" }, `report of ${reportInfo.date}`) : null,
+    h("div", { class: "tools" }, h("span", { class: "stream", id: "stream" }, h("i", { "aria-hidden": "true" }), h("span", { class: "sr" })), isReport ? h("span", { class: "quiet" }, `report of ${reportInfo.date}`) : null,
       h("button", { type: "button", onclick: turn, "aria-label": "dark or light" }, "◐"), h("button", { type: "button", onclick: help, "aria-label": "keys" }, "?")));
-  document.title = [params.run || params.name, view === "run" ? "" : view, "posttrain"].filter(Boolean).join(" · ");
+  document.title = [params.run && plain(params.run) || params.name, view === "run" ? "" : view, "posttrain"].filter(Boolean).join(" · ");
 }
 
 function help() {
@@ -60,7 +61,7 @@ async function show() {
   if (isReport && (at.view === "runs" || !VIEWS[at.view])) return go("run", { run: reportInfo.run }, true), show();
   current?.stop();
   const stops = [];
-  const keep = { close: (f) => (mine === drawing ? stops.push(f) : f()), every: (ms, f) => { const t = setInterval(() => { if (!document.hidden) f(); }, ms); stops.push(() => clearInterval(t)); }, stop: () => { for (const f of stops) f(); } };
+  const keep = { close: (f) => (mine === drawing ? stops.push(f) : f()), every: (ms, f) => { const t = setInterval(() => { if (!document.hidden) f(); }, ms), stop = () => clearInterval(t); stops.push(stop); return stop; }, stop: () => { for (const f of stops) f(); } };
   current = keep;
   delete document.body.dataset.stream;
   forgetCharts();
@@ -100,7 +101,7 @@ function walk(by) {
 
 function up({ view, params }) {
   const { run, phase, step, group } = params;
-  if (view === "tokens") go("group", { run, phase, step, group });
+  if (view === "tokens" || view === "episode") go("group", { run, phase, step, group });
   else if (view === "group") go("rollouts", { run, phase, first: step, last: step });
   else if (view === "rollouts") go("run", { run });
   else if (view === "system") go("field", {});

@@ -32,7 +32,9 @@ export function smooth(values, reach) {
   });
 }
 
+const FAR = 3; // times the usual range that a value lies outside of it
 const MANY = 60; // intervals that are drawn one by one; more are a band
+const WHOLE = [...Array(16).keys()].flatMap((n) => [1, 2, 5].map((k) => k * 10 ** n)); // there is no step and a half
 const DASHES = [[], [], [], [7, 4], [2, 3], [9, 3, 2, 3]];
 const faded = (c, alpha) => `color-mix(in srgb, ${c} ${alpha}%, transparent)`;
 const short = (u, splits) => splits.map((v) => (Math.abs(v) >= 1e6 ? `${num(v / 1e6)}M` : Math.abs(v) >= 1e4 ? `${num(v / 1e3)}k` : num(v)));
@@ -41,12 +43,44 @@ const short = (u, splits) => splits.map((v) => (Math.abs(v) >= 1e6 ? `${num(v / 
 export function lines(spec) {
   const place = h("div", { class: "plot" });
   const read = h("dl", { class: "read" });
-  const figure = h("figure", { class: "chart" }, h("figcaption", {}, h("h3", {}, spec.title), read), place);
-  place.again = () => draw(place, read, spec);
+  const far = h("button", { type: "button", class: "far", hidden: true, onclick: () => { spec.all = !spec.all; if (place.plot) place.plot.destroy(); place.again(); } });
+  const figure = h("figure", { class: "chart" }, h("figcaption", {}, h("h3", {}, spec.title), read), place, far);
+  place.again = () => { spec.limits = spec.all || spec.stacked ? null : typical(spec.lines); draw(place, read, spec); beyond(far, spec, place); };
   sized.observe(place);
-  figure.update = (next) => { Object.assign(spec, next); describe(read, spec, null); if (place.plot) { place.plot.destroy(); place.again(); } };
+  figure.update = (next) => {
+    Object.assign(spec, next);
+    describe(read, spec, null);
+    if (!place.plot) return;
+    const zoom = zoomed(place.plot);
+    place.plot.destroy();
+    place.again();
+    if (zoom && place.plot.setScale) place.plot.setScale("x", zoom);
+  };
   describe(read, spec, null);
   return figure;
+}
+
+// where a person has zoomed in: the ends of what is seen
+function zoomed(plot) {
+  const xs = plot.data?.[0], at = plot.scales?.x;
+  return xs?.length > 1 && at && (at.min > xs[0] || at.max < xs.at(-1)) ? { min: at.min, max: at.max } : null;
+}
+
+// the ends of what is drawn, where a few values lie so far out that nothing else could be read: 1% to 99% of them; null: all of it
+export function typical(lines_) {
+  const values = lines_.flatMap((l) => [l.mean, l.low, l.high].flatMap((some) => some || [])).filter((v) => v !== null).sort((a, b) => a - b);
+  if (values.length < 20) return null;
+  const low = values[Math.ceil(0.01 * (values.length - 1))], high = values[Math.floor(0.99 * (values.length - 1))], far = FAR * (high - low);
+  if (!far || (values.at(-1) - high <= far && low - values[0] <= far)) return null;
+  return { low: low - values[0] > far ? low : values[0], high: values.at(-1) - high > far ? high : values.at(-1), least: values[0], most: values.at(-1) };
+}
+
+// what lies beyond is said, and a click shows it
+function beyond(button, spec) {
+  const { limits } = spec;
+  button.hidden = !limits && !spec.all;
+  const ends = limits ? [limits.least < limits.low ? `down to ${num(limits.least)}` : "", limits.most > limits.high ? `up to ${num(limits.most)}` : ""].filter(Boolean).join(", ") : "";
+  fill(button, limits ? `${ends} (▴): show all` : "without the extremes");
 }
 
 function describe(read, spec, index, data) {
@@ -98,7 +132,7 @@ function draw(place, read, spec) {
     cursor: { sync: { key: spec.sync || "run" }, drag: { x: true, y: false }, points: { size: 7 } },
     scales: { x: { time: false }, y: { range: (u, low, high) => range(low, high, spec) } },
     axes: [
-      { stroke: text, grid: { show: false }, ticks: grid, font, values: short, size: 34, space: 56 },
+      { stroke: text, grid: { show: false }, ticks: grid, font, values: short, size: 34, space: 56, ...(spec.whole ? { incrs: WHOLE } : {}) },
       { stroke: text, grid, ticks: { show: false }, font, values: short, size: 54, space: 34 },
     ],
     hooks: {
@@ -122,6 +156,7 @@ function picks(u, spec) {
 }
 
 function range(low, high, spec) {
+  if (spec.limits) { low = Math.max(low, spec.limits.low); high = Math.min(high, spec.limits.high); }
   for (const p of (spec.points || []).flatMap((set) => set.all)) { if (p.low !== null) low = Math.min(low ?? p.low, p.low); if (p.high !== null) high = Math.max(high ?? p.high, p.high); }
   if (low === null || low === undefined || low === Infinity) return [0, 1];
   if (spec.stacked || spec.zero) low = Math.min(0, low);
@@ -151,6 +186,16 @@ function foreground(u, spec) {
     ctx.beginPath();
     ctx.moveTo(x, bbox.top + bbox.height); ctx.lineTo(x - 4 * devicePixelRatio, bbox.top + bbox.height + 6 * devicePixelRatio); ctx.lineTo(x + 4 * devicePixelRatio, bbox.top + bbox.height + 6 * devicePixelRatio);
     ctx.fill();
+  }
+  for (const line of spec.limits ? spec.lines : []) { // the x of values that are not on the picture
+    line.x.forEach((x, i) => {
+      const above = Math.max(line.mean[i] ?? -Infinity, line.high?.[i] ?? -Infinity) > spec.limits.high, under = Math.min(line.mean[i] ?? Infinity, line.low?.[i] ?? Infinity) < spec.limits.low;
+      const at = u.valToPos(x, "x", true);
+      if ((!above && !under) || at < bbox.left || at > bbox.left + bbox.width) return;
+      const y = above ? bbox.top : bbox.top + bbox.height, tip = (above ? -6 : 6) * devicePixelRatio;
+      ctx.fillStyle = colour("warn");
+      ctx.beginPath(); ctx.moveTo(at, y + tip); ctx.lineTo(at - 4 * devicePixelRatio, y); ctx.lineTo(at + 4 * devicePixelRatio, y); ctx.fill();
+    });
   }
   for (const [k, set] of (spec.points || []).entries()) {
     const known = set.all.filter((p) => p.low !== null && p.high !== null);
@@ -214,7 +259,7 @@ export function scatter(points, onbrush) {
       cursor: { drag: { x: true, y: true, setScale: false }, points: { show: false } },
       scales: { x: { time: false, range: (u, a, b) => [a - (b - a || 2) * 0.04, b + (b - a || 2) * 0.04] }, y: { range: (u, a, b) => range(a, b, {}) } },
       series: [{}, { paths: () => null, points: { show: false }, stroke: colour("s1") }],
-      axes: [{ stroke: text, grid: { show: false }, ticks: grid, font, size: 44, label: "tokens", labelSize: 14, labelFont: font, values: short }, { stroke: text, grid, ticks: { show: false }, font, size: 54, values: short }],
+      axes: [{ stroke: text, grid: { show: false }, ticks: grid, font, size: 44, incrs: WHOLE, label: "tokens", labelSize: 14, labelFont: font, values: short }, { stroke: text, grid, ticks: { show: false }, font, size: 54, values: short }],
       hooks: { draw: [paint], setSelect: [(u) => {
         const { left, top, width, height } = u.select;
         if (width < 3 && height < 3) return;

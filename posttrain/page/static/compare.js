@@ -1,11 +1,11 @@
 // Runs over one another: curves, held-out points, settings with their differences marked.
-import { h, fill, link, state, score, duration, empty } from "./dom.js";
+import { h, fill, link, state, score, duration, empty, listed, MOST_RUNS } from "./dom.js";
 import { get } from "./source.js";
 import { lines } from "./charts.js";
 import { GROUPS, pick, onAxis, controls, toAxis } from "./run.js";
 
 export async function compareView(main, params) {
-  const names = (params.runs || "").split(",").filter(Boolean).slice(0, 6);
+  const asked = listed(params.runs), names = asked.slice(0, MOST_RUNS);
   if (names.length < 2) return fill(main, h("h1", {}, "Compare"), empty("Nothing to compare yet", "Choose two or more runs in the list."));
   const x = params.x && params.x !== "step" ? params.x : undefined;
   const [abouts, found] = await Promise.all([Promise.all(names.map((run) => get("run", { run }))), Promise.all(names.map((run) => get("metrics", { run, x })))]);
@@ -14,15 +14,15 @@ export async function compareView(main, params) {
   const overlay = (title, metric, more) => {
     const none = { step: [], mean: [] };
     const drawn = names.map((name, i) => ({ name, curve: found[i].curves[metric] || none }));
-    return lines({ title, lines: drawn.map((d) => ({ label: d.name, ...d.curve, x: onAxis(d.curve) })), smoothing: Number(params.smooth || 0), sync: "compare", height: 220, ...more });
+    return lines({ title, lines: drawn.map((d) => ({ label: d.name, ...d.curve, x: onAxis(d.curve) })), smoothing: Number(params.smooth || 0), sync: "compare", height: 220, whole: params.x !== "seconds", ...more });
   };
   const held = abouts.map((a, i) => ({ label: a.run.name, name: a.held_out?.name, all: (a.held_out?.points || []).map((p) => ({ ...p, x: toAxis(found[i])(p.step) })) }));
   for (const metric of ["accuracy", "held_out_reward"]) {
     if (!held.some((set) => set.name === metric)) continue;
-    charts.push(lines({ title: `${metric === "accuracy" ? "held-out accuracy" : "held-out reward"}, 95%`, lines: [], points: held.map((set) => (set.name === metric ? set : { ...set, all: [] })), sync: "compare", height: 220 }));
+    charts.push(lines({ title: `${metric === "accuracy" ? "held-out accuracy" : "held-out reward"}, 95%`, lines: [], points: held.map((set) => (set.name === metric ? set : { ...set, all: [] })), sync: "compare", height: 220, whole: params.x !== "seconds" }));
   }
   for (const [title, rule, more] of GROUPS) for (const metric of pick(rule, every).slice(0, title === "reward components" ? 4 : 1)) charts.push(overlay(title === "reward components" ? metric : title, metric, more));
-  fill(main, h("div", { class: "head" }, h("h1", {}, "Compare"), h("p", { class: "quiet" }, `${names.length} runs`)),
+  fill(main, h("div", { class: "head" }, h("h1", {}, "Compare"), h("p", { class: "quiet" }, asked.length > names.length ? `the first ${names.length} of ${asked.length} runs` : `${names.length} runs`)),
     h("ul", { class: "chips" }, abouts.map((a, i) => h("li", { class: `s${i + 1}` }, h("a", { href: link("run", { run: a.run.name }) }, a.run.name), state(a.run), h("span", {}, score(a.run, a.run.before), " → ", score(a.run, a.run.after)), h("span", { class: "quiet" }, duration(a.run.seconds))))),
     controls(params, "compare"), h("h2", { class: "sr" }, "Curves"), h("div", { class: "charts wide" }, charts), table(abouts));
 }

@@ -135,6 +135,29 @@ export function spark(values, label) {
     h("svg:polyline", { points: points.join(" "), fill: "none", "stroke-width": "2", "stroke-linejoin": "round", "vector-effect": "non-scaling-stroke" }));
 }
 
+// several names in one parameter: a comma in a name is no comma between names
+export const MOST_TEXT = 4000; // characters that are shown at once
+export const MOST_RUNS = 6; // over one another
+export const joined = (names) => [...names].map((n) => n.replaceAll("%", "%25").replaceAll(",", "%2C")).join(",");
+export const listed = (text) => (text || "").split(",").filter(Boolean).map((n) => n.replaceAll("%2C", ",").replaceAll("%25", "%"));
+
+// the children of a node, those that are there already where they are: focus and what is open in them stays
+export function settle(node, children) {
+  const wanted = new Set(children);
+  for (const old of [...node.children]) if (!wanted.has(old)) old.remove();
+  children.forEach((child, i) => { if (node.children[i] !== child) node.insertBefore(child, node.children[i] || null); });
+}
+
+// the beginning of a long text, and the rest for whoever asks
+export function lengthy(text, props = {}) {
+  if (text.length <= MOST_TEXT) return h("p", { class: "text", ...props }, text);
+  const at = text.charCodeAt(MOST_TEXT - 1) >> 10 === 0x36 ? MOST_TEXT - 1 : MOST_TEXT; // no half of a pair
+  const place = h("p", { class: "text", ...props }, text.slice(0, at), h("span", { class: "quiet" }, " … "));
+  const rest = h("button", { type: "button", class: "rest", onclick: () => fill(place, text) }, `${(text.length - at).toLocaleString("en")} more characters`);
+  place.append(rest);
+  return place;
+}
+
 export function once(wait, call) {
   let timer = 0;
   return (...args) => { clearTimeout(timer); timer = setTimeout(() => call(...args), wait); };

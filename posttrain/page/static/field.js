@@ -1,6 +1,7 @@
 // The field: every system by family with the evidence for it, and one system's page with its algorithm.
 import { h, fill, num, link, go, once, select } from "./dom.js";
 import { get } from "./source.js";
+import { lines } from "./charts.js";
 
 const LEVELS = [["derived", "derived by hand"], ["learns", "learns in a test"], ["table", "on a lookup table"], ["pocket", "on the embedded model"], ["real", "on a published model"]];
 const word = (e, level) => (typeof e[level] === "boolean" ? (e[level] ? "yes" : null) : e[level] ? e[level].verdict : null);
@@ -38,6 +39,8 @@ export async function systemView(main, params) {
     s.outline?.length ? h("section", {}, h("h2", {}, "Phases"), h("pre", {}, s.outline.join("\n"))) : null,
     h("section", {}, h("h2", {}, "Its parts"), h("div", { class: "formulas" }, s.parts.map((p) => h("article", { class: "formula" }, h("h3", {}, h("span", { class: "quiet" }, p.field), " ", p.as), h("pre", { tabindex: "0" }, p.doc), h("p", { class: "quiet" }, p.file, p.derived.length ? ` · derived in ${p.derived[0]}` : ""))))),
     s.claim ? claim(s.claim) : null,
+    s.curves ? h("section", { "aria-label": "Curves" }, h("h2", {}, `Its curves, attempt ${s.curves.attempt}`), h("p", { class: "quiet" }, "By arm: the mean of all seeds over a band from the least to the most, of the last phase."),
+      h("div", { class: "charts" }, Object.entries(s.curves.metrics).map(([metric, arms]) => lines({ title: metric, lines: arms.map((a) => ({ ...a, label: `${a.label} (${a.seeds})` })), sync: "claim", whole: true })))) : null,
     s.real ? h("section", {}, h("h2", {}, `On ${s.real.model}`), h("p", {}, s.real.found), h("p", { class: "quiet" }, `${s.real.date} · ${s.real.hardware}`)) : null);
 }
 

@@ -1,9 +1,9 @@
 // Answers: filters, pages, a scatter with a brush; a group side by side; the same prompt over time.
-import { h, fill, num, signed, link, go, select, input, empty, rewardParts, count, ending } from "./dom.js";
+import { h, fill, num, signed, link, go, select, input, empty, rewardParts, count, ending, lengthy } from "./dom.js";
 import { get, isReport, Failed } from "./source.js";
 import { lines, scatter } from "./charts.js";
 import { answerCard, said } from "./run.js";
-import { pictures } from "./turns.js";
+import { pictures, rightAnswer } from "./turns.js";
 import { treeOf } from "./tree.js";
 
 const ORDERS = [["step", "in order"], ["newest", "newest first"], ["best", "best first"], ["worst", "worst first"]];
@@ -54,7 +54,7 @@ export async function rolloutsView(main, params, keep) {
     if (!query.component) { delete query.component_low; delete query.component_high; }
     const found = await get("rollouts", { ...query, limit: 50, at: at ? JSON.stringify(at) : undefined });
     seen += found.rows.length; looked += found.looked;
-    list.append(...found.rows.map((r) => answerCard(wanted.run, r, weights)));
+    list.append(...found.rows.map((r) => answerCard(wanted.run, kept.written ? { ...r, adv: null } : r, weights)));
     while (list.children.length > MOST) list.firstChild.remove();
     fill(status, seen ? `${seen} answers${found.next ? " so far" : ""}` : found.next ? `none among the first ${looked.toLocaleString("en")} looked at` : "");
     if (!seen && !found.next) fill(list, empty("No answer matches", active.length ? "Take a filter back." : "No answers of this phase are stored."));
@@ -69,29 +69,29 @@ export async function rolloutsView(main, params, keep) {
   if (isReport) status.append(h("span", { class: "quiet" }, " · a report keeps some of the answers; posttrain view shows them all"));
 }
 
-export async function groupView(main, params) {
+export async function groupView(main, params, keep) {
   const key = { run: params.run, phase: params.phase, step: params.step, group: params.group };
   const found = await get("group", key);
   const scored = found.answers.filter((a) => a.total !== null);
-  const best = scored.reduce((a, b) => (a && a.total >= b.total ? a : b), null);
+  const most_ = Math.max(...scored.map((a) => a.total)), apart = scored.some((a) => a.total < most_), best = (a) => apart && a.total === most_;
   const texts = new Set(found.answers.map((a) => a.text)), most = Math.max(...found.answers.map((a) => Math.abs(a.adv || 0)), 1e-9);
   const totals = scored.map((a) => a.total), mean = totals.reduce((a, b) => a + b, 0) / (totals.length || 1);
   const roles = [...new Set(found.answers.map((a) => a.role))], several = roles.length > 1, forks = found.answers.some((a) => a.at !== null && a.at !== undefined);
   const episode = (a) => a.episode ?? a.sample_index, episodes = [...new Set(found.answers.map(episode))];
-  const card = (a) => h("article", { class: `answer col ${a === best ? "best" : ""}`, tabindex: "-1", "data-open": link("tokens", { ...key, sample: a.sample_index }) },
-    h("header", {}, h("span", { class: `reward ${a.failed ? "bad" : ""}` }, a.failed ? "not scored" : num(a.total)), h("span", { class: "quiet" }, `#${a.sample_index + 1} · ${count(a.length, a.picture ? "action" : "token")}${a.said ? ` in ${a.said.length} turns` : ""}`), several ? h("span", { class: "tag" }, a.role) : null, ending(a.stop) ? h("span", { class: "tag" }, ending(a.stop)) : null, a === best ? h("span", { class: "tag good" }, "best") : null),
-    h("div", { class: "advantage", title: "advantage" }, h("span", { class: "sr" }, `advantage ${signed(a.adv)}`), h("i", { class: a.adv < 0 ? "minus" : "plus", css: { "--size": Math.abs(a.adv || 0) / most } }), h("span", { "aria-hidden": "true" }, signed(a.adv))),
+  const card = (a) => h("article", { class: `answer col ${best(a) ? "best" : ""}`, tabindex: "-1", "data-open": link("tokens", { ...key, sample: a.sample_index }) },
+    h("header", {}, h("span", { class: `reward ${a.failed ? "bad" : ""}` }, a.failed ? "not scored" : num(a.total)), h("span", { class: "quiet" }, `#${a.sample_index + 1} · ${count(a.length, a.picture ? "action" : "token")}${a.said ? ` in ${a.said.length} turns` : ""}`), several ? h("span", { class: "tag" }, a.role) : null, ending(a.stop) ? h("span", { class: "tag" }, ending(a.stop)) : null, best(a) ? h("span", { class: "tag good" }, found.written ? "preferred" : "best") : null),
+    a.adv === null || found.written ? null : h("div", { class: "advantage", title: "advantage" }, h("span", { class: "sr" }, `advantage ${signed(a.adv)}`), h("i", { class: a.adv < 0 ? "minus" : "plus", css: { "--size": Math.abs(a.adv || 0) / most } }), h("span", { "aria-hidden": "true" }, signed(a.adv))),
     rewardParts(a, found.weights),
     a.stored ? said(a) : h("p", { class: "quiet" }, "its text is not kept"),
     a.stored ? h("footer", {}, h("a", { href: link("tokens", { ...key, sample: a.sample_index }) }, a.picture ? "steps" : "tokens")) : null);
-  const gold = found.gold === null || found.gold === "" ? null : typeof found.gold === "string" ? found.gold : JSON.stringify(found.gold);
   const tree = forks ? h("div", {}, await treeOf(key).catch((error) => { if (!(error instanceof Failed)) throw error; return h("p", { class: "quiet" }, error.message); })) : null;
   fill(main, h("div", { class: "head" }, h("div", {}, h("h1", {}, `Prompt ${Number(params.group) + 1} of step ${params.step}`), h("p", { class: "facts" }, h("span", {}, several ? `${episodes.length} episodes of ${roles.join(" and ")}` : `${count(found.answers.length, "answer")}${found.answers.some((a) => a.picture) ? "" : `, ${texts.size} distinct`}`), totals.length ? h("span", {}, `mean reward ${num(mean)}, from ${num(Math.min(...totals))} to ${num(Math.max(...totals))}`) : null,
     Math.min(...totals) === Math.max(...totals) && totals.length > 1 ? h("span", { class: "tag" }, "all equal: teaches nothing") : null))),
-    h("section", { class: "question", "aria-label": "Prompt" }, (found.messages || [{ role: "user", content: found.prompt === "" ? "(empty)" : found.prompt ?? "(not kept)" }]).map((m) => h("div", { class: "message" }, h("b", {}, m.role || "user"), h("p", { class: "text" }, typeof m.content === "string" ? m.content : JSON.stringify(m.content)))), pictures(found.pictures || []), gold ? h("p", { class: "gold" }, h("b", {}, "right answer "), gold) : null),
+    h("section", { class: "question", "aria-label": "Prompt" }, (Array.isArray(found.messages) ? found.messages.filter((m) => m && typeof m === "object") : [{ role: "user", content: found.prompt === "" ? "(empty)" : found.prompt ?? "(not kept)" }]).map((m) => h("div", { class: "message" }, h("b", {}, m.role || "user"), lengthy(typeof m.content === "string" ? m.content : String(JSON.stringify(m.content))))), pictures(found.pictures || []), rightAnswer(found.gold)),
     forks ? tree : null,
-    several ? h("section", { class: "episodes", "aria-label": "Episodes" }, episodes.map((e) => h("section", { class: "episode", "aria-label": `Episode ${e + 1}` }, h("h2", {}, `episode ${e + 1}`), h("div", { class: "side-by-side" }, found.answers.filter((a) => episode(a) === e).map(card)))))
+    several ? h("section", { class: "episodes", "aria-label": "Episodes" }, episodes.map((e) => h("section", { class: "episode", "aria-label": `Episode ${e + 1}` }, h("h2", {}, `episode ${e + 1} `, h("a", { href: link("episode", { ...key, sample: found.answers.find((a) => episode(a) === e).sample_index }) }, "as it went")), h("div", { class: "side-by-side" }, found.answers.filter((a) => episode(a) === e).map(card)))))
       : h("section", { class: "side-by-side", "aria-label": "Answers" }, found.answers.map(card)),
-    found.history.length > 1 ? h("section", {}, h("h2", {}, "This prompt over time"), h("div", { class: "charts" }, lines({ title: "mean reward of its answers", lines: [{ label: "reward", x: found.history.map((p) => p.step), mean: found.history.map((p) => p.reward) }], sync: "prompt", onpick: (step) => { const p = found.history.find((q) => q.step === step); if (p) go("group", { ...key, step, group: p.group_index }); } }),
-      lines({ title: "tokens per answer", lines: [{ label: "tokens", x: found.history.map((p) => p.step), mean: found.history.map((p) => p.length) }], sync: "prompt", zero: true })), h("p", {}, h("a", { href: link("rollouts", { run: params.run, phase: params.phase, prompt: found.prompt_id }) }, "every answer to it"))) : null);
+    found.history.length > 1 ? h("section", {}, h("h2", {}, "This prompt over time"), h("div", { class: "charts" }, lines({ title: "mean reward of its answers", lines: [{ label: "reward", x: found.history.map((p) => p.step), mean: found.history.map((p) => p.reward) }], sync: "prompt", whole: true, onpick: (step) => { const p = found.history.find((q) => q.step === step); if (p) go("group", { ...key, step, group: p.group_index }); } }),
+      lines({ title: "tokens per answer", lines: [{ label: "tokens", x: found.history.map((p) => p.step), mean: found.history.map((p) => p.length) }], sync: "prompt", whole: true, zero: true })), h("p", {}, h("a", { href: link("rollouts", { run: params.run, phase: params.phase, prompt: found.prompt_id }) }, "every answer to it"))) : null);
+  keep.sample = (by) => go("group", { ...key, group: Math.max(0, Math.min(found.groups - 1, Number(params.group) + by)) });
 }

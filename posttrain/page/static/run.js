@@ -1,5 +1,5 @@
 // One run: what is wrong, how it goes, what it wrote.
-import { h, fill, num, signed, duration, ago, score, link, go, select, state, rewardParts, count, ending } from "./dom.js";
+import { h, fill, num, signed, duration, ago, score, link, go, select, state, rewardParts, count, ending, lengthy, append } from "./dom.js";
 import { get, follow, isReport } from "./source.js";
 import { lines, stacked } from "./charts.js";
 import { picture } from "./turns.js";
@@ -10,7 +10,8 @@ export const GROUPS = [
   ["tokens per answer", ["length", "length_max"], { zero: true }],
   ["answers cut off, failed", ["truncated", "failed"], { zero: true }],
   ["entropy, nats per token", ["entropy"], { zero: true }],
-  ["KL to the reference", ["kl", "approx_kl"], { zero: true }],
+  ["KL to the reference", ["kl"], { zero: true }],
+  ["KL of the step's updates", ["approx_kl"], { zero: true }],
   ["share of tokens clipped", ["clip_fraction"], { zero: true }],
   ["gradient norm", ["grad_norm"], { zero: true }],
   ["loss", ["loss"], {}],
@@ -34,66 +35,92 @@ export function controls(params, view) {
 }
 
 export async function runView(main, params, keep) {
-  const x = params.x || "step";
-  const [about, found] = await Promise.all([get("run", { run: params.run }), get("metrics", { run: params.run, x: x === "step" ? undefined : x })]);
-  const { run } = about, head = h("div", { class: "head" }), warnings = h("section", { "aria-label": "Warnings" }), charts = h("div", { class: "charts" });
-  const smoothing = Number(params.smooth || 0), made = [];
+  const x = params.x || "step", onX = x === "step" ? undefined : x;
+  const [about, found] = await Promise.all([get("run", { run: params.run }), get("metrics", { run: params.run, x: onX })]);
+  const name = about.run.name, head = h("div", { class: "head" }), notice = h("div", { role: "alert" }), warnings = h("section", { "aria-label": "Warnings" }), charts = h("div", { class: "charts" });
+  const wrote = h("div"), others = h("div"), events = h("div"), kept = h("p", { class: "about-sheets quiet" });
+  const figures = new Map(); // title -> its chart, which stays while the run goes on
+  let shown = null, stored = "";
+
+  function curves() {
+    const wanted = plots(about, found, { ...params, x });
+    for (const [title, spec] of wanted) { if (figures.has(title)) figures.get(title).update(spec); else figures.set(title, lines(spec)); }
+    const titles = wanted.map(([title]) => title).join("\n");
+    if (titles !== shown) fill(charts, wanted.length ? wanted.map(([title]) => figures.get(title)) : h("p", { class: "quiet" }, "No step is done yet; curves appear with the first."));
+    shown = titles;
+  }
+
+  function rest() { // what is not a curve, where it has changed and nobody is in it
+    told(warnings, about, params);
+    const now = JSON.stringify(about.stored);
+    if (now !== stored && !wrote.contains(document.activeElement)) { stored = now; samples(about).then((some) => fill(wrote, some)); } // the curves do not wait for it
+    refold(others, () => otherMetrics(about, found, { ...params, x }), about.metrics.length);
+    refold(events, () => eventList(about), about.events.length);
+  }
+
   heading(head, about);
-  told(warnings, about, params);
-  const axis = toAxis(found);
-  const edges = () => about.phases.slice(1).map((p) => axis(p.start));
-  const shared = () => ({ smoothing, sync: "run", edges: edges(), marks: about.events.map((e) => ({ ...e, x: axis(e.x) })),
-    stretches: params.warning ? about.warnings.filter((w) => w.name === params.warning).map((w) => w.x.map(axis)) : [], onpick: x === "step" ? (at) => openStep(about, at) : null });
-  if (about.held_out) {
-    const spec = () => ({ title: `held-out ${about.held_out.name === "accuracy" ? "accuracy" : "reward"}`, lines: [], points: [{ label: `${about.held_out.problems} problems, 95%`, all: about.held_out.points.map((p) => ({ ...p, x: axis(p.step) })) }], ...shared() });
-    made.push([lines(spec()), spec]);
-  }
-  for (const [title, rule, more] of GROUPS) {
-    const names = pick(rule, about.metrics);
-    if (!names.length) continue;
-    const spec = () => ({ title, lines: names.map((n) => broken({ ...found.curves[n], label: n.replace(/^reward\/(?=.)/, "") }, edges())), ...more, ...shared() });
-    made.push([lines(spec()), spec]);
-  }
-  const stages = STAGES.filter((n) => about.metrics.includes(n));
-  if (stages.length) {
-    const spec = () => ({ title: "seconds by stage", stacked: true, lines: stacked(aligned(stages, found)), ...shared() });
-    made.splice(about.held_out ? 2 : 1, 0, [lines(spec()), spec]);
-  }
-  fill(charts, made.map(([figure]) => figure));
-  const used = new Set([...GROUPS.flatMap(([, rule]) => pick(rule, about.metrics)), ...STAGES, "seconds", "accuracy", "held_out_reward"]);
-  const others = about.metrics.filter((n) => !used.has(n));
-  const wrote = h("div");
-  samples(about).then((found_) => fill(wrote, found_)); // the curves do not wait for it
-  const kept = h("p", { class: "about-sheets quiet" });
+  curves();
+  rest();
   if (!isReport) get("sheets").then(({ sheets }) => { // of the same task: an audit of its reward, figures of its data
-    const mine = sheets.filter((s) => s.task === run.task);
+    const mine = sheets.filter((s) => s.task === about.run.task);
     if (mine.length) fill(kept, "Sheets of this task: ", mine.slice(0, 6).map((s, i) => [i ? " · " : "", h("a", { href: link("sheets", { name: s.name }) }, `${s.kind === "audit" ? "audit of " : "data "}${s.title}`), s.wrong.length ? ` (${s.wrong.length} found)` : ""]));
   }).catch(() => {});
-  fill(main, head, warnings, kept, h("section", { "aria-label": "Curves" }, h("h2", { class: "sr" }, "Curves"), controls(params, "run"), charts), wrote, otherMetrics(others, found, shared), eventList(about), settings(about));
+  fill(main, head, notice, warnings, kept, h("section", { "aria-label": "Curves" }, h("h2", { class: "sr" }, "Curves"), controls(params, "run"), charts), wrote, others, events, settings(about));
   if (isReport) return;
-  let busy = false, late = 0, newest = null;
-  const news = async (now) => {
+  let busy = false, late = Date.now(), newest = null, all = false;
+  const news = async (now, again) => {
     newest = now;
-    if (busy) return; // what comes meanwhile is shown afterwards
+    all = all || again || now.anew || now.gone;
+    fill(notice, now.gone ? h("p", { class: "bad" }, "The folder of this run is gone: deleted or moved. What is shown was read before.") : null);
+    if (busy || now.gone) return; // what comes meanwhile is shown afterwards
     busy = true;
     try {
-      const since = now.steps < found.steps ? 0 : Math.max(0, found.steps - 1);
-      if (now.steps !== found.steps) {
-        merge(found, await get("metrics", { run: run.name, x: x === "step" ? undefined : x, after: since || undefined }));
-        for (const [figure, spec] of made) figure.update(spec());
+      if (all || now.steps !== found.steps) {
+        const since = all || now.steps < found.steps ? 0 : Math.max(0, found.steps - 1), more = await get("metrics", { run: name, x: onX, after: since || undefined });
+        if (since) merge(found, more); else Object.assign(found, more);
       }
-      if (Date.now() - late > 8000 || now.running !== (about.run.state === "running")) {
+      const other = Object.keys(found.curves).some((n) => !about.metrics.includes(n));
+      if (all || other || Date.now() - late > 8000 || now.running !== (about.run.state === "running")) {
         late = Date.now();
-        Object.assign(about, await get("run", { run: run.name }));
-        told(warnings, about, params);
-        if (about.held_out && made[0]) made[0][0].update(made[0][1]());
-      } else about.run.step = now.steps;
+        Object.assign(about, await get("run", { run: name }));
+        rest();
+      } else if (about.run.steps) about.run.step = now.steps;
+      all = false;
+      curves();
       heading(head, about);
       await new Promise((r) => setTimeout(r, 900));
-    } catch { /* the stream tells that the server is gone */ } finally { busy = false; }
+    } catch { all = true; /* the stream tells that the server is gone */ } finally { busy = false; }
     if (newest !== now && head.isConnected) news(newest);
   };
-  keep.close(follow(run.name, news, (how) => { document.body.dataset.stream = how; }));
+  keep.close(follow(name, news));
+}
+
+// every chart of a run: [title, what it draws]
+function plots(about, found, params) {
+  const axis = toAxis(found), edges = about.phases.slice(1).map((p) => axis(p.start)), made = [];
+  const shared = sharedBy(about, params, axis, edges);
+  if (about.held_out) made.push([`held-out ${about.held_out.name === "accuracy" ? "accuracy" : "reward"}`, { lines: [], points: [{ label: `${about.held_out.problems} problems, 95%`, all: about.held_out.points.map((p) => ({ ...p, x: axis(p.step) })) }] }]);
+  for (const [title, rule, more] of GROUPS) {
+    const names = pick(rule, about.metrics).filter((n) => found.curves[n]);
+    if (names.length) made.push([title, { lines: names.map((n) => broken({ ...found.curves[n], label: n.replace(/^reward\/(?=.)/, "") }, edges)), ...more }]);
+  }
+  const stages = STAGES.filter((n) => about.metrics.includes(n) && found.curves[n]);
+  if (stages.length) made.splice(about.held_out ? 2 : 1, 0, ["seconds by stage", { stacked: true, lines: stacked(aligned(stages, found)) }]);
+  return made.map(([title, spec]) => [title, { title, ...spec, ...shared }]);
+}
+
+function sharedBy(about, params, axis, edges) {
+  return { smoothing: Number(params.smooth || 0), sync: "run", edges, whole: params.x !== "seconds", marks: about.events.map((e) => ({ ...e, x: axis(e.x) })),
+    stretches: params.warning ? about.warnings.filter((w) => w.name === params.warning).map((w) => w.x.map(axis)) : [], onpick: params.x === "step" ? (at) => openStep(about, at) : null };
+}
+
+// made again where there is more in it, open if it was
+function refold(place, make, size) {
+  if (place.dataset.size === String(size) || place.contains(document.activeElement)) return;
+  const open = place.querySelector("details")?.open;
+  place.dataset.size = size;
+  fill(place, make());
+  if (open && place.firstChild) place.firstChild.open = true;
 }
 
 // a phase is another beginning: no line leads into it
@@ -134,14 +161,15 @@ function aligned(stages, found) {
   });
 }
 
+const done = ({ run, phases }) => (run.steps ? run.step : phases.reduce((n, p) => n + p.steps, 0));
+
 function heading(head, about) {
   const { run } = about, left = run.state === "running" && run.step && run.steps ? ((run.steps - run.step) * run.seconds) / run.step : 0;
   const share = run.steps ? Math.min(1, run.step / run.steps) : run.state === "finished" ? 1 : 0;
-  const done = run.steps ? run.step : about.phases.reduce((n, p) => n + p.steps, 0);
   fill(head, h("div", {}, h("h1", {}, run.name), h("p", { class: "facts" }, state(run), h("span", {}, h("b", {}, run.method), " on ", h("b", {}, run.task), " with ", h("b", {}, run.model)),
     h("span", {}, `seed ${run.seed}`), h("span", {}, ago(run.started)), h("span", {}, duration(run.seconds)), left > 1 ? h("span", {}, `about ${duration(left)} left`) : null, run.why && run.state !== "finished" ? h("span", { class: "bad" }, run.why) : null)),
     h("div", { class: "tiles" },
-      tile("steps", run.steps ? `${done} / ${run.steps}` : `${done}`, h("span", { class: "meter", css: { "--share": share } }, h("i", {}))),
+      tile("steps", run.steps ? `${done(about)} / ${run.steps}` : `${done(about)}`, h("span", { class: "meter", css: { "--share": share } }, h("i", {}))),
       run.before !== null ? tile(`held-out ${run.score.replaceAll("_", " ")}`, [score(run, run.before), " → ", run.after === null ? "…" : score(run, run.after)]) : null,
       about.stored.length ? h("a", { class: "tile", href: link("rollouts", { run: run.name, phase: about.stored.at(-1).phase, order: "newest" }) }, h("span", {}, "answers"), h("b", {}, "browse →")) : null));
 }
@@ -151,7 +179,7 @@ function tile(label, value, more) {
 }
 
 function told(place, about, params) {
-  if (!about.warnings.length) return fill(place, about.run.step < 10 ? (about.run.step ? h("p", { class: "quiet" }, "Monitors compare the first steps with the last: they need ten.") : null) : h("p", { class: "ok" }, h("i", { "aria-hidden": "true" }), "No monitor has found anything: reward against held-out, length, entropy, repetition, components, gap, silent groups, echoes."));
+  if (!about.warnings.length) return fill(place, done(about) < 10 ? (done(about) ? h("p", { class: "quiet" }, "Monitors compare the first steps with the last: they need ten.") : null) : h("p", { class: "ok" }, h("i", { "aria-hidden": "true" }), "No monitor has found anything: reward against held-out, length, entropy, repetition, components, gap, silent groups, echoes."));
   fill(place, h("h2", { class: "sr" }, "Warnings"), h("ul", { class: "warnings" }, about.warnings.map((w) => h("li", {},
     h("i", { "aria-hidden": "true" }, "!"), h("div", {}, h("strong", {}, w.says), h("span", { class: "quiet" }, ` ${about.phases.length > 1 ? `${w.phase}, ` : ""}steps ${w.first} to ${w.last}`)),
     h("span", { class: "links" }, h("a", { href: link("run", { ...params, warning: params.warning === w.name ? "" : w.name }) }, params.warning === w.name ? "hide in curves" : "in curves"),
@@ -169,8 +197,8 @@ async function samples(about) {
   if (!kept) return h("section", {}, h("h2", {}, "Answers"), h("p", { class: "quiet" }, about.settings.log_rollouts === 0 ? "None are stored: this run has --log-rollouts 0." : "None yet."));
   const ask = (first) => get("rollouts", { run: about.run.name, phase: kept.phase, first, last: first, limit: 100 }).then(({ rows }) => rows.filter((r, i) => i === 0 || r.group_index !== rows[i - 1].group_index).sort((a, b) => b.stored - a.stored).slice(0, 3)).catch(() => []);
   const [before, after] = await Promise.all([ask(kept.first), ask(kept.last)]);
-  const column = (title, rows, step) => h("div", {}, h("h3", {}, h("a", { href: link("rollouts", { run: about.run.name, phase: kept.phase, first: step, last: step }) }, title)), rows.map((r) => answerCard(about.run.name, r)));
-  return h("section", { "aria-label": "Answers" }, h("h2", {}, "What it wrote"), h("div", { class: "two" }, column(`at step ${kept.first}`, before, kept.first), kept.last > kept.first ? column(`at step ${kept.last}`, after, kept.last) : null));
+  const column = (title, rows, step) => h("div", {}, h("h3", {}, h("a", { href: link("rollouts", { run: about.run.name, phase: kept.phase, first: step, last: step }) }, title)), rows.map((r) => answerCard(about.run.name, kept.written ? { ...r, adv: null } : r)));
+  return h("section", { "aria-label": "Answers" }, h("h2", {}, kept.written ? "What it learned from" : "What it wrote"), h("div", { class: "two" }, column(`at step ${kept.first}`, before, kept.first), kept.last > kept.first ? column(`at step ${kept.last}`, after, kept.last) : null));
 }
 
 export function answerCard(run, row, weights) {
@@ -187,13 +215,16 @@ export function answerCard(run, row, weights) {
 export function said(row) {
   if (row.picture) return picture(row.picture, "what it drew", { size: 80 });
   if (row.said) return h("ol", { class: "said-turns" }, row.said.slice(0, 8).map((text) => h("li", { class: "text" }, text || h("span", { class: "quiet" }, "(nothing)"))), row.said.length > 8 ? h("li", { class: "quiet" }, `… ${row.said.length - 8} more turns`) : null);
-  return h("p", { class: "text" }, row.text || h("span", { class: "quiet" }, "(nothing)"), row.cut ? h("span", { class: "quiet" }, " …") : null);
+  const text = row.text ? lengthy(row.text) : h("p", { class: "text" }, h("span", { class: "quiet" }, "(nothing)"));
+  return row.cut ? append(text, [h("span", { class: "quiet" }, " …")]) : text;
 }
 
-function otherMetrics(names, found, shared) {
+function otherMetrics(about, found, params) {
+  const used = new Set([...GROUPS.flatMap(([, rule]) => pick(rule, about.metrics)), ...STAGES, "seconds", "accuracy", "held_out_reward"]);
+  const names = about.metrics.filter((n) => !used.has(n) && found.curves[n]), axis = toAxis(found);
   if (!names.length) return null;
   const place = h("div", { class: "charts" });
-  return h("details", { class: "fold", ontoggle: (e) => { if (e.target.open && !place.children.length) fill(place, names.map((n) => lines({ title: n, lines: [{ label: n, ...found.curves[n], x: onAxis(found.curves[n]) }], ...shared() }))); } },
+  return h("details", { class: "fold", ontoggle: (e) => { if (e.target.open && !place.children.length) fill(place, names.map((n) => lines({ title: n, lines: [{ label: n, ...found.curves[n], x: onAxis(found.curves[n]) }], ...sharedBy(about, params, axis, about.phases.slice(1).map((p) => axis(p.start))) }))); } },
     h("summary", {}, `Other metrics (${names.length})`), place);
 }
 

@@ -54,16 +54,24 @@ export async function say(asked, hear, signal) {
   return ended;
 }
 
-export function follow(run, onchange, onstate) {
+function streamIs(how) {
+  document.body.dataset.stream = how;
+  const place = document.getElementById("stream"), told = how === "live" ? "live" : "not connected: what is shown may be old";
+  if (place) { place.title = told; place.querySelector(".sr").textContent = told; }
+}
+
+// onchange(news, again): again says that the stream had been away, so that more may have changed than it tells
+export function follow(run, onchange) {
   if (file) return () => {};
-  let stream = null;
+  let stream = null, again = false;
   const listen = () => { // browsers keep six connections to a server: a tab that nobody sees needs none
+    again = again || stream !== null;
     stream?.close();
     stream = document.hidden ? null : new EventSource(`/events?run=${encodeURIComponent(run)}`);
     if (!stream) return;
-    stream.onmessage = (event) => { onstate("live"); onchange(JSON.parse(event.data)); };
-    stream.onopen = () => onstate("live");
-    stream.onerror = () => onstate("lost");
+    stream.onmessage = (event) => { streamIs("live"); onchange(JSON.parse(event.data), again); again = false; };
+    stream.onopen = () => streamIs("live");
+    stream.onerror = () => { again = true; streamIs("lost"); };
   };
   listen();
   document.addEventListener("visibilitychange", listen);
@@ -77,7 +85,7 @@ function fromFile(address, params) {
   const key = `${address}?${new URLSearchParams(Object.entries(params).filter(([k]) => !["points", "after"].includes(k)).sort().map(([k, v]) => [k, String(v)]))}`;
   if (key in file.data) return file.data[key];
   if (address === "metrics") return someCurves(params);
-  throw new Failed(address === "group" || address === "tokens" ? "This answer is not in the report, which keeps the best, the worst, the first and the last ones. posttrain view shows them all." : "This is not in the report; posttrain view shows it.");
+  throw new Failed(["group", "tokens", "episode"].includes(address) ? "This answer is not in the report, which keeps the best, the worst, the first and the last ones. posttrain view shows them all." : "This is not in the report; posttrain view shows it.");
 }
 
 function someCurves(params) {

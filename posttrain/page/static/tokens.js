@@ -1,7 +1,7 @@
 // One answer down to the token: coloured by what is known of each, numbers on hover and focus, turns folded, what was observed told apart.
-import { h, fill, num, signed, plain, link, go, select, rewardParts, append, count } from "./dom.js";
+import { h, fill, num, signed, plain, link, go, select, rewardParts, append, count, lengthy } from "./dom.js";
 import { get } from "./source.js";
-import { turnBlock, creditByTurn, foldAll, picture } from "./turns.js";
+import { turnBlock, creditByTurn, foldAll, picture, rightAnswer } from "./turns.js";
 
 const BINS = {
   logp: { name: "probability", edges: [0.9, 0.5, 0.1, 0.01], of: (t) => Math.exp(t.logp), told: ["≥ 0.9", "≥ 0.5", "≥ 0.1", "≥ 0.01", "less"] },
@@ -53,7 +53,7 @@ export async function tokensView(main, params, keep) {
     at = n;
     const row = (label, value) => [h("dt", {}, label), h("dd", {}, value)];
     fill(facts, t.picture ? picture(t.picture, `what step ${t.i + 1} drew`, { size: 160 }) : null, h("code", { class: "piece" }, JSON.stringify(plain(t.piece)).slice(1, -1)), h("dl", {}, row(unit, `${n + 1} of ${all.length}`), found.turns.length > 1 ? row("turn", t.turn + 1) : null, unit === "action" ? null : row("id", t.id),
-      t.logp !== null ? [unit === "action" ? null : row("p", num(Math.exp(t.logp))), row(unit === "action" ? "log density" : "log p", num(t.logp))] : null, t.adv !== null ? row("advantage", signed(t.adv)) : null, t.entropy !== null ? row("entropy", num(t.entropy)) : null, t.ratio !== null ? row("ratio", num(t.ratio, 4)) : null, t.kl !== null ? row("KL", num(t.kl)) : null, t.value !== null ? row("value", signed(t.value)) : null, t.picture ? row("black, white", `${num(t.picture.low)}, ${num(t.picture.high)}`) : null, row("mask", t.own ? "its own" : "observed")));
+      t.logp !== null ? [unit === "action" ? null : row("p", num(Math.exp(t.logp))), row(unit === "action" ? "log density" : "log p", num(t.logp))] : null, t.adv !== null ? row("advantage", signed(t.adv)) : null, t.entropy !== null ? row("entropy", num(t.entropy)) : null, t.ratio !== null ? row("ratio", num(t.ratio, 4)) : null, t.kl !== null ? row("KL", num(t.kl)) : null, t.value !== null ? row("value", signed(t.value)) : null, t.picture ? row("black, white", `${num(t.picture.low)}, ${num(t.picture.high)}`) : null, row("mask", !t.own ? "observed" : found.written ? "learned from" : "its own")));
   }
 
   function draw() {
@@ -76,19 +76,18 @@ export async function tokensView(main, params, keep) {
     show(Math.max(0, Math.min(all.length - 1, at + by)), true);
   });
   const rare = all.filter((t) => t.own && t.logp !== null).sort((x, y) => x.logp - y.logp).slice(0, 10);
-  const gold = found.gold === null || found.gold === "" ? null : typeof found.gold === "string" ? found.gold : JSON.stringify(found.gold);
   fill(main, h("div", { class: "head" }, h("div", {}, h("h1", {}, `Answer ${Number(params.sample) + 1} to prompt ${Number(params.group) + 1}, step ${params.step}`),
-    h("p", { class: "facts" }, h("span", {}, "reward ", h("b", {}, a.failed ? "not scored" : num(a.total))), h("span", {}, `advantage ${signed(a.adv)}`), h("span", {}, `${count(a.length, unit)}${found.turns.length > 1 ? ` in ${found.turns.length} turns` : ""}`), a.role !== "policy" || found.others.length ? h("span", {}, "role ", h("b", {}, a.role)) : null, h("span", {}, a.stop === "length" ? "cut off" : `ended: ${(a.stop || "").replaceAll("_", " ")}`), h("span", {}, `weights of version ${a.version}`), a.at !== null && a.at !== undefined ? h("span", {}, a.parent >= 0 ? h("a", { href: link("tokens", { ...key, sample: a.parent }) }, `left answer ${a.parent + 1} after ${a.at} ${unit}s`) : `left another answer after ${a.at} ${unit}s`) : null,
+    h("p", { class: "facts" }, h("span", {}, "reward ", h("b", {}, a.failed ? "not scored" : num(a.total))), found.written ? h("span", {}, "from the data set; probabilities are the trainer's, before it learned from it") : h("span", {}, `advantage ${signed(a.adv)}`), h("span", {}, `${count(a.length, unit)}${found.turns.length > 1 ? ` in ${found.turns.length} turns` : ""}`), a.role !== "policy" || found.others.length ? h("span", {}, "role ", h("b", {}, a.role)) : null, h("span", {}, a.stop === "length" ? "cut off" : `ended: ${(a.stop || "").replaceAll("_", " ")}`), found.written ? null : h("span", {}, `weights of version ${a.version}`), a.at !== null && a.at !== undefined ? h("span", {}, a.parent >= 0 ? h("a", { href: link("tokens", { ...key, sample: a.parent }) }, `left answer ${a.parent + 1} after ${a.at} ${unit}s`) : `left another answer after ${a.at} ${unit}s`) : null,
       found.others.map((o) => h("span", {}, h("a", { href: link("tokens", { ...key, sample: o.sample_index }) }, `${o.role} in the same episode`), ` ${o.failed ? "not scored" : num(o.total)}`)), rewardParts(a, found.weights))),
-    h("a", { class: "button", href: link("group", key) }, "its group")),
-    h("section", { class: "question", "aria-label": "Prompt" }, h("p", { class: "text" }, found.prompt || ""), gold ? h("p", { class: "gold" }, h("b", {}, "right answer "), gold) : null),
+    h("div", { class: "links" }, found.turns.length > 1 || found.others.length ? h("a", { class: "button", href: link("episode", key) }, "whole episode") : null, h("a", { class: "button", href: link("group", key) }, "its group"))),
+    h("section", { class: "question", "aria-label": "Prompt" }, lengthy(found.prompt || ""), rightAnswer(found.gold)),
     h("div", { class: "filters" }, kinds.length ? select("colour", kinds.map((k) => [k, BINS[k].name]), kind, (v) => { kind = v; go("tokens", { ...key, colour: v }, true); paint(); }, { id: "colour" }) : h("p", { class: "quiet" }, "nothing is known of its tokens"), key_),
     h("div", { class: "with-side" }, h("section", { "aria-label": "Tokens" }, body), h("aside", { "aria-label": `One ${unit}` }, h("h2", { class: "sr" }, `One ${unit}`), facts, creditByTurn(found, all, body), strip(all, unit), rare.length && unit === "token" ? h("div", {}, h("h3", {}, "Least likely"), h("ol", { class: "rare" }, rare.map((t) => h("li", {}, h("button", { type: "button", onclick: () => show(t.n, true) }, h("code", {}, plain(t.piece).replaceAll("\n", "↵").replaceAll(" ", "␣") || "∅"), h("span", {}, num(Math.exp(t.logp)))))))) : null)));
   draw();
   show(0);
   keep.colour = (k) => { if (kinds.includes(k)) { kind = k; const s = document.getElementById("colour"); if (s) s.value = k; paint(); } };
   keep.fold = () => foldAll(body);
-  keep.sample = (by) => go("tokens", { ...key, sample: Math.max(0, Number(params.sample) + by), colour: kind });
+  keep.sample = (by) => go("tokens", { ...key, sample: Math.max(0, Math.min(found.samples - 1, Number(params.sample) + by)), colour: kind });
 }
 
 // whether it is made of something else than token ids: numbers, vectors, pictures

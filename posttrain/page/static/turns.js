@@ -1,6 +1,7 @@
 // The turns of an answer: what was observed, what was said, the tools that were called, pictures; folded, each with its reward and credit.
 import { h, num, signed, count } from "./dom.js";
 
+const SEEN = 4000; // tokens of what was observed before a turn
 const OPEN_TURNS = 6; // turns that are open at first; of more, the first and the last
 
 const own = (all, k) => all.filter((t) => t.turn === k && t.own && t.adv !== null);
@@ -20,10 +21,18 @@ function shown(value) {
   return typeof value === "string" ? value : JSON.stringify(value, null, 1);
 }
 
-function call(c) {
+export function rightAnswer(gold) {
+  const text = gold === null || gold === undefined || gold === "" ? "" : shown(gold);
+  return text ? h("p", { class: "gold" }, h("b", {}, "right answer "), text) : null;
+}
+
+// what could not be called, or came back with an error that the model reads
+const failed = (c) => Boolean(c.fault) || (typeof c.result === "string" && c.result.startsWith("error:"));
+
+export function call(c) {
   const given = c.arguments === undefined ? "" : shown(c.arguments), first = given.replace(/\s+/g, " ");
-  return h("details", { class: `call ${c.fault ? "fault" : ""}` },
-    h("summary", {}, h("b", {}, c.name || "call"), h("code", {}, `(${first.length > 80 ? `${first.slice(0, 80)}…` : first})`), c.fault ? h("span", { class: "tag wrong" }, "failed") : null, c.repaired ? h("span", { class: "tag" }, "repaired") : null, typeof c.seconds === "number" ? h("span", { class: "quiet" }, `${num(c.seconds)} s`) : null),
+  return h("details", { class: `call ${failed(c) ? "fault" : ""}` },
+    h("summary", {}, h("b", {}, c.name || "call"), h("code", {}, `(${first.length > 80 ? `${first.slice(0, 80)}…` : first})`), failed(c) ? h("span", { class: "tag wrong" }, "failed") : null, c.repaired ? h("span", { class: "tag" }, "repaired") : null, typeof c.seconds === "number" ? h("span", { class: "quiet" }, `${num(c.seconds)} s`) : null),
     given ? [h("h4", {}, "arguments"), h("pre", {}, given)] : null,
     c.fault ? [h("h4", {}, "fault"), h("pre", { class: "bad" }, shown(c.fault))] : null,
     c.result !== undefined ? [h("h4", {}, "result"), h("pre", {}, shown(c.result))] : null);
@@ -32,15 +41,15 @@ function call(c) {
 // one turn, around the tokens that were said in it
 export function turnBlock(found, all, k, said) {
   const turn = found.turns[k], several = found.turns.length > 1, worth = credit(all, k);
-  const text = turn.seen.slice(0, 4000).map((id) => found.pieces[id] ?? `#${id}`).join("");
-  const before = turn.seen.length ? h("details", { class: "seen", open: k > 0 && turn.seen.length < 200 }, h("summary", {}, k ? (turn.continues ? `observed: ${turn.seen.length} tokens` : `a new context: ${turn.seen.length} tokens`) : `prompt: ${turn.seen.length} tokens`), h("p", { class: "text" }, text)) : null;
+  const text = turn.seen.slice(0, SEEN).map((id) => found.pieces[id] ?? `#${id}`).join("");
+  const before = turn.seen.length ? h("details", { class: "seen", open: k > 0 && turn.seen.length < 200 }, h("summary", {}, k ? (turn.continues ? `observed: ${turn.seen.length} tokens` : `a new context: ${turn.seen.length} tokens`) : `prompt: ${turn.seen.length} tokens`), h("p", { class: "text" }, text, turn.seen.length > SEEN ? h("span", { class: "quiet" }, ` … ${turn.seen.length - SEEN} more`) : null)) : null;
   const calls = turn.calls.length ? h("div", { class: "calls", role: "group", "aria-label": several ? `tools called in turn ${k + 1}` : "tools called" }, turn.calls.map(call)) : null;
   const inside = [before, pictures(turn.pictures), said, calls];
   if (!several) return inside;
   const open = found.turns.length <= OPEN_TURNS || k === 0 || k === found.turns.length - 1;
   return h("details", { class: "turn", open, "data-turn": k },
     h("summary", {}, h("b", {}, `turn ${k + 1}`), h("span", {}, count(turn.tokens.length, turn.drawn ? "action" : "token")), turn.reward !== null ? h("span", {}, `reward ${num(turn.reward)}`) : null, worth !== null ? h("span", {}, `credit ${signed(worth)}`) : null,
-      turn.calls.length ? h("span", {}, count(turn.calls.length, "call")) : null, turn.calls.some((c) => c.fault) ? h("span", { class: "tag wrong" }, "failed") : null), inside);
+      turn.calls.length ? h("span", {}, count(turn.calls.length, "call")) : null, turn.calls.some(failed) ? h("span", { class: "tag wrong" }, "failed") : null), inside);
 }
 
 // reward and credit by turn; a click opens the turn

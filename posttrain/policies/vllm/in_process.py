@@ -1,7 +1,8 @@
 """Sampling by vLLM in this process: `--engine vllm`, or `--engine "vllm(gpu_memory_utilization=0.5, tensor_parallel_size=2)"`.
 
-What is in the brackets is vLLM's own (`vllm.LLM`). On one card its engine runs in this process, so that tensors are handed over as they
-are; on several they go through a folder. vLLM takes the first card that the process sees, beside what is trained there.
+What is in the brackets is vLLM's own (`vllm.LLM`). On one card its engine runs in this process, so that tensors of our decoder are handed over
+as they are. On several they go through a folder, and so do those of other models: transformers calls and joins some of their tensors
+otherwise in memory than in a folder, which is what vLLM reads. vLLM takes the first card that the process sees, beside what is trained there.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor
 from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
 from posttrain.inference.jobs import nobody
+from posttrain.models.decoder import Decoder
 from posttrain.models.folder import one_line
 from posttrain.models.sampling import Sample
 from posttrain.policies.load import save_model, save_weights
@@ -82,14 +84,22 @@ class LocalEngine:
 
     def _send(self) -> None:
         """The weights by vLLM's own names for them: its worker knows how to fuse and divide them."""
-        if self.cards == 1 and os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0":
-            state = list(tensors(self.policy).items())
-            self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": state})
+        here = self.cards == 1 and os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0"
+        if here and isinstance(self.policy.model, Decoder):
+            self._reload(weights_iterator=list(tensors(self.policy).items()))
             return
         path = self.folders.next()
         save_weights(self.policy, path)
-        self.llm.collective_rpc("reload_weights", kwargs={"weights_path": str(path)})
+        self._reload(weights_path=str(path))
         self.folders.done(path)
+
+    def _reload(self, **source: Any) -> None:
+        try:
+            self.llm.collective_rpc("reload_weights", kwargs=source)
+        except Exception as error:
+            raise UserError(
+                f"vLLM did not take the new weights ({type(error).__name__}: {one_line(error)}); leave --engine away, or use vLLM 0.24 or newer"
+            ) from None
 
     def close(self) -> None:
         with suppress(Exception):  # names of its inside, which may change; the process ends soon anyway

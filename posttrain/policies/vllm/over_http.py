@@ -30,7 +30,7 @@ from posttrain.policies.vllm.weights import Folders, Moved, has_adapters
 
 _SIDE_BY_SIDE = 512  # requests at a time; vLLM itself decides how many of them run
 _TRIES = 3  # of one call, at a server that goes away and comes back
-_APART = 0.5  # nats per token by which another model differs, and rounding does not
+_APART = 0.2  # nats per token by which another model differs, and rounding does not
 _PROBED, _HOT = 8, 2.0  # tokens of the first look at a server, and their temperature
 
 
@@ -152,9 +152,13 @@ class ServerEngine:
         gaps = {mode: gap(self.policy, turn, t) for mode, t in ((PROCESSED, _HOT), (RAW, 1.0))}
         best = min(gaps, key=lambda mode: gaps[mode])
         if not gaps[best] <= _APART:
+            sent, todo = (
+                ("the adapter", "start it again") if self.adapters else ("the weights", "serve the same --model")
+            )
+            why = ": another --model, or the weights that a run without --lora left there" if self.adapters else ""
             raise UserError(
                 f"{self.server.url} serves {self.base}, whose log-probabilities differ from those of the model that is trained by "
-                f"{gaps[best]:.2g} nats per token after it was sent the weights; serve the same --model"
+                f"{gaps[best]:.2g} nats per token after it was sent {sent}{why}; {todo}"
             )
         return best
 

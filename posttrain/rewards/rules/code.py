@@ -44,7 +44,7 @@ def code(
     limits = Limits(
         seconds=seconds, cpu=max(seconds, 1.0), memory=memory << 20, processes=16 if language == "python" else 64
     )
-    found = grade(_box(os.getpid(), allow_unsafe_code), Program(language, source), tests, limits)
+    found = grade(box_of(os.getpid(), allow_unsafe_code), Program(language, source), tests, limits)
     return found.passed / found.total if partial else float(found.passed == found.total)
 
 
@@ -70,7 +70,7 @@ def _parses(source: str) -> bool:
 
 
 @cache
-def _box(process: int, allow_unsafe_code: bool) -> Sandbox:
+def box_of(process: int, allow_unsafe_code: bool) -> Sandbox:
     """The sandbox of this process: a fork must not give orders to its parent's interpreter."""
     return sandbox(allow_unsafe_code)
 

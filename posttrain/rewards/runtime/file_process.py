@@ -11,6 +11,7 @@ import sys
 import threading
 import weakref
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +52,12 @@ class Told:
 
 
 class Process:
-    """The worker process: started at once, and again after it was killed. A probe imports the file and does no more."""
+    """The worker process: started at once, and again after it was killed. A plain function is called with what it takes
+    (`file_function.py`), any other is a reward."""
 
-    def __init__(self, file: str, name: str, probe: bool = False) -> None:
-        self.file, self.name, self.probe = file, name, probe
+    def __init__(self, file: str, name: str, plain: bool = False) -> None:
+        self.file, self.name, self.plain = file, name, plain
+        self.takes: list[str] | None = None  # the parameters of a plain function; None: it is none
         self.lock = threading.Lock()
         self.popen: subprocess.Popen[bytes] | None = None
         self.lines: queue.Queue[bytes] = queue.Queue()
@@ -71,7 +74,7 @@ class Process:
         self.end = weakref.finalize(self, _kill, self.popen)  # also when Python ends
         self.lines = queue.Queue()
         threading.Thread(target=pump, args=(self.popen.stdout, self.lines, b""), daemon=True).start()
-        self.write(json.dumps({"file": self.file, "name": self.name, "probe": self.probe}).encode() + b"\n")
+        self.write(json.dumps({"file": self.file, "name": self.name, "plain": self.plain}).encode() + b"\n")
         try:
             reply = self.read(_START)
         except ValueError:
@@ -87,7 +90,7 @@ class Process:
             raise UserError(reply["mistake"])
         self.is_scorer = bool(reply.get("scorer"))
         self.kind, self.asynchronous = reply.get("kind", "one"), bool(reply.get("asynchronous"))
-        self.ids = bool(reply.get("ids"))
+        self.ids, self.takes = bool(reply.get("ids")), reply.get("takes")
 
     def restart(self) -> Failure | None:
         """Start it again in the middle of a run; a file that has become unusable fails, and one that changed is said to have."""
@@ -116,6 +119,23 @@ class Process:
                 self.kill()
                 if failed := self.restart():
                     return Told({i: failed for i in range(len(answers.texts))})
+
+    def call(self, question: bytes, timeout: float) -> dict[str, Any]:
+        """What a plain function says: {"value": ...} or {"failure": ...}; one that is late or ends Python goes with its process."""
+        with self.lock:
+            if (self.popen is None or self.popen.poll() is not None) and (failed := self.restart()):
+                return {"failure": asdict(failed)}
+            threading.Thread(target=self.write, args=(question,), daemon=True).start()
+            try:
+                if (reply := self.read(timeout)) is not None and reply.keys() & {"value", "failure"}:
+                    return reply
+                why = _WROTE if reply is not None else ""
+            except ValueError:
+                why = _WROTE
+            code = self.kill()
+            if why:
+                return {"failure": asdict(Failure("raised", f"{self.name} {why}"))}
+            return {"failure": asdict(late(timeout) if code is None else Failure("raised", _ended(self.name, code)))}
 
     def listen(self, told: Told, n: int, timeout: float) -> bool:
         """What it says, until all is said; False where a late call of an earlier question still runs in it."""

@@ -94,11 +94,6 @@ def beside(work: Callable[[], list[Outcome]]) -> Callable[[], list[Outcome]]:
     return wait
 
 
-def try_import(file: str, name: str) -> None:
-    """Import the file elsewhere first, so that one that ends Python, or never ends, is a sentence and not a silent exit."""
-    Process(file, name, probe=True).kill()
-
-
 def member(file: str, name: str) -> Any:
     """What a file of the user calls by a name; the nearest one in the error where there is none."""
     module = import_file(file, f"--reward {file}:{name}")

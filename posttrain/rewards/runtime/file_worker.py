@@ -7,7 +7,7 @@ it is about, so that the parent knows whom to blame when nothing more comes.
 
 from __future__ import annotations
 
-import asyncio  # noqa: F401  and with it most of the standard library, before the parent's path could hide some of it
+import asyncio
 import json
 import os
 import signal
@@ -66,7 +66,10 @@ def serve(questions: BinaryIO, reply: Reply) -> None:
     """Import the file, describe the function, then answer until the parent closes the pipe."""
     from posttrain.rewards.runtime.timeout_pool import EventLoop
 
-    call = load(json.loads(questions.readline()), reply)
+    asked = json.loads(questions.readline())
+    if asked.get("plain"):
+        return serve_plain(asked, questions, reply)
+    call = load(asked, reply)
     loop = EventLoop()
     while call is not None and (line := questions.readline()):
         score(call, line, loop, reply)
@@ -81,9 +84,6 @@ def load(asked: dict[str, Any], reply: Reply) -> Call | None:
 
     try:
         found = member(asked["file"], asked["name"])
-        if asked.get("probe"):
-            reply.send(ready=True)
-            return None
         if hasattr(found, "score") and not callable(found):
             reply.send(scorer=True)
             return None
@@ -94,6 +94,47 @@ def load(asked: dict[str, Any], reply: Reply) -> Call | None:
         return None
     reply.send(ready=True, kind=call.kind, asynchronous=call.asynchronous, ids=bool(_IDS & set(call.names)))
     return call
+
+
+def serve_plain(asked: dict[str, Any], questions: BinaryIO, reply: Reply) -> None:
+    """A function that is no reward: what it takes, then what it says, until the parent closes the pipe."""
+    import inspect
+
+    from posttrain.core.errors import UserError
+    from posttrain.core.selfcheck import check_ready
+    from posttrain.rewards.runtime.file_reward import member
+
+    try:
+        found = member(asked["file"], asked["name"])
+        function = callable(found) and not isinstance(found, type)
+        if function:
+            check_ready(found)
+        takes = list(inspect.signature(found).parameters) if function else None
+    except (ValueError, TypeError):  # a builtin that does not say what it takes
+        takes = None
+    except UserError as error:
+        return reply.send(mistake=str(error))
+    reply.send(ready=True, takes=takes)
+    while takes is not None and (line := questions.readline()):
+        reply.send(**said(found, line))
+
+
+def said(function: Any, line: bytes) -> dict[str, Any]:
+    """What the function says, or why it could not; the alarm clock ends a process whose parent is gone."""
+    from posttrain.rewards.runtime.messages import encoded, unpacked_call
+    from posttrain.rewards.runtime.outcome import caught
+
+    args, timeout = unpacked_call(line)
+    signal.alarm(int(timeout) + 1 + _GRACE)
+    try:
+        value = function(*args)
+        if asyncio.iscoroutine(value):
+            value = asyncio.run(value)
+        return {"value": encoded(value.tolist() if hasattr(value, "tolist") else value)}
+    except (Exception, SystemExit) as error:
+        return {"failure": asdict(caught(error))}
+    finally:
+        signal.alarm(0)
 
 
 _IDS = {"completion_ids", "completions_ids"}

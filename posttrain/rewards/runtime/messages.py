@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from posttrain.core.prompt import Prompt
@@ -38,41 +39,56 @@ def packed(answers: Answers, ids: bool, timeout: float, workers: int) -> bytes:
 def unpacked(line: bytes) -> tuple[Answers, float, int]:
     """The reverse."""
     m = json.loads(line)
-    prompts = [Prompt(*map(_decoded, row)) for row in m["prompts"]]
+    prompts = [Prompt(*map(decoded, row)) for row in m["prompts"]]
     ids = m["ids"]
     return Answers([prompts[i] for i in m["which"]], m["texts"], lambda: [list(r) for r in ids]), m["timeout"], m["workers"]  # fmt: skip
 
 
+def packed_call(args: Sequence[Any], timeout: float) -> bytes:
+    """A call of a plain function: what it is given."""
+    return json.dumps({"args": [encoded(x) for x in args], "timeout": timeout}).encode() + b"\n"
+
+
+def unpacked_call(line: bytes) -> tuple[list[Any], float]:
+    """The reverse."""
+    m = json.loads(line)
+    return [decoded(x) for x in m["args"]], m["timeout"]
+
+
 def _row(prompt: Prompt) -> list[Any]:
-    return [_encoded(x) for x in (prompt.id, prompt.content, prompt.answer, prompt.info)]
+    return [encoded(x) for x in (prompt.id, prompt.content, prompt.answer, prompt.info)]
 
 
-def _encoded(x: Any) -> Any:
+def encoded(x: Any) -> Any:
     kind = type(x)
     if x is None or kind in (str, int, float, bool):
         return x
     if kind is list:
-        return [_encoded(v) for v in x]
+        return [encoded(v) for v in x]
     if kind is dict and all(type(k) is str and k != _TAG for k in x):
-        return {k: _encoded(v) for k, v in x.items()}
+        return {k: encoded(v) for k, v in x.items()}
     if kind is dict:
-        return {_TAG: "dict", "of": [[_encoded(k), _encoded(v)] for k, v in x.items()]}
+        return {_TAG: "dict", "of": [[encoded(k), encoded(v)] for k, v in x.items()]}
     if kind in (tuple, set, frozenset):
-        return {_TAG: kind.__name__, "of": [_encoded(v) for v in x]}
+        return {_TAG: kind.__name__, "of": [encoded(v) for v in x]}
+    if kind is Prompt:
+        return {_TAG: "prompt", "of": _row(x)}
     if kind is bytes:
         return {_TAG: "bytes", "of": base64.b64encode(x).decode()}
     raise Unreadable(f"they hold a {kind.__module__}.{kind.__qualname__}")
 
 
-def _decoded(x: Any) -> Any:
+def decoded(x: Any) -> Any:
     if isinstance(x, list):
-        return [_decoded(v) for v in x]
+        return [decoded(v) for v in x]
     if not isinstance(x, dict):
         return x
     if _TAG not in x:
-        return {k: _decoded(v) for k, v in x.items()}
+        return {k: decoded(v) for k, v in x.items()}
     if x[_TAG] == "dict":
-        return {_decoded(k): _decoded(v) for k, v in x["of"]}
+        return {decoded(k): decoded(v) for k, v in x["of"]}
+    if x[_TAG] == "prompt":
+        return Prompt(*map(decoded, x["of"]))
     if x[_TAG] == "bytes":
         return base64.b64decode(x["of"])
-    return {"tuple": tuple, "set": set, "frozenset": frozenset}[x[_TAG]](map(_decoded, x["of"]))
+    return {"tuple": tuple, "set": set, "frozenset": frozenset}[x[_TAG]](map(decoded, x["of"]))

@@ -222,7 +222,7 @@ def best_effort(name: str, kind: str = "reward") -> str:
     """What is said of a reward, or of a judge, that runs in this process."""
     return (
         f"the {kind} {name} runs in the training process, so its time-out is best effort: code that never gives up the "
-        "interpreter (a regular expression that backtracks) cannot be stopped; a reward named file.py:function can"
+        "interpreter (a regular expression that backtracks) cannot be stopped; that of a reward of (prompt, text) in a file of yours, --reward file.py:function, can"
     )
 
 

@@ -191,6 +191,13 @@ class Prescored(BaseScorer):
         return [Verdict() for _ in answers_of(groups)]
 
 
+class Unpaid(Prescored):
+    """For methods that read no reward (a teacher says how good each token is): every answer counts, and is worth 0."""
+
+    def verdicts(self, groups: list[Group]) -> list[Verdict]:
+        return [Verdict(0.0 if r.reward is None else None) for r in answers_of(groups)]
+
+
 def answers_of(groups: Sequence[Group]) -> list[Rollout]:
     """All answers, group by group."""
     return [r for g in groups for r in g.rollouts]
@@ -198,10 +205,15 @@ def answers_of(groups: Sequence[Group]) -> list[Rollout]:
 
 def texts_of(scorer: Scorer, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
     """What plain texts are worth; a sentence where a scorer needs more than the text."""
+    return texts_told(scorer, prompts, texts)[0]
+
+
+def texts_told(scorer: Scorer, prompts: Sequence[Prompt], texts: Sequence[str]) -> tuple[list[float], ScoreReport]:
+    """The same, and how it went."""
     if not isinstance(scorer, TextScorer):
         name = type(scorer).__name__
         raise UserError(f"{name} judges answers beside their siblings or token by token; it cannot score a text alone")
-    return scorer.texts(prompts, texts)[0]
+    return scorer.texts(prompts, texts)
 
 
 def aside(scorer: Scorer, groups: list[Group]) -> list[Outcome]:

@@ -64,6 +64,7 @@ class JudgeCache:
                     self._db.execute("ROLLBACK")
 
 
-def key_of(url: str, body: dict[str, Any]) -> str:
-    """The content of a request as a key."""
-    return hashlib.sha256(json.dumps([url, body], sort_keys=True).encode()).hexdigest()
+def key_of(url: str, body: dict[str, Any], attempt: int = 0) -> str:
+    """The content of a request as a key; attempt: the same question, asked again."""
+    content = [url, body, attempt] if attempt else [url, body]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -6,11 +6,10 @@ cannot say. What it thinks of places (it may like whatever it reads first) is ke
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, Protocol
 
 from posttrain.core import rng
 from posttrain.core.errors import UserError, unknown
@@ -20,12 +19,21 @@ from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.rewards.runtime.score import say_once
 from posttrain.rewards.runtime.scorer import NAN, BaseScorer, Verdict, answers_of
 
-Judge = Callable[[Sequence[Prompt], Sequence[str], Sequence[str]], Sequence[float]]
+Asked = Callable[[Sequence[Prompt], Sequence[str], Sequence[str]], Sequence[float]]
+
+
+class Prefers(Protocol):
+    """Whoever says which of two is better; what else a judge can do is in rewards/scorers/judging.py."""
+
+    def prefer(self, prompts: Sequence[Prompt], a: Sequence[str], b: Sequence[str]) -> Sequence[float]: ...
+
+
+Compares = Asked | Prefers
 Match = tuple[Prompt, str, str]
 ORDERS = ("both", "drawn", "as given")
 
 
-def compare(judge: Judge, matches: Sequence[Match], orders: str = "both") -> list[float]:
+def compare(judge: Compares, matches: Sequence[Match], orders: str = "both") -> list[float]:
     """P(first beats second) for each match, in one call of the judge; an answer beside itself is a tie, and not asked.
 
     both: p = (P(a, b) + 1 - P(b, a)) / 2, two questions per match: a liking for the first place cancels.
@@ -37,7 +45,7 @@ def compare(judge: Judge, matches: Sequence[Match], orders: str = "both") -> lis
     turned = [orders == "drawn" and rng.python("order", p.id, a, b).random() < 0.5 for p, a, b in real]
     asked = [(p, b, a) if turn else (p, a, b) for (p, a, b), turn in zip(real, turned, strict=True)]
     asked += [(p, b, a) for p, a, b in real] if orders == "both" else []
-    said = [float(x) for x in judge(*map(list, zip(*asked, strict=True)))] if asked else []
+    said = [float(x) for x in asking(judge)(*map(list, zip(*asked, strict=True)))] if asked else []
     if len(said) != len(asked) or any(not 0 <= x <= 1 for x in said if x == x):
         raise UserError(
             f"a judge gives one P(first wins) between 0 and 1 for each of {len(asked)} pairs, got {said[:4]}"
@@ -49,16 +57,21 @@ def compare(judge: Judge, matches: Sequence[Match], orders: str = "both") -> lis
     return [0.5 if a == b else next(found) for _, a, b in matches]
 
 
-def decided(judge: Judge, margin: float = 0.0) -> Judge:
+def asking(judge: Compares) -> Asked:
+    """A judge as the function of pairs that it is, or has."""
+    return judge.prefer if hasattr(judge, "prefer") else judge
+
+
+def decided(judge: Compares, margin: float = 0.0) -> Asked:
     """A judge that says who wins, not how surely: 1, 0, or 1/2 where P is within `margin` of 1/2."""
 
     def say(x: float) -> float:
         return 0.5 if abs(x - 0.5) <= margin else float(x > 0.5) if x == x else NAN
 
-    return lambda prompts, a, b: [say(x) for x in judge(prompts, a, b)]
+    return lambda prompts, a, b: [say(x) for x in asking(judge)(prompts, a, b)]
 
 
-def by_score(texts: Callable[[Sequence[Prompt], Sequence[str]], Sequence[float]], k: float = 1.0) -> Judge:
+def by_score(texts: Callable[[Sequence[Prompt], Sequence[str]], Sequence[float]], k: float = 1.0) -> Asked:
     """A scalar reward as a judge (Bradley-Terry): P(a wins) = sigmoid(k (r_a - r_b)); each answer is scored once."""
 
     def judge(prompts: Sequence[Prompt], a: Sequence[str], b: Sequence[str]) -> list[float]:
@@ -70,30 +83,20 @@ def by_score(texts: Callable[[Sequence[Prompt], Sequence[str]], Sequence[float]]
     return judge
 
 
-def one_by_one(judge: Callable[[Prompt, str, str], float]) -> Judge:
-    """A judge of single pairs, asked in turn; where it fails it cannot say, and why is told once."""
-
+def told_once(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """ask(read, *args): read(fn(*args)); where either fails the judge could not say (NaN), and why is told once."""
     failed: list[str] = []
 
-    def one(*match: Any) -> float:
+    def ask(read: Callable[[Any], Any], *args: Any, **more: Any) -> Any:
         try:
-            return float(judge(*match))
+            return read(fn(*args, **more))
         except Exception as error:  # a failed judge is data
             if not failed:  # the next one may fail in other words
                 failed.append(printable(f"{type(error).__name__}: {error}"[:300], one_line=True))
-                name = getattr(judge, "__name__", "of pairs")
                 say_once(f"the judge {name} failed, and what it cannot say is masked: {failed[0]}")
             return NAN
 
-    return lambda prompts, a, b: [one(*match) for match in zip(prompts, a, b, strict=True)]
-
-
-def is_judge(fn: Any) -> bool:
-    """A function of (prompt, a, b), as a user writes one."""
-    try:
-        return callable(fn) and list(inspect.signature(fn).parameters)[1:3] == ["a", "b"]
-    except (ValueError, TypeError):  # a builtin that does not say what it takes
-        return False
+    return ask
 
 
 @scorer(title="Win rate", paper="arXiv:2401.04056")
@@ -102,15 +105,19 @@ class WinRate(BaseScorer):
 
     others: its siblings (None), or texts for each group from a function of the groups (a pool, an opponent's answers).
     Comparisons the judge could not make do not count; an answer with no other is as good as itself (1/2), one with only
-    such comparisons is masked. `calls` counts the questions.
+    such comparisons is masked. `calls` counts the questions, those of each step are its metric `judge_calls`.
     """
 
     reported, by_name = ("win_rate",), {"judge": "judge"}
 
     def __init__(
-        self, judge: Judge, others: Callable[[list[Group]], list[list[str]]] | None = None, orders: str = "both"
+        self, judge: Compares, others: Callable[[list[Group]], list[list[str]]] | None = None, orders: str = "both"
     ) -> None:
-        self.judge, self.others, self.orders, self.calls = judge, others, orders, 0
+        self.judge, self.others, self.orders, self.calls, self._told = judge, others, orders, 0, 0
+
+    def counts(self) -> dict[str, float]:
+        since, self._told = self.calls - self._told, self.calls
+        return {"judge_calls": float(since)}
 
     def verdicts(self, groups: list[Group]) -> list[Verdict]:
         won: dict[int, list[float]] = {id(r): [] for g in groups for r in g.rollouts}

@@ -5,6 +5,7 @@ mine.py:polite                            a function of the user's (rewards/runt
 runs/NAME, path/to/folder                 a reward model: one that a run trained, or a Hugging Face folder
 win_rate(judge='mine.py:prefer')          a registered scorer; judges, rewards and scorers in it are named likewise
 judge(url='http://host/v1', rubric='...') a model behind an OpenAI-compatible API, as the judge
+model_judge(folder='path/to/folder')      a language model in a folder, as the judge
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ from typing import Any
 
 from posttrain.core.errors import UserError, nearest
 from posttrain.core.protocols import Environment
-from posttrain.core.registry import Part, find, fold, parse, split_sum
+from posttrain.core.registry import Part, find, parse, split_sum
 from posttrain.core.typed import checked, parameter_hints, shown
 from posttrain.rewards.rules.task import task
-from posttrain.rewards.runtime.file_reward import FileReward, member, try_import
+from posttrain.rewards.runtime.file_function import FileFunction
+from posttrain.rewards.runtime.file_process import Process
+from posttrain.rewards.runtime.file_reward import FileReward, member
 from posttrain.rewards.runtime.outcome import Failure
 from posttrain.rewards.runtime.score import RewardSum, best_effort, is_scorer, say_once
 from posttrain.rewards.runtime.scorer import BaseScorer, texts_of
 from posttrain.rewards.runtime.timeout_pool import run_items
+from posttrain.rewards.scorers.judging import FunctionJudge, Judging, ScoreJudge, is_judge
 
 _NAME = r"[A-Za-z][\w.-]*(?:\(.*\))?|[^*]+\.py:\w+|'[^']+'|[^*()]+/[^*()]*"
 _SUMMAND = re.compile(rf"^(?:(?P<weight>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*\*\s*)?(?P<name>{_NAME})$")
@@ -147,21 +151,18 @@ def _texts(spec: str, how: Build) -> Any:
     return lambda prompts, texts: texts_of(made, prompts, texts)
 
 
-def _judge(spec: str, how: Build) -> Any:
-    """`mine.py:prefer(prompt, a, b)` and `judge(url=...)` give P(a wins); any other reward r judges by sigmoid(r_a - r_b)."""
-    from posttrain.rewards.scorers.pairwise import by_score, is_judge, one_by_one
-
-    file, _, name = str(spec).rpartition(":")
-    if file.endswith(".py") and "+" not in spec and is_judge(fn := function_of(file, name, how.timeout)):
-        return one_by_one(fn)
-    word, params = parse(spec) if str(spec).strip().endswith(")") else (str(spec), {})
-    if fold(word) == "judge":
-        return scorer_from(find("judge", "scorer"), {**params, "mode": "pairs"}, how).prefer  # type: ignore[attr-defined]
-    return by_score(_texts(spec, how))
+def judge_of(spec: str, how: Build, k: float = 1.0) -> Judging:
+    """The judge that a spec stands for: `mine.py:prefer` of (prompt, a, b) or (prompt, texts), `judge(url=...)`, `model_judge(folder=...)`,
+    an oracle; any other reward r gives its numbers as points and judges pairs by sigmoid(k (r_a - r_b))."""
+    fn = judge_in_file(str(spec), how.timeout)
+    if fn is not None:
+        return fn if isinstance(fn, Judging) else FunctionJudge(fn)
+    made = build_scorer(str(spec), how.env, how.timeout, how.device)
+    return made if isinstance(made, Judging) else ScoreJudge(made, k)
 
 
 _READ: dict[str, Callable[[str, Build], Any]] = {
-    "judge": _judge,
+    "judge": judge_of,
     "scorer": _scorer,
     "texts": _texts,
     "folder": lambda text, how: str(text),
@@ -170,27 +171,43 @@ _EXAMPLE = {"judge": "mine.py:prefer", "scorer": "numeric", "texts": "numeric", 
 
 
 def names_judge(spec: str) -> bool:
-    """Whether a reward is typed that compares two answers, FILE.py:FUNCTION of (prompt, a, b): it scores no answer by itself."""
-    from posttrain.rewards.scorers.pairwise import is_judge
+    """Whether a judge is typed, FILE.py:FUNCTION of (prompt, a, b) or (prompt, texts): it is no reward of a single answer."""
+    return judge_in_file(spec) is not None
 
-    file, _, name = spec.rpartition(":")
-    return file.endswith(".py") and "+" not in spec and is_judge(function_of(file, name))
+
+def judge_in_file(spec: str, timeout: float = 10.0) -> Any:
+    """The judge of `FILE.py:FUNCTION`; None where that is something else."""
+    file, _, name = spec.strip().rpartition(":")
+    if not file.endswith(".py") or not name.isidentifier() or "+" in file or "(" in file:
+        return None
+    found = function_of(file, name, timeout)
+    return found if is_judge(found) else None
 
 
 def function_of(file: str, name: str, timeout: float = 10.0) -> Any:
-    """A function of the user's in this process, with a time limit: a judge, a critic."""
-    try_import(file, name)
+    """A function of the user's that is no reward (a judge, a critic), in a process of its own with a time limit."""
+    if (found := file_function(file, name, timeout)) is not None:
+        return found
     found = member(file, name)
     return timed(found, timeout) if callable(found) and not isinstance(found, type) else found
+
+
+def file_function(file: str, name: str, timeout: float) -> FileFunction | None:
+    """The function in a process of its own; None where it is no function, or does not say what it takes."""
+    process = Process(file, name, plain=True)
+    if process.takes is not None:
+        return FileFunction(process, timeout, lambda fn: timed(fn, timeout))
+    process.kill()
+    return None
 
 
 def timed(fn: Callable[..., Any], timeout: float) -> Callable[..., Any]:
     """The function, called in a thread that is left behind when it is late; what it raised, or that it was late, is raised here."""
 
     @functools.wraps(fn)
-    def call(*args: Any) -> Any:
+    def call(*args: Any, **more: Any) -> Any:
         say_once(best_effort(getattr(fn, "__name__", "of yours"), "judge or critic"))
-        (found,) = run_items(lambda _: fn(*args), 1, timeout, 1)
+        (found,) = run_items(lambda _: fn(*args, **more), 1, timeout, 1)
         if isinstance(found, Failure):
             told = f"{found.error} {found.where}".strip()
             raise TimeoutError(told) if found.kind == "late" else ValueError(told)

@@ -19,8 +19,8 @@ from posttrain.methods.from_pairs import epochs_of, has_reward
 from posttrain.methods.ppo import ppo
 from posttrain.methods.settings import asked_judge, asked_pairs, asked_task, written
 from posttrain.methods.sft import sft
-from posttrain.rewards.scorers.pair_judge import PairJudge, lessons
 from posttrain.rewards.scorers.pairwise import WinRate, compare
+from posttrain.rewards.scorers.policy_judge import PolicyJudge, lessons
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 
 # ---- what answers are worth
@@ -121,7 +121,9 @@ def pairwise_rl(
 
     def rewards(context: Context) -> WinRate:
         c = context.config
-        return WinRate(PairJudge(context.role("judge")), Anchors(context.role("start"), c.sampling, m, c.seed), orders)
+        return WinRate(
+            PolicyJudge(context.role("judge")), Anchors(context.role("start"), c.sampling, m, c.seed), orders
+        )
 
     def ready(context: Context) -> None:
         if pairs:

@@ -155,7 +155,8 @@ def paid_by(prm: str, level: str, checked: float) -> Callable[[Context], Scorer]
             return ProcessModel(outcome, context.role("step_model"), level)
         file, _, name = prm.rpartition(":")
         if file.endswith(".py"):
-            return StepFunction(outcome, function_of(file, name), context.role("policy").decode, level)
+            judge = function_of(file, name, context.config.reward_timeout)
+            return StepFunction(outcome, judge, context.role("policy").decode, level)
         model = read_reward_model(prm, context.config, "pure: prm")
         same_tokens(model, context.role("policy"), f"prm={prm!r}")
         return ProcessModel(outcome, model, level)

@@ -16,6 +16,7 @@ from posttrain.core.plan import Context, Do, Phase, Plan, plan
 from posttrain.core.protocols import Policy, Scorer
 from posttrain.core.registry import scorer
 from posttrain.core.sampling import Sampling
+from posttrain.core.terminal import printable
 from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.environments.language.listed import Listed
 from posttrain.environments.rows import read_rows
@@ -25,6 +26,7 @@ from posttrain.methods.sft import sft
 from posttrain.policies.chat_api import ChatAPI
 from posttrain.policies.remote import RemoteModel
 from posttrain.prompts.uniform import distinct
+from posttrain.rewards.runtime.score import say_once
 from posttrain.rewards.runtime.scorer import NAN, BaseScorer, Prescored, Verdict, answers_of
 from posttrain.rewards.runtime.timeout_pool import caught
 from posttrain.rewards.scorers.spec import function_of
@@ -171,8 +173,8 @@ def written_by(name: str, context: Context, answers: int) -> list[dict[str, str]
         told = [some[0].text for some in RemoteModel(api).sample(asked, 1, Sampling(512, temperature=0.0))]
     else:
         file, _, function = name.rpartition(":")
-        critic = function_of(file, function)
-        told = [critic(r.prompt, r.text) for r in made]
+        critic = function_of(file, function, c.reward_timeout)
+        told = [_said(critic, r) for r in made]
     rows = []
     for r, critique in zip(made, told, strict=True):
         try:
@@ -184,6 +186,15 @@ def written_by(name: str, context: Context, answers: int) -> list[dict[str, str]
     if not rows:
         raise UserError(f"{name} wrote no critique with its quotes in JSON for any of {len(made)} answers")
     return rows
+
+
+def _said(critic: Critic, r: Rollout) -> str:
+    """What the critic says; nothing where it fails, which teaches nothing."""
+    try:
+        return str(critic(r.prompt, r.text))
+    except Exception as error:
+        say_once(f"the critic failed, and what it cannot say is left out: {printable(str(error)[:300], one_line=True)}")
+        return ""
 
 
 def critic_model(critiques: str, steps: int) -> tuple[Do, Phase]:
@@ -237,7 +248,8 @@ def text2grad(
         read_critiques(critiques)
 
     def scorer(context: Context) -> Critiqued:
-        judge = function_of(file, name) if critic else ModelCritic(context.role("critic"), longest)
+        limit = context.config.reward_timeout
+        judge = function_of(file, name, limit) if critic else ModelCritic(context.role("critic"), longest)
         return Critiqued(judge, context.role("policy").decode)
 
     learn = Phase("ppo", token_ppo(beta), steps, asked_task, rewards=scorer)

@@ -22,7 +22,7 @@ from posttrain.core import rng
 from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError, unknown
 from posttrain.core.method import Method, method
-from posttrain.core.plan import Context, Cycle, Do, Phase, Plan, plan
+from posttrain.core.plan import Context, Cycle, Do, Phase, Plan, plan, round_of
 from posttrain.core.registry import policy_loss
 from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.environments.base import size_of
@@ -79,10 +79,6 @@ def off_policy(c: float = 0.5, weights: str = "tapered") -> Method:
     return topr.but(
         rollout=logged, advantage=baseline.but(c=c), loss=tapered_blame.but(**WEIGHTS[weights]), epochs=1, minibatches=1
     )
-
-
-def round_of(context: Context) -> int:
-    return int(context.phase.rpartition(".")[2])
 
 
 def collect(context: Context, questions: int, n: int) -> None:

@@ -19,8 +19,8 @@ from posttrain.methods.grpo import grpo
 from posttrain.methods.settings import asked_judge, asked_pairs, asked_task, needs_judge, written
 from posttrain.methods.sft import sft
 from posttrain.rewards.runtime.scorer import NAN, BaseScorer, Verdict
-from posttrain.rewards.scorers.pair_judge import PairJudge, lessons
-from posttrain.rewards.scorers.pairwise import Judge, compare
+from posttrain.rewards.scorers.pairwise import Compares, compare
+from posttrain.rewards.scorers.policy_judge import PolicyJudge, lessons
 from posttrain.rollouts.sample import sample
 from posttrain.select.valid import reward_of, valid_rollouts
 
@@ -39,8 +39,12 @@ class Bootstrapped(BaseScorer):
 
     reported, by_name = ("beats_reference",), {"judge": "judge"}
 
-    def __init__(self, judge: Judge, orders: str = "drawn", seed: int = 0, tie: float = -1.0) -> None:
-        self.judge, self.orders, self.seed, self.tie, self.calls = judge, orders, seed, tie, 0
+    def __init__(self, judge: Compares, orders: str = "drawn", seed: int = 0, tie: float = -1.0) -> None:
+        self.judge, self.orders, self.seed, self.tie, self.calls, self._told = judge, orders, seed, tie, 0, 0
+
+    def counts(self) -> dict[str, float]:
+        since, self._told = self.calls - self._told, self.calls
+        return {"judge_calls": float(since)}
 
     def verdicts(self, groups: list[Group]) -> list[Verdict]:
         rivals = [(r, g.rollouts[at]) for g in groups for at in [self.drawn(g)] for r in g.rollouts]
@@ -138,7 +142,7 @@ def writing_zero(
         )
 
     def rewards(context: Context) -> Bootstrapped:
-        judge = PairJudge(context.role("judge")) if pairs else asked_judge(context, k)
+        judge = PolicyJudge(context.role("judge")) if pairs else asked_judge(context, k)
         return Bootstrapped(judge, orders, context.config.seed)
 
     def ready(context: Context) -> None:

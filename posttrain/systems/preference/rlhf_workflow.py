@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from statistics import fmean as mean
 from typing import Any
 
@@ -11,7 +12,8 @@ from posttrain.core import rng
 from posttrain.core.errors import UserError, unknown
 from posttrain.core.method import Method
 from posttrain.core.plan import Context, Copy, Cycle, Do, Phase, Plan, plan
-from posttrain.core.types import Group, Prompt
+from posttrain.core.registry import parse
+from posttrain.core.types import Prompt
 from posttrain.decoding.best_of_n import best_of_n_kl, expected_best
 from posttrain.environments.language.courtesy import Courtesy, utility
 from posttrain.environments.language.labels import label_pairs
@@ -27,9 +29,9 @@ from posttrain.methods.from_pairs import epochs_of, has_reward
 from posttrain.methods.grpo import grpo
 from posttrain.methods.ppo import ppo
 from posttrain.methods.reward_model import reward_model
-from posttrain.methods.settings import asked_rewards, asked_task
+from posttrain.methods.rounds import Collect, best_and_worst, collected
+from posttrain.methods.settings import asked_task
 from posttrain.methods.sft import sft
-from posttrain.prompts.uniform import distinct
 from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.scorers.reward_model import RewardModel
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
@@ -45,6 +47,7 @@ OPTIMISERS: dict[str, Callable[[float], Method | None]] = {
     "best-of-n": lambda beta: None,
 }
 BEST_OF = (1, 2, 4, 8, 16, 32)
+REFERENCES = ("round", "start")  # of DPO: the policy as the round began, or as the plan did
 PASSES = 3  # over the pairs, for the reward model
 HELD_OUT = 0.2  # of the pairs
 N, NOISE = 8, 0.1  # answers to a prompt of a round; share of flipped labels
@@ -211,36 +214,14 @@ def _row(p: Prompt) -> dict[str, Any]:
 # ---- the plan
 
 
-def round_of(context: Context) -> int:
-    return int(context.phase.rpartition(".")[2])
-
-
-def collect(context: Context, count: int, n: int) -> None:
-    """n answers of the policy to new prompts, scored: the best and the worst of each are a pair, equal ones are dropped."""
-    c, env, i = context.config, asked_task(context), round_of(context)
-    prompts = distinct(env, range((i - 1) * count, i * count))
-    made = context.role("policy").sample(prompts, n, c.sampling, rng.key(c.seed, "round", i) & 0x7FFFFFFF)
-    groups = [Group(p, some) for p, some in zip(prompts, made, strict=True)]
-    asked_rewards(context).score(groups)
-    rows = []
-    for g in groups:
-        told = sorted((r for r in g.rollouts if not r.failed and r.reward is not None), key=lambda r: float(r.total))
-        if len(told) > 1 and told[-1].total > told[0].total:
-            row = {"id": f"{g.prompt.id}-{i}", "prompt": list(g.prompt.content)}
-            rows.append(row | {"chosen": told[-1].text, "rejected": told[0].text})
-    if not rows:
-        raise UserError(f"round {i}: all {n} answers to each of {count} prompts earned the same, so there is no pair")
-    context.run.write_artifact(f"pairs{i}", rows)
-    context.notes.setdefault("pairs", {})[f"round {i}"] = len(rows)
-
-
-def collected(context: Context) -> Listed:
-    """The pairs of the present round."""
-    return from_rows("pairs", context.run.read_artifact(f"pairs{round_of(context)}"), 0.0)
-
-
-def _iterated(rounds: int, prompts: int, epochs: float, beta: float) -> Plan:
-    """Rounds of collecting and DPO, each from where the last one ended, which is also its reference."""
+def _iterated(
+    rounds: int, prompts: int, epochs: float, beta: float, reference: str = "round", penalty: float = 0.0
+) -> Plan:  # fmt: skip
+    """Rounds of collecting and DPO, each from where the last one ended, which is also its reference; or the reference is the start."""
+    if reference not in REFERENCES:
+        raise unknown("reference", reference, REFERENCES)
+    if not penalty >= 0:
+        raise UserError(f"got penalty={penalty}; it is taken off the reward for each character, 0 or more")
 
     def ready(context: Context) -> None:
         if not has_reward(context):
@@ -250,9 +231,14 @@ def _iterated(rounds: int, prompts: int, epochs: float, beta: float) -> Plan:
             )
         asked_task(context)
 
-    learn = Phase("dpo", dpo.but(loss=dpo_loss.but(beta=beta)), epochs_of(collected, epochs), collected, rewards=_given)
-    parts = (Do("collect", lambda context: collect(context, prompts, N)), learn)
-    return Plan((Cycle(parts, times=rounds),), ready=ready, uses=("task", "reward"))
+    fixed = reference == "start"
+    learn = Phase(
+        "dpo", dpo.but(loss=dpo_loss.but(beta=beta)), epochs_of(collected, epochs), collected, rewards=_given,
+        reference="start" if fixed else "",
+    )  # fmt: skip
+    parts = (Do("collect", Collect(prompts, N, partial(best_and_worst, penalty=penalty))), learn)
+    first = (Copy("policy", "start"),) if fixed else ()
+    return Plan((*first, Cycle(parts, times=rounds)), ready=ready, uses=("task", "reward"))
 
 
 @plan(paper="arXiv:2405.07863", title="RLHF workflow", uses=())
@@ -262,24 +248,31 @@ def rlhf_workflow(
     """RLHF workflow: in each round answers to new prompts of --task are collected and scored by --reward, and DPO learns from them.
 
     pair = best and worst of 8 answers, equal ones dropped;  reference = the policy as the round began
-    prompts: of each round. epochs: passes of DPO over a round's pairs. beta: of DPO.
+    prompts: of each round. epochs: passes of DPO over a round's pairs. beta: of DPO. "dpo(reference='start')" keeps the model that the plan
+    began with as the reference of all rounds, as the paper's text has it; "dpo(penalty=0.001)" takes so much off the reward for each character.
     With another optimiser (online-dpo, ppo, grpo, raft, best-of-n, or all) it is a study of overoptimisation instead: SFT, pairs
     of answers to `prompts` labelled by a hidden taste (a tenth of them flipped), a reward model, then rounds of so many `steps` against it, beside the
     true reward. It makes small talk, or takes real pairs (data: hh_rlhf), and reads neither --task nor --reward.
 
     Departures: the paper begins with its own SFT model, to be given as --model, and takes 20,000 prompts a round; 2,000 here, and a file
-    with fewer is gone through again. Its length penalty is left to --reward. The authors' rate 5e-7 is a fortieth of their SFT's; here it is one for the size (`--lr`)
+    with fewer is gone through again. The size of its length penalty, which the authors' code counts in characters too, was not
+    found; 0 here; their pairs are then chosen with it and labelled without, here both with. The authors' rate 5e-7 is a fortieth of their SFT's; here it is one for the size (`--lr`)
     and large for DPO. 3 rounds, 8 answers, best and worst, 2 epochs, beta 0.1 and
-    the round's start as reference are the authors' present code; the paper's text kept the SFT model as reference.
+    the round's start as reference are the authors' present code (since October 2024); the paper's text kept the SFT model.
     """
+    optimiser, how = parse(optimiser)
     if optimiser not in (*OPTIMISERS, "dpo", "all"):
         raise unknown("optimiser", optimiser, ("dpo", *OPTIMISERS, "all"))
+    if strange := [k for k in how if optimiser != "dpo" or k not in ("reference", "penalty")]:
+        raise UserError(
+            f"{optimiser} has no option {strange[0]!r} here; dpo has two: \"dpo(reference='start', penalty=0.001)\""
+        )
     if rounds < 1 or steps < 1 or prompts < 10 or epochs <= 0:
         raise UserError(
             f"got rounds={rounds}, prompts={prompts}, epochs={epochs}, steps={steps}; it takes 1 round, 10 prompts and 1 step at least"
         )
     if optimiser == "dpo":
-        return _iterated(rounds, prompts, epochs, beta)
+        return _iterated(rounds, prompts, epochs, beta, **how)
     chosen = list(OPTIMISERS) if optimiser == "all" else [optimiser]
     work = Workflow(data, NOISE, prompts)
     parts: list[Any] = [

@@ -18,8 +18,9 @@ from posttrain.methods.members import asked_prompts
 from posttrain.methods.settings import asked_pairs
 from posttrain.rewards.runtime.score import RewardSum
 from posttrain.rewards.runtime.scorer import TextBase
-from posttrain.rewards.scorers.judge import Judge, block
+from posttrain.rewards.scorers.judge import Judge
 from posttrain.rewards.scorers.spec import build_scorer
+from posttrain.rewards.scorers.wording import block
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 
 # ---- what answers are worth
@@ -125,8 +126,7 @@ MERGE = (
 def ask(url: str, system: str, questions: Sequence[str]) -> list[str]:
     """What a served model says to each; those that it could not answer are left out."""
     served = Judge(url=url, max_tokens=2048)
-    served.asked["system"] = system
-    return [x for x in served.said(questions) if isinstance(x, str)]
+    return [x for x in served.said(questions, system) if isinstance(x, str)]
 
 
 def extracted(url: str, pairs: Sequence[Prompt]) -> list[str]:
@@ -164,7 +164,7 @@ class VerifiedRules(TextBase):
     def values(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
         said = [judge.points(prompts, texts) for judge in self.judges]
         return [
-            sum(float(x >= 0.5) for x in told) / len(told) if all(isinstance(x, float) for x in told) else float("nan")
+            sum(float(x >= 0.5) for x in told) / len(told) if all(x == x for x in told) else float("nan")
             for told in zip(*said, strict=True)
         ]
 

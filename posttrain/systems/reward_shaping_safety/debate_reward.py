@@ -19,8 +19,8 @@ from posttrain.core.types import Group, Prompt
 from posttrain.methods.ppo import ppo
 from posttrain.methods.settings import asked_rewards, asked_task
 from posttrain.rewards.runtime.scorer import BaseScorer, Verdict, answers_of
-from posttrain.rewards.scorers.pairwise import Judge as Compares
-from posttrain.rewards.scorers.spec import Build, _judge
+from posttrain.rewards.scorers.pairwise import Compares, asking
+from posttrain.rewards.scorers.spec import Build, judge_of
 from posttrain.rewards.shaping.blend import blend
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 
@@ -120,7 +120,7 @@ class DebateInWords(BaseScorer):
     def __init__(
         self, scorer: Scorer, debater: Policy, judge: Compares, how: Sampling, turns: int = 6, seed: int = 0
     ) -> None:  # fmt: skip
-        self.inner, self.debater, self.judge = scorer, debater, judge
+        self.inner, self.debater, self.judge = scorer, debater, asking(judge)
         self.how, self.turns, self.seed = how, turns, seed
         self.baselines: dict[str, str] = {}
 
@@ -283,7 +283,7 @@ def debate_reward(
 
     def rewards(context: Context) -> DebateInWords:
         c, env = context.config, asked_task(context)
-        decides = _judge(judge, Build(env, c.reward_timeout, c.device))
+        decides = judge_of(judge, Build(env, c.reward_timeout, c.device))
         given = (asked_rewards(context), context.role("start"), decides, c.sampling, turns, c.seed)
         return DebateInWords(*given) if evidence == "words" else DebateOverEvidence(pieces_of(evidence), *given)
 

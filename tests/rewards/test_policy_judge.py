@@ -15,8 +15,8 @@ from posttrain.core.registry import find
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt
 from posttrain.methods.sft import sft
-from posttrain.rewards.scorers.pair_judge import PairJudge, ask, lessons
 from posttrain.rewards.scorers.pairwise import WinRate, compare
+from posttrain.rewards.scorers.policy_judge import PolicyJudge, ask, lessons
 from posttrain.runs.in_memory import Listed, fit, numbered, row
 from posttrain.systems.policy_gradient.pairwise_rl import Anchors
 
@@ -27,18 +27,18 @@ def by_row(prompt: Prompt, a: str, b: str) -> Prompt:
     return row({"xy": 0, "yx": 1}[a + b])
 
 
-def judge(*logits: float) -> PairJudge:
+def judge(*logits: float) -> PolicyJudge:
     """P(first) = sigmoid of each: of (x, y), then of (y, x)."""
     policy = TabularPolicy(2, 1, 2, memory=False)
     with torch.no_grad():
         policy.table[:, 0, 0, 0] = torch.tensor(logits)
-    return PairJudge(policy, by_row, WORDS)
+    return PolicyJudge(policy, by_row, WORDS)
 
 
 def test_the_probability_is_between_its_two_words() -> None:
     # log-odds log 9 of "the first" for (x, y): .9; 0 for (y, x): .5
-    assert judge(math.log(9), 0.0)([row(0)] * 2, ["x", "y"], ["y", "x"]) == pytest.approx([0.9, 0.5])
-    assert judge(0.0, 0.0)([], [], []) == []
+    assert judge(math.log(9), 0.0).prefer([row(0)] * 2, ["x", "y"], ["y", "x"]) == pytest.approx([0.9, 0.5])
+    assert judge(0.0, 0.0).prefer([], [], []) == []
 
 
 def test_both_orders() -> None:
@@ -63,7 +63,7 @@ def test_taught_by_likelihood_it_learns_the_odds() -> None:
     ]
     config = Config(steps=150, prompts=8, lr=0.1, warmup=0, max_norm=100.0)
     fit(policy, sft, Listed(told), config)
-    got = PairJudge(policy, by_row, WORDS)([row(0)] * 2, ["x", "y"], ["y", "x"])
+    got = PolicyJudge(policy, by_row, WORDS).prefer([row(0)] * 2, ["x", "y"], ["y", "x"])
     assert got == pytest.approx([0.75, 0.25], abs=0.01)
 
 

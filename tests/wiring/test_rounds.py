@@ -1,0 +1,230 @@
+"""Plans in rounds, as registered: whose answers are compared by whom, which pairs come of it, and which reference each round has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import posttrain as pt
+from posttrain.core.config import Config, from_dict
+from posttrain.runs.build import load_policy
+from tests.wiring.spies import ROWS, tiny_folder, traced
+from tests.wiring.trace import Trace, Update
+
+
+def longer(prompt: Any, a: str, b: str) -> float:
+    """A judge: the longer answer is better."""
+    return 0.5 if len(a) == len(b) else float(len(a) > len(b))
+
+
+def length(prompt: Any, text: str) -> float:
+    return float(len(text))
+
+
+def margin(made: Update, stream: str) -> torch.Tensor:
+    (only,) = made.passes
+    sums = (only.batch[stream] * only.batch["mask_BT"]).sum(-1)
+    return sums[made.batch["chosen_P"]] - sums[made.batch["rejected_P"]]
+
+
+def reference_logp(trace: Trace, made: Update, weights: dict[str, float]) -> torch.Tensor:
+    """log ref of the rows by the roles themselves, as they are at the end (copies do not change)."""
+    with torch.no_grad():
+        return sum(w * trace.roles[r].forward(made.rows, ["logp_BT"])["logp_BT"] for r, w in weights.items())
+
+
+def test_inpo_fits_the_knockouts_winner_and_loser_between_the_start_and_the_rounds_start() -> None:
+    trace = traced("inpo(rounds=2, prompts=6, n=4, epochs=1)", ROWS, {"prefer": longer}, prompts=6)
+    assert [p for p in trace.parts if "->" not in p] == ["collect.1", "inpo.1", "collect.2", "inpo.2"]
+    assert trace.parts[0] == "policy->start" and trace.parts.count("policy->previous") == 2
+    said = {k: [d for d in trace.samples if d.phase == f"collect.{k}"] for k in (1, 2)}
+    assert {d.weights for d in said[2]} == {trace.of(phase="inpo.1")[-1].after}, "answers of the policy by then"
+    assert not {p for d in said[1] for p in d.prompts} & {p for d in said[2] for p in d.prompts}
+    for made in trace.updates:
+        for a, b in zip(made.batch["chosen_P"].tolist(), made.batch["rejected_P"].tolist(), strict=True):
+            assert len(made.rows[a].text) > len(made.rows[b].text)
+    last = trace.of(phase="inpo.2")[0]
+    want_BT = reference_logp(trace, last, {"start": 1 / 3, "previous": 2 / 3})
+    torch.testing.assert_close(last.batch["ref_logp_BT"], want_BT * last.batch["mask_BT"], rtol=1e-4, atol=1e-4)
+    # (u - 100)^2, so every pair pulls by 2 (100 - u)
+    (only,) = last.passes
+    u = margin(last, "logp_BT") - margin(last, "ref_logp_BT")
+    pull = only.pull["logp_BT"][last.batch["chosen_P"], 0]
+    torch.testing.assert_close(pull, 2 * (100 - u) / len(u), rtol=1e-4, atol=1e-4)
+    assert trace.summary["judge_calls"] > 0
+
+
+def test_inpo_can_take_any_two_and_needs_a_judge() -> None:
+    trace = traced("inpo(rounds=1, prompts=6, n=2, epochs=1, pairs='random')", ROWS, {"prefer": longer}, prompts=6)
+    first = {t for d in trace.samples if d.phase == "collect.1" for t in d.texts}
+    assert {row.text for made in trace.updates for row in made.rows} <= first
+    with pytest.raises(pt.UserError, match="inpo learns from comparisons"):
+        traced("inpo", ROWS)
+    with pytest.raises(pt.UserError, match="share between 0 and 1"):
+        traced("inpo(share=2)", ROWS, {"prefer": longer})
+
+
+def test_the_knockout_finds_the_longest_and_the_shortest_of_five() -> None:
+    says = ["a", "abcde", "ab", "abcd", "abc"]
+    trace = traced("inpo(rounds=1, prompts=2, n=5, epochs=1)", ROWS, {"prefer": longer}, says=says)
+    made = trace.updates[0]
+    assert {made.rows[i].text for i in made.batch["chosen_P"].tolist()} == {"abcde"}
+    assert {made.rows[i].text for i in made.batch["rejected_P"].tolist()} == {"a"}
+
+
+def test_apo_extrapolates_from_the_last_two_rounds() -> None:
+    trace = traced("apo-accelerated(rounds=2, prompts=6, n=4, alpha=0.5)", ROWS, length, prompts=6)
+    one, two = trace.of(phase="apo.1")[0], trace.of(phase="apo.2")[0]
+    (only,) = one.passes
+    torch.testing.assert_close(
+        one.batch["ref_logp_BT"], only.batch["logp_BT"], rtol=1e-4, atol=1e-4
+    )  # both are the start
+    want_BT = reference_logp(trace, two, {"last": 1.5, "before": -0.5})
+    torch.testing.assert_close(two.batch["ref_logp_BT"], want_BT * two.batch["mask_BT"], rtol=1e-4, atol=1e-4)
+    plain_BT = reference_logp(trace, two, {"last": 1.0}) * two.batch["mask_BT"]
+    assert float((want_BT * two.batch["mask_BT"] - plain_BT).abs().max()) > 1e-4, "it is not where the last round ended"
+    with pytest.raises(pt.UserError, match="ranks answers by a reward"):
+        traced("apo-accelerated", ROWS)
+
+
+def test_sppo_fits_how_often_an_answer_wins() -> None:
+    says = ["a", "abc", "ab", "abcd"]
+    trace = traced("sppo(rounds=1, prompts=4, n=4, epochs=1)", ROWS, {"prefer": longer}, says=says, prompts=4)
+    (made,) = trace.updates
+    (only,) = made.passes
+    ranked = made.batch["ranked_LK"]
+    assert {(made.rows[a].text, made.rows[b].text) for a, b in ranked.tolist()} == {("abcd", "a")}
+    # the longest beats all, the shortest none: targets 500 and -500; at the reference l = 0: pull 2 * 500, for a mean over 4 lists
+    for at, target in ((0, 500.0), (1, -500.0)):
+        torch.testing.assert_close(
+            only.pull["logp_BT"][ranked[:, at], 0],
+            torch.full((len(ranked),), 2 * target / len(ranked)),
+            rtol=1e-4,
+            atol=0.1,
+        )
+    assert made.reference == made.before
+
+
+WORKED = [{"question": r["question"], "answer": f"the sum of {r['question']} is {r['answer']}"} for r in ROWS]
+
+
+def test_spin_prefers_demonstrations_to_the_rounds_own_answers() -> None:
+    trace = traced("spin(rounds=2, prompts=5, epochs=1)", WORKED, prompts=5)
+    one, two = trace.of(phase="spin.1"), trace.of(phase="spin.2")
+    shown = {r["answer"] for r in WORKED}
+    own = {k: {t for d in trace.samples if d.phase == f"answer.{k}" for t in d.texts} for k in (1, 2)}
+    for made, mine in ((one[0], own[1]), (two[0], own[1] | own[2])):
+        assert {made.rows[i].text for i in made.batch["chosen_P"].tolist()} <= shown
+        assert {made.rows[i].text for i in made.batch["rejected_P"].tolist()} <= mine
+    learned = {made.rows[i].text for made in two for i in made.batch["rejected_P"].tolist()}
+    assert len(two) == 2 and learned & own[1] and learned & own[2], "the second round has both rounds' pairs"
+    assert two[0].reference == two[0].before == one[-1].after
+    (only,) = two[0].passes  # at the reference every pair pulls by beta / 2: 5 / 2 in the last round
+    torch.testing.assert_close(
+        only.pull["logp_BT"][two[0].batch["chosen_P"], 0], torch.full((5,), 2.5 / 5), rtol=1e-3, atol=1e-4
+    )
+    with pytest.raises(pt.UserError, match="no written solution"):
+        traced("spin", ROWS)
+
+
+def by_start(start: Any, made: Update) -> torch.Tensor:
+    """log pi(chosen) - log pi(rejected) of the model that the plan began with."""
+    with torch.no_grad():
+        sums = start.forward(made.rows, ["logp_BT"])["logp_BT"].sum(-1)
+    return sums[made.batch["chosen_P"]] - sums[made.batch["rejected_P"]]
+
+
+PAIRED = [{"prompt": r["question"], "chosen": r["answer"], "rejected": "no" * (1 + i % 3)} for i, r in enumerate(ROWS)]
+
+
+@pytest.mark.parametrize("order", ["given", "easy"])
+def test_sdpo_goes_through_the_pairs_part_by_part_with_the_last_parts_policy_as_reference(order: str) -> None:
+    trace = traced(f"sdpo(parts=2, order={order!r})", PAIRED, prompts=3, eval_problems=0)
+    one, two = trace.of(phase="sdpo.1"), trace.of(phase="sdpo.2")
+    assert one[0].reference == one[0].before and two[0].reference == two[0].before == one[-1].after
+    seen = [{row.observation.key for made in some for row in made.rows} for some in (one, two)]
+    assert seen[0] and seen[1] and not seen[0] & seen[1]
+    start = load_policy(from_dict(Config, {"model": tiny_folder(), "threads": 1}))
+    ahead = [[float(x) for made in some for x in by_start(start, made)] for some in (one, two)]
+    assert (min(ahead[0]) >= max(ahead[1]) - 1e-3) == (order == "easy"), "those first that the start prefers by most"
+    with pytest.raises(pt.UserError, match="cannot be divided"):
+        traced("sdpo(parts=500)", PAIRED)
+
+
+def test_irpo_pairs_right_with_wrong_and_imitates_the_right() -> None:
+    says = ["3", "no", "3", "nono"]
+    rows = [{"question": f"{i}: what is 1+2?", "answer": "3"} for i in range(12)]
+    trace = traced("irpo(rounds=1, prompts=3, n=4, pairs=2)", rows, says=says, prompts=6, sampling={"max_tokens": 8})
+    (made,) = trace.updates
+    texts = [made.rows[i].text for i in made.batch["chosen_P"].tolist()]
+    assert texts == ["3"] * 6 and {made.rows[i].text for i in made.batch["rejected_P"].tolist()} == {"no", "nono"}
+    (only,) = made.passes  # at the reference: .1 / 2 of the pair and 1 / 2 of the mean over "3" and its end
+    torch.testing.assert_close(
+        only.pull["logp_BT"][made.batch["chosen_P"], 0], torch.full((6,), (0.05 + 0.5) / 6), rtol=1e-3, atol=1e-5
+    )
+
+
+def test_rso_accepts_by_reward_and_pairs_two_by_two() -> None:
+    trace = traced("rso(prompts=6, n=6, keep=4)", ROWS, length, prompts=6)
+    said = {t for d in trace.samples if d.phase == "collect.1" for t in d.texts}
+    for made in trace.updates:
+        for a, b in zip(made.batch["chosen_P"].tolist(), made.batch["rejected_P"].tolist(), strict=True):
+            assert len(made.rows[a].text) > len(made.rows[b].text) and {made.rows[a].text, made.rows[b].text} <= said
+        (only,) = made.passes  # the hinge: gamma for every pair
+        pairs = len(made.batch["chosen_P"])
+        pulled = only.pull["logp_BT"].sum(-1) / only.batch["mask_BT"].sum(-1)
+        torch.testing.assert_close(
+            pulled[made.batch["chosen_P"]], torch.full((pairs,), 0.05 / pairs), rtol=1e-3, atol=1e-6
+        )
+    assert trace.updates[0].reference == trace.updates[0].before
+    with pytest.raises(pt.UserError, match="weighs answers by a reward"):
+        traced("rso", ROWS)
+
+
+def test_rejection_sampling_is_the_tilted_distribution() -> None:
+    """Two candidates, rewards 0 and log 4 (beta 1), one kept: the better one is accepted for sure, the worse one first with chance 1/4.
+    In the order of the list the first accepted one is kept: worse with chance 1/4, better with 3/4."""
+    import math
+    import random
+
+    from posttrain.systems.preference.rso import accepted
+
+    draw = random.Random(0)
+    kept = [accepted([0.0, math.log(4)], 1, 1.0, draw)[0] for _ in range(4000)]
+    assert sum(kept) / 4000 == pytest.approx(0.75, abs=0.03)
+    assert sorted(accepted([0.0, 5.0, 5.0], 3, 0.01, draw)) == [0, 1, 2], "rmax is taken anew once the best are gone"
+    assert set(accepted([0.0, 5.0, 5.0], 2, 0.01, draw)) == {1, 2}
+
+
+NAN = float("nan")
+
+
+def fails(prompt: str, text: str) -> float:
+    raise ValueError("no word from the service")
+
+
+@pytest.mark.parametrize("plan", ["irpo(rounds=1, prompts=4, n=4)", "rso(prompts=4, n=4, keep=2)", "rest-em(rounds=1, n=2)"])  # fmt: skip
+def test_a_reward_that_always_fails_is_told_and_not_taken_for_equal_answers(plan: str) -> None:
+    with pytest.raises(pt.UserError, match=r"not one of .* answers could be scored.*no word from the service"):
+        traced(plan, ROWS, fails)
+
+
+@pytest.mark.parametrize("pairs", ["knockout", "random"])
+def test_a_judge_that_never_says_is_told(pairs: str) -> None:
+    says = ["a", "abcde", "ab", "abcd"]
+    with pytest.raises(pt.UserError, match="the judge gave no number for any of"):
+        traced(f"inpo(rounds=1, prompts=2, n=4, epochs=1, pairs={pairs!r})", ROWS, {"prefer": lambda p, a, b: NAN}, says=says)  # fmt: skip
+
+
+def test_a_reward_that_stands_for_a_judge_says_why_it_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(pt.UserError, match="the judge gave no number"):
+        traced("inpo(rounds=1, prompts=2, n=2, epochs=1)", ROWS, fails, says=["a", "bb"])
+    assert "no word from the service" in capsys.readouterr().err
+
+
+def test_sdpo_says_how_many_parts_there_can_be() -> None:
+    rows = [{"prompt": "1?", "chosen": "a", "rejected": "b"}]
+    with pytest.raises(pt.UserError, match=r"use --plan\.parts 1"):
+        traced("sdpo(parts=3)", rows)
