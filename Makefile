@@ -10,7 +10,7 @@ JOBS ?= 2
 SEED ?= 0
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: quickstart test test-page chromium check lint types format index pages methods docs examples fuzz mutants clean
+.PHONY: quickstart test test-page chromium bubblewrap check lint types format index pages methods docs examples fuzz mutants clean
 
 # what a run needs, and nothing else
 $(RUNTIME): pyproject.toml constraints.txt
@@ -53,6 +53,12 @@ chromium:
 	  echo "installing chromium ..."; as=$$(test "$$(id -u)" = 0 || command -v sudo || true); \
 	  { $$as apt-get update -qq && $$as apt-get install -qq -y --no-install-recommends chromium >/dev/null; } || \
 	  echo "note: chromium could not be installed; the page is not tested in a browser"; }
+
+bubblewrap:
+	@test "$$(uname)" != Linux || command -v bwrap >/dev/null || { \
+	  echo "installing bubblewrap ..."; as=$$(test "$$(id -u)" = 0 || command -v sudo || true); \
+	  { $$as apt-get update -qq && $$as apt-get install -qq -y --no-install-recommends bubblewrap >/dev/null; } || \
+	  echo "note: bubblewrap could not be installed; the sandbox is not tested"; }
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

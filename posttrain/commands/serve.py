@@ -14,6 +14,7 @@ import os
 import re
 import signal
 import sys
+from contextlib import suppress
 from typing import Any
 
 from posttrain.commands.parser import Parser, whole
@@ -98,9 +99,9 @@ def serve(server: Any) -> int:
     print(printable(said), file=sys.stderr, flush=True)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        server.run()
-    except KeyboardInterrupt:
-        print("\nstopped", file=sys.stderr)
+        with suppress(KeyboardInterrupt):  # not raised where a shell has told its background jobs to ignore SIGINT
+            server.run()
     finally:
         signal.signal(signal.SIGTERM, before)
+    print("\nstopped", file=sys.stderr)
     return 0
