@@ -37,8 +37,8 @@ def test_a_run_as_a_person_reads_it(tab: Tab) -> None:
 def test_a_curve_leads_to_its_step(tab: Tab) -> None:
     page = tab.open(VIEWS["run"])
     over = page.locator(".chart").filter(has=page.get_by_role("heading", name="reward", exact=True)).locator(".u-over")
-    expect(over).to_be_visible()
-    size = over.bounding_box()
+    while (size := over.bounding_box()) is None:  # the first live event draws the charts again
+        page.wait_for_timeout(50)
     over.click(position={"x": size["width"] - 2, "y": 60})
     page.wait_for_url(re.compile(r"#rollouts\?.*first=7&last=7"))
     expect(page.get_by_text("step 7 of 7")).to_be_visible()
