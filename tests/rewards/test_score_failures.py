@@ -138,10 +138,12 @@ def test_slow_calls_run_side_by_side_in_order():
 def test_cheap_rules_are_cheap():
     made = groups(*["4"] * 1000)
     scorer = RewardSum([("right", numeric, 1.0)])
-    scorer.score(made)
-    began = time.process_time()
-    scorer.score(made)
-    assert (time.process_time() - began) / 1000 < 500e-6  # seconds an answer; about 20e-6 on a free core
+    took = []
+    for _ in range(6):  # the quickest of them: on a busy machine one pass may be 30 times slower
+        began = time.process_time()
+        scorer.score(made)
+        took.append(time.process_time() - began)
+    assert min(took) / 1000 < 500e-6  # seconds an answer; about 20e-6 on a free core
 
 
 def test_exit_does_not_end_a_run_and_interrupt_does():
