@@ -19,6 +19,11 @@ STREAMS = (
     "topk_logp_BTK", "start_logp_BT", "logz_BT", "mixed_logp_BT",
 )  # fmt: skip
 LABELS = torch.tensor([1, 0, 1, float("nan"), 0, 1, 1, 0], dtype=torch.float64)  # row 3 is neither good nor bad
+COMPONENTS = {
+    "reward:explored_B": torch.tensor([1.0, 0, 0, 1, 1, 0, 0, 1]),  # of each pair (0, 1), (2, 3) ... one
+    "reward:degree_B": torch.zeros(8),  # the example has a critic of one output
+    "reward:side_B": torch.tensor([1.0, 1, 1, 0, 0, 0, 1, 0]),
+}
 WHOLE = ("dist_BTV", "ref_dist_BTV")  # of a vocabulary of three
 
 
@@ -45,7 +50,7 @@ def example(seed: int = 0) -> Batch:
         group_B=torch.tensor([7, 7, 7, 7, 3, 3, 3, 3]), chosen_P=torch.tensor([0, 2, 4, 6]),
         rejected_P=torch.tensor([1, 3, 5, 7]), preferred_P=torch.tensor([1.0, 0.8, 0.9, 0.6], dtype=torch.float64),
         ranked_LK=torch.tensor([[2, 0, 1, 3], [4, 6, 7, -1], [5, 4, -1, -1]]),
-        **{"length_B": length_B, "reward:cost_B": normal(1.0)[:, 0], "label_B": LABELS.clone()},
+        **{"length_B": length_B, "reward:cost_B": normal(1.0)[:, 0], "label_B": LABELS.clone()}, **COMPONENTS,
         token_BT=torch.randint(0, 3, (B, T), generator=draw), value_after_BT=normal(1.0), old_value_after_BT=normal(1.0),
         **{n: normal(1.0).unsqueeze(-1) for n in STREAMS if n.endswith(("value_BTK", "return_BTK"))},
         **{name: torch.stack([normal(1.0) for _ in range(3)], -1).log_softmax(-1) for name in WHOLE},

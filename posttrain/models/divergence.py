@@ -40,6 +40,20 @@ def logp_at(batch: Batch, id_BTK: Tensor) -> Tensor:
     return at_ids(h_BTD[there_BT], batch["head_VD"], id_BTK.to(h_BTD.device)[there_BT].long(), heat_BT[there_BT])
 
 
+@torch.no_grad()
+def collision_of(batch: Batch) -> Tensor:
+    """log sum_v pi(v)^2 at every own action (B, T), 0 elsewhere: the log of what a token sampled there has on average as its probability."""
+    h_BTD, head_VD = batch["hidden_BTD"], batch["head_VD"]
+    own_BT = batch.mask_BT > 0
+    there_BT = own_BT.to(h_BTD.device)
+    heat_N = batch["temperature_B"].to(h_BTD.device).unsqueeze(-1).expand(there_BT.shape)[there_BT]
+    h_ND = h_BTD[there_BT]
+    found_N = torch.empty(len(h_ND), dtype=_exact(h_ND), device=h_ND.device)
+    for rows in chunks(h_ND, head_VD, _SHARE):
+        found_N[rows] = (2 * _log_softmax(h_ND[rows], head_VD, heat_N[rows])).logsumexp(-1)
+    return placed(found_N, own_BT)
+
+
 def placed(x_N: Tensor, own_BT: Tensor) -> Tensor:
     """Values of own actions where these stand, 0 elsewhere."""
     return torch.zeros(own_BT.shape, dtype=x_N.dtype, device=own_BT.device).masked_scatter(

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from posttrain.core import laws
 from posttrain.core.batch import Batch
+from posttrain.core.example import COMPONENTS
 from posttrain.core.example_heads import HEADS
 from posttrain.core.registry import LOSSES, Part
 from posttrain.losses.aggregate import UNITS, Totals
@@ -47,7 +48,7 @@ def joined(batches: list[Batch]) -> Batch:
         for name, shift in (("group_B", 10), ("chosen_P", B), ("rejected_P", B))
     }
     lists = [torch.where(b["ranked_LK"] >= 0, b["ranked_LK"] + i * B, -1) for i, b in enumerate(batches)]
-    names = ("length_B", "label_B", "preferred_P", "temperature_B", "topk_id_BTK")
+    names = ("length_B", "label_B", "preferred_P", "temperature_B", "topk_id_BTK", *COMPONENTS)
     same = {name: torch.cat([b[name] for b in batches]) for name in names}
     return Batch(**streams, **shifted, ranked_LK=torch.cat(lists), **same, **{name: batches[0][name] for name in HEADS})
 
