@@ -82,9 +82,9 @@ def xpo(
     prompts: new ones of each round. epochs: passes over a round's pairs. alpha: 0 is online DPO against the start. k: of a reward that judges.
 
     Departures: the judge must be given: --reward mine.py:prefer, a function of (prompt, a, b), or a reward r (`runs/NAME`), which judges by sigmoid(k (r_a - r_b)). The paper's algorithm
-    fits all pairs of earlier rounds anew after each; here a round learns from its own, going on from the last one, as the authors' experiments do. Those take 20,000 prompts a round and let
-    alpha fall from round to round; how far could not be checked: alpha is the same in all rounds here, 1e-5 as in TRL. Two equal answers are no pair. One answer of the policy and one of the
-    start, the start as reference, 3 rounds and beta 0.1 are the paper's.
+    fits all pairs of earlier rounds anew after each; here a round learns from its own pairs and goes on from the last one. How many prompts its experiments take, in how many rounds, and how
+    alpha changes from round to round could not be checked: 2,000, 3, and 1e-5 throughout here, the last as in TRL. Two equal answers are no pair. One answer of the policy and one of the
+    start, and the start as reference, are the paper's; beta 0.1 is TRL's.
     """
     if rounds < 1 or prompts < 1 or epochs <= 0 or beta <= 0 or alpha < 0:
         raise UserError(
