@@ -4,7 +4,8 @@ Of both answers of a pair, versions are made with ever more of their key phrases
 what it learns teaches the policy by how much one answer is worse than another, not only that it is. The head is left behind when the run has ended.
 
 Departures: the number of versions, their shares, the pooling and the weights of the paper could not be checked (its authors' code is not public): here 3 versions with 0, a third and two thirds of the
-key phrases gone, the mean over an answer's states, and weights of 0.1 on each side. Key phrases are RAKE's, as in the paper, with this package's own list of English stop words; other languages are
+key phrases gone, the mean over an answer's states, and weights of 0.1 on each side; the head begins at zero and has a rate of its own, 0.01 (`--critic-lr`), since at the policy's it would stay
+near zero and teach nothing. Key phrases are RAKE's, as in the paper, with this package's own list of English stop words; other languages are
 divided at punctuation alone. Steps, rate and beta are `dpo`'s. It is shown for DPO here; the paper adds it to other losses too (`--loss simpo`). Pairs must be given (`--task pairs.jsonl`), with answers of some
 words; without a task the school pairs that ship are learned.
 """
@@ -134,6 +135,6 @@ def degree(batch: Batch, chosen: float = 0.1, rejected: float = 0.1, per: str = 
 spo_selfsup_degree = method(
     dpo.but(
         name="spo-selfsup-degree", title="SPO (preference degree)", paper=PAPER, doc=__doc__,
-        rollout=degraded_pairs, terms=degree, aggregate=token_mean, critic=CriticSettings("shared", rewards=DEGREES),
+        rollout=degraded_pairs, terms=degree, aggregate=token_mean, critic=CriticSettings("shared", lr=1e-2, rewards=DEGREES),
     )
 )  # fmt: skip
