@@ -7,7 +7,7 @@ from typing import Any
 
 from claims.machinery.arms import Bench, Measured
 from claims.machinery.claim import Check, Claim, Shared, claim
-from claims.worlds.courtesy import ASKED, HOW, comparisons, gold
+from claims.worlds.courtesy import HOW, comparisons, gold
 
 PAIRS, STEPS, PROMPTS, LR = 240, 45, 16, 5e-5
 MEASURED: dict[str, Any] = {"level": 1, "think": False, "sampling": HOW}
