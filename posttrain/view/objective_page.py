@@ -29,7 +29,7 @@ QUESTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "Answers are old, or logged": ("grpo", ("topr", "copg", "raft")),
     "Preference pairs only": ("dpo", (
         "dpo", "rlhf-workflow", "summarize-hf", "salsa", "copg", "rlhf-generalisation-diversity", "cpl", "mixed-preference-opt",
-        "implicit-reward-bridge", "hft")),
+        "implicit-reward-bridge", "hft", "spo-selfsup-degree")),
     "Ranked lists, or a gold answer beside a pair": ("rrhf", ("pro", "tpo")),
     "People who want different things": ("dpo", ("maxmin-rlhf", "dpa")),
     "Answers of mixed quality, and nothing is sampled": ("sft", ("openchat-crlft", "a-lol", "ift", "scalable-irl-lm")),

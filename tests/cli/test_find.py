@@ -66,20 +66,21 @@ def test_find_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["WPO", "wpo", "2406.11827", "https://arxiv.org/abs/2406.11827", "Weighted Preference Optimization"]
+    "words",
+    ["ARPO", "arpo", "2507.19849", "https://arxiv.org/abs/2507.19849", "Agentic Reinforced Policy Optimization"],
 )
 def test_a_system_that_is_not_here_yet(words: str) -> None:
     said = call("find", words)
     assert said.code == 0
-    assert said.out.splitlines()[0] == "WPO (arXiv:2406.11827) is known but not here yet; nearest here: dpo"
-    assert "posttrain show dpo" in said.out
+    assert said.out.splitlines()[0] == "ARPO (arXiv:2507.19849) is known but not here yet; nearest here: gigpo"
+    assert "posttrain show gigpo" in said.out
     rows = json.loads(call("find", words, "--json").out)
-    assert [(r["name"], r["here"], r["near"]) for r in rows] == [("WPO", False, "dpo")]
+    assert [(r["name"], r["here"], r["near"]) for r in rows] == [("ARPO", False, "gigpo")]
 
 
 def test_a_misspelled_system_that_is_not_here() -> None:
-    said = call("find", "wpoo")
-    assert said.code == 0 and "did you mean 'WPO'?" in said.out and "WPO (arXiv:2406.11827) is known but" in said.out
+    said = call("find", "arpoo")
+    assert said.code == 0 and "did you mean 'ARPO'?" in said.out and "ARPO (arXiv:2507.19849) is known but" in said.out
 
 
 def test_what_is_here_is_preferred_to_what_is_as_close_and_is_not() -> None:
@@ -153,7 +154,7 @@ def test_no_torch_is_imported() -> None:
     asked = [
         ["find", "grpo"],
         ["find", "gpro"],
-        ["find", "wpo"],
+        ["find", "arpo"],
         ["list"],
         ["list", "--stage", "claim"],
         ["completion", "bash"],

@@ -90,7 +90,7 @@ def test_gradients_are_those_of_one_process(folders: dict[int, Path], world: int
     found = json.loads((folders[world] / "gradients.json").read_text())
     assert len(found) == world and len(found[0]) >= 10
     for case, off in [pair for rank in found for pair in rank.items()]:
-        assert off["largest"] > 1e-3, case
+        assert off["largest"] > 1e-4, case
         assert off["sharded"] < 1e-6 and off["exact"] < 1e-6, (case, off)
 
 

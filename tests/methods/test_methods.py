@@ -25,17 +25,20 @@ from tests.runs import tiny_run
 
 NAMES = [p.name for p in parts("method")]
 NOBODYS = ("sft", "reinforce", "tis", "mis", "weighted-sft", "on-policy-distillation", "cdpo")
-WRITTEN = ("demonstrations", "pairs", "lists", "labels", "step_labels", "logged", "weighed")
 
 
 class Pairs(tiny_run.Count):
-    """The letter six times is preferred to another letter six times; two answers so far have labels."""
+    """The letter six times, as three phrases, is preferred to another letter six times; two answers so far have labels."""
 
     def prompt(self, index: int, split: str = "train") -> Prompt:
         p = super().prompt(index, split)
         other = "abcd"[(index + 1) % 4]
         steps = [{"tokens": [3, 4], "worth": 1.0}, {"tokens": [4], "worth": 0.25}]
-        told: dict[str, Any] = {"chosen": p.answer * 6, "rejected": other * 6, "steps": steps}
+        told: dict[str, Any] = {
+            "chosen": " i ".join([p.answer * 2] * 3),
+            "rejected": " i ".join([other * 2] * 3),
+            "steps": steps,
+        }
         told["answers"] = [{"text": p.answer * 6, "reward": 1.0}, {"text": other * 6, "reward": 0.0}]
         told["ranked"] = [{"text": x, "score": 2.0 - i} for i, x in enumerate((p.answer * 6, p.answer * 3, other * 6))]
         told |= {"response": (p.answer if index % 2 else other) * 6, "label": bool(index % 2)}
@@ -56,7 +59,8 @@ def loop_of(method: Method, run: Run, reward: Any = share, **changes: Any) -> Lo
     policy = tiny_run.policy()
     if method.scores:
         policy = policy.as_reward_model()
-    scorer = Prescored() if method.rollout.name in WRITTEN else RewardSum([("test", reward, 1.0)], timeout=60)
+    written = method.rollout.card.data  # answers that are there already, with what they are worth
+    scorer = Prescored() if written else RewardSum([("test", reward, 1.0)], timeout=60)
     config = tiny_run.config(**({"steps": 3, "warmup": 0} | changes))
     return build_loop(config, method, policy, Pieces(Pairs(), scorer, run))
 

@@ -95,6 +95,7 @@ def test_a_zoom_stays_while_steps_come(tab: Tab, folder: Path) -> None:
         run.log(20)
         page = tab.open("#run?run=zoom")
         over = chart(page, "reward").locator(".u-over")
+        expect(over).to_be_visible()
         box = over.bounding_box()
         page.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + 40)
         page.mouse.down()
