@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,10 +26,10 @@ from posttrain.policies.divided import divided_streams
 from posttrain.policies.guessed import mixed_states
 from posttrain.policies.sampled import Samples
 from posttrain.policies.template import opened
+from posttrain.policies.token_ids import token_ids
 from posttrain.policies.tool_use import offered, shown_ids
 from posttrain.policies.window import check_rows, positions
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
 # from which models/divergence.py makes distributions in chunks
 WHOLE = frozenset({"hidden_BTD", "head_VD", "temperature_B"})
 SCORES = ("score_B", "scores_BK")  # of a reward model: its score, all of them where it has several
@@ -84,10 +83,7 @@ class LanguagePolicy(Samples):
         return torch.tensor(ids, dtype=torch.long)
 
     def _ids(self, text: str, what: str) -> list[int]:
-        if not text.isascii() and _SURROGATE.search(text):
-            raise UserError(f"{what} holds half of a character (a lone surrogate), which is not text; take it out")
-        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return ids
+        return token_ids(self.tokenizer, [(text, what)])[0]
 
     def decode(self, tokens: Tensor) -> str:
         """The text of actions: without special tokens, except tags around calls of tools."""
