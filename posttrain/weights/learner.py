@@ -65,8 +65,8 @@ class Learner:
         self._values = values_read(self.reads)
         if self._values:
             with_critic(self.policy, self.how)
-        self._kept, self._beside = asked_of(o.reference, self.reads, self.method.rollout)
-        if self._kept or self._beside:
+        self.kept, self._beside = asked_of(o.reference, self.reads, self.method.rollout)
+        if self.kept or self._beside:
             self.reference = o.reference.live()
             self.parallel.check_reference(self.reference)
             self.reference.start(self.policy)
@@ -112,7 +112,7 @@ class Learner:
         if "thought_BT" in self.reads:
             T = batch.mask_BT.shape[1]
             batch = batch.but(thought_BT=pad([phases(self.policy.decode, row) for row in rows], T))
-        ref = self._kept
+        ref = self.kept
         before = [*self._values, *(["entropy_BT"] if "old_entropy_BT" in self.reads else [])]
         old = [f"old_{name}" for name in before]
         if not ref and not old:
