@@ -37,7 +37,10 @@ class Work:
     rows: int  # pairs, or rows, of a step
     steps: int
     tiny: bool = False
-    attention: str = "sdpa"  # of TRL: what transformers gives, or flash (torch's varlen kernel, the one that is used here)
+    attention: str = (
+        "sdpa"  # of TRL: what transformers gives, or flash (torch's varlen kernel, the one that is used here)
+    )
+    plain: bool = False  # of ours: every kernel launched by the host, nothing captured
     dtype: str = "masters"  # of TRL: float32 weights under bf16 autocast, or bf16 weights alone (pure)
 
     @property
@@ -48,8 +51,14 @@ class Work:
 BARS = {"dpo": 3.0, "sft": 1.5}
 # name -> what is measured on both sides in turn, and variants of TRL that are measured once
 CASES = {
-    "dpo": (Work("dpo", 16, 20), [("bf16 weights, no masters", {"dtype": "pure"})]),
-    "sft": (Work("sft", 64, 20, attention="flash"), [("transformers' sdpa", {"attention": "sdpa", "steps": 8})]),
+    "dpo": (
+        Work("dpo", 16, 20),
+        [("ours, launched", {"plain": True}), ("trl, bf16 weights, no masters", {"dtype": "pure"})],
+    ),
+    "sft": (
+        Work("sft", 64, 20, attention="flash"),
+        [("ours, launched", {"plain": True}), ("trl, sdpa", {"attention": "sdpa", "steps": 8})],
+    ),
     "dpo64": (Work("dpo", 64, 15), []),
 }
 
@@ -78,7 +87,7 @@ class Side:
 
     def __init__(self, side: str, log: Path) -> None:
         self.name, self.log = side, log
-        command = [sys.executable, "-m", f"benchmarks.preference_{side}"]
+        command = [sys.executable, "-m", f"benchmarks.preference_{'ours' if side == 'launched' else side}"]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("w"), text=True,
             env=os.environ | {"PYTHONUNBUFFERED": "1"},
@@ -151,7 +160,9 @@ class Session:
 
         def all_of(side: Side) -> None:
             for work in works:
-                got = side.ask(Work(**{**asdict(work), "steps": 3}), max(self.left, 1.0))
+                got = side.ask(
+                    Work(**{**asdict(work), "steps": 3, "plain": side.name == "launched"}), max(self.left, 1.0)
+                )
                 print(f"  warm {side.name} {work.kind}: {got.get('error') or got['seconds']}", flush=True)
 
         threads = [threading.Thread(target=all_of, args=(side,)) for side in self.sides.values()]
@@ -163,13 +174,17 @@ class Session:
     def ask(self, name: str, side: str, work: Work) -> None:
         seen = self.found.setdefault(name, {}).setdefault(side, [])
         took = max((x.get("took", 0.0) for x in seen), default=2.0)
-        if side.split(",")[0] not in self.sides or self.left < 1.2 * took:
+        process = "launched" if side == "ours, launched" else side.split(",")[0]
+        if process not in self.sides or self.left < 1.2 * took:
             return
         began = time.perf_counter()
-        got = self.sides[side.split(",")[0]].ask(work, max(self.left, 1.0))
+        got = self.sides[process].ask(work, max(self.left, 1.0))
         seen.append(got | {"took": time.perf_counter() - began})
         counted = got.get("seconds", [])[WARM:] or got.get("seconds", [])[1:]
-        told = got.get("error") or f"{1000 * statistics.median(counted):.1f} ms/step, peak {got.get('peak_gib', 0):.2f} GiB"
+        told = (
+            got.get("error")
+            or f"{1000 * statistics.median(counted):.1f} ms/step, peak {got.get('peak_gib', 0):.2f} GiB"
+        )
         print(f"{name:6} {side:32} {told}  ({seen[-1]['took']:.1f} s, {self.left:.0f} s left)", flush=True)
 
 
@@ -180,13 +195,19 @@ def median_of(got: list[dict[str, Any]]) -> float | None:
 
 def row_of(name: str, work: Work, found: dict[str, list[dict[str, Any]]], about: dict[str, Any]) -> dict[str, Any]:
     value = median_of(found.get("ours", []))
-    peers = {side: median_of(got) for side, got in found.items() if side != "ours"}
+    peers = {side: median_of(got) for side, got in found.items() if not side.startswith("ours")}
     peers = {side: x for side, x in peers.items() if x is not None}
-    same = {side: x for side, x in peers.items() if "no masters" not in side}  # another policy of dtypes is told, and does not count
+    same = {
+        side: x for side, x in peers.items() if "no masters" not in side
+    }  # another policy of dtypes is told, and does not count
     peer = min(same.values()) if same else None
     bar = BARS[work.kind]
     ratio = peer / value if peer and value else None
-    what = f"{work.rows} pairs of 2 x {LENGTH} tokens" if work.kind == "dpo" else f"{work.rows} rows of {LENGTH} tokens, packed"
+    what = (
+        f"{work.rows} pairs of 2 x {LENGTH} tokens"
+        if work.kind == "dpo"
+        else f"{work.rows} rows of {LENGTH} tokens, packed"
+    )
     peak = {side: max((x.get("peak_gib", 0.0) for x in got), default=None) for side, got in found.items()}
     logits = work.tokens * (49152 if not work.tiny else 512) * 4 / 2**30
     return {"name": f"step of {work.kind.upper()}, SmolLM2-135M shape, {what}", "value": value, "unit": "s", "peer": "TRL, the fastest of its ways",
@@ -206,10 +227,20 @@ def main() -> None:
     args = parser.parse_args()
     cases = {name: CASES[name] for name in args.cases.split(",")}
     if args.tiny:
-        small = {"dpo": Work("dpo", 2, 4, True), "sft": Work("sft", 16, 4, True, "flash"), "dpo64": Work("dpo", 4, 3, True)}
-        cases = {name: (small[name], [(w, o | {"steps": 3} if "steps" in o else o) for w, o in cases[name][1]]) for name in cases}
+        small = {
+            "dpo": Work("dpo", 2, 4, True),
+            "sft": Work("sft", 16, 4, True, "flash"),
+            "dpo64": Work("dpo", 4, 3, True),
+        }
+        cases = {
+            name: (small[name], [(w, o | {"steps": 3} if "steps" in o else o) for w, o in cases[name][1]])
+            for name in cases
+        }
     logs = Path(os.environ.get("OUT") or tempfile.mkdtemp())
-    sides = {side: Side(side, logs / f"{side}.log") for side in (["ours", "trl"] if args.trl else ["ours"])}
+    sides = {
+        side: Side(side, logs / f"{side}.log")
+        for side in (["ours", "launched", "trl"] if args.trl else ["ours", "launched"])
+    }
     session = Session(sides, args.budget, began)
     try:
         session.warm([work for work, _ in cases.values()])
@@ -221,11 +252,14 @@ def main() -> None:
             if k == 0:
                 for name, (work, others) in cases.items():
                     for what, changes in others:
-                        session.ask(name, f"trl, {what}", Work(**{**asdict(work), **changes}))
+                        session.ask(name, what, Work(**{**asdict(work), **changes}))
             rows = told(cases, session, args.out)
         for row in rows:
             ratio = f"{row['ratio']:.2f}x" if row["ratio"] else "-"
-            print(f"{row['name']}: {row['value']} s, TRL {row['peers']}, {ratio} (bar {row['bar']}), peak {row['peak_gib']}", flush=True)
+            print(
+                f"{row['name']}: {row['value']} s, TRL {row['peers']}, {ratio} (bar {row['bar']}), peak {row['peak_gib']}",
+                flush=True,
+            )
     finally:
         for one in sides.values():
             one.close()

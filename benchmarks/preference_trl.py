@@ -28,9 +28,18 @@ def model_of(work: Work) -> Any:
 
     cuda = torch.cuda.is_available()
     sizes = (512, 64, 128, 2, 4, 2) if work.tiny else (49152, 576, 1536, 30, 9, 3)
-    names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+    names = (
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+    )
     AttentionInterface.register("torch_varlen", varlen)
-    flash = work.attention == "flash" and work.kind == "sft"  # rows of equal length need no mask: sdpa is the flash kernel
+    flash = (
+        work.attention == "flash" and work.kind == "sft"
+    )  # rows of equal length need no mask: sdpa is the flash kernel
     config = LlamaConfig(
         **dict(zip(names, sizes, strict=True)), tie_word_embeddings=True, max_position_embeddings=8192, rope_theta=1e5,
         bos_token_id=None, eos_token_id=0, attn_implementation="torch_varlen" if flash else "sdpa",
@@ -40,7 +49,9 @@ def model_of(work: Work) -> Any:
     return LlamaForCausalLM._from_config(config, dtype=kind).to("cuda" if cuda else "cpu")
 
 
-def varlen(module: Any, q: Any, k: Any, v: Any, mask: Any, scaling: float | None = None, **kwargs: Any) -> tuple[Any, None]:
+def varlen(
+    module: Any, q: Any, k: Any, v: Any, mask: Any, scaling: float | None = None, **kwargs: Any
+) -> tuple[Any, None]:
     """Causal attention within the sequences that the collator has told (1, H, N, D)."""
     q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))
     cu = kwargs["cu_seq_lens_q"].to(q.device)
@@ -50,7 +61,9 @@ def varlen(module: Any, q: Any, k: Any, v: Any, mask: Any, scaling: float | None
         from posttrain.models.packed import _varlen_options
 
         longest = int(kwargs["max_length_q"])
-        return varlen_attn(q.contiguous(), k.contiguous(), v.contiguous(), cu, cu, longest, longest, **_varlen_options())[None], None
+        return varlen_attn(
+            q.contiguous(), k.contiguous(), v.contiguous(), cu, cu, longest, longest, **_varlen_options()
+        )[None], None
     out = []
     for a, b in zip(cu.tolist(), cu.tolist()[1:], strict=False):
         one = (x[a:b].transpose(0, 1)[None] for x in (q, k, v))
@@ -72,7 +85,9 @@ def data_of(work: Work, file: Path) -> Any:
         if work.kind == "sft":
             row["completion"] += "<|end|>"
     table = pyarrow.Table.from_pylist(rows[: work.rows * (work.steps + 1)])
-    return Dataset(InMemoryTable(table), fingerprint=f"{work.kind}-{work.rows}")  # pyarrow 26's tables cannot be hashed by datasets 5.2
+    return Dataset(
+        InMemoryTable(table), fingerprint=f"{work.kind}-{work.rows}"
+    )  # pyarrow 26's tables cannot be hashed by datasets 5.2
 
 
 def measure(work: Work) -> dict[str, Any]:
@@ -101,15 +116,24 @@ def measure(work: Work) -> dict[str, Any]:
         report_to=[], save_strategy="no", disable_tqdm=True, max_grad_norm=1.0, warmup_steps=5,
     )  # fmt: skip
     tokenizer = load_tokenizer(TOKENIZER)
-    given = {"model": model_of(work), "processing_class": tokenizer, "train_dataset": data_of(work, rows_of(work, folder)), "callbacks": [Tick()]}
+    given = {
+        "model": model_of(work),
+        "processing_class": tokenizer,
+        "train_dataset": data_of(work, rows_of(work, folder)),
+        "callbacks": [Tick()],
+    }
     try:
         if work.kind == "dpo":
-            config = trl.DPOConfig(**common, per_device_train_batch_size=work.rows, precompute_ref_log_probs=True, beta=0.1)
+            config = trl.DPOConfig(
+                **common, per_device_train_batch_size=work.rows, precompute_ref_log_probs=True, beta=0.1
+            )
             trainer = trl.DPOTrainer(args=config, **given)
             one = trainer.train_dataset[0]
             sizes = (len(one["prompt_ids"]), len(one["prompt_ids"]) + len(one["chosen_ids"]))
         else:
-            config = trl.SFTConfig(**common, per_device_train_batch_size=work.rows * LENGTH // PACK, packing=True, max_length=PACK)
+            config = trl.SFTConfig(
+                **common, per_device_train_batch_size=work.rows * LENGTH // PACK, packing=True, max_length=PACK
+            )
             trainer = trl.SFTTrainer(args=config, **given)
             one = trainer.train_dataset[0]
             sizes = (sum(x == -100 for x in one["labels"]) * LENGTH // PACK, len(one["input_ids"]) * LENGTH // PACK)

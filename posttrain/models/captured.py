@@ -48,7 +48,9 @@ class Padded:
         place_M, token_M = parts.pop("place_M"), parts.pop("token_M")
         short = {name: parts.pop(name).int() for name in _SHORT}
         none = place_M[:0]
-        batch = PackedBatch(**parts, **short, longest_q=self.longest[0], longest_k=self.longest[1], before_BT=none, last_B=none)
+        batch = PackedBatch(
+            **parts, **short, longest_q=self.longest[0], longest_k=self.longest[1], before_BT=none, last_B=none
+        )
         return batch, place_M, token_M
 
 
@@ -94,6 +96,7 @@ class Passes:
     def __init__(self, model: Decoder) -> None:
         self.model, self.weights = model, sum(p.numel() for p in model.parameters())
         self.pool: Any = None
+        self.turn = 0  # replays so far: the graphs share memory, so a gradient must be asked for before the next one
         self.seen: set[tuple[Any, ...]] = set()
         self.kept: OrderedDict[tuple[Any, ...], Captured] = OrderedDict()
 
@@ -114,7 +117,9 @@ class Passes:
         else:  # most sizes of rows that differ in length never come back
             self.seen.add(kind)
             return likelihood_of(model, laid, numbers.to(device, non_blocking=True), temperature)[: laid.real]
-        logp_M: Tensor = _Replay.apply(model.lm_head.weight, self.kept[kind], numbers)  # type: ignore[no-untyped-call]
+        one = self.kept[kind]
+        self.turn += 1
+        logp_M: Tensor = _Replay.apply(one.params[0], one, numbers, self)  # type: ignore[no-untyped-call]
         return logp_M[: laid.real]
 
     def _capture(self, kind: tuple[Any, ...], laid: Padded, numbers: Tensor, temperature: float) -> None:
@@ -132,7 +137,9 @@ def capture(policy: Any, written: bool) -> None:
     model = getattr(policy, "model", None)
     if not written or type(model) is not Decoder or not hasattr(policy, "passes") or policy.device.type != "cuda":
         return
-    if getattr(model, "context", None) is None and all(hasattr(p, "master") for p in model.parameters() if p.requires_grad):
+    if getattr(model, "context", None) is None and all(
+        hasattr(p, "master") for p in model.parameters() if p.requires_grad
+    ):
         policy.passes = Passes(model)
 
 
@@ -151,7 +158,9 @@ class Captured:
         self.numbers = numbers.to(self.params[0].device)
         self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
-        with torch.cuda.graph(self.forward, pool=pool, capture_error_mode="thread_local"):  # other threads may use the GPU
+        with torch.cuda.graph(
+            self.forward, pool=pool, capture_error_mode="thread_local"
+        ):  # other threads may use the GPU
             logp_M = likelihood_of(model, laid, self.numbers, temperature)
         self.dlogp_M = torch.zeros_like(logp_M)
         with torch.cuda.graph(self.backward, pool=pool, capture_error_mode="thread_local"):
@@ -163,19 +172,23 @@ class _Replay(torch.autograd.Function):
     """The gradient of the weights goes to where `accumulate` puts it, not through autograd: `anchor` only marks that there is one."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, one: Captured, numbers: Tensor) -> Tensor:
+    def forward(ctx: Any, anchor: Tensor, one: Captured, numbers: Tensor, passes: Passes) -> Tensor:
         one.numbers.copy_(numbers, non_blocking=True)
         one.forward.replay()
-        ctx.one = one
+        ctx.one, ctx.passes, ctx.turn = one, passes, passes.turn
         return one.logp_M.clone()
 
     @staticmethod
-    def backward(ctx: Any, dlogp_M: Tensor) -> tuple[None, None, None]:
+    def backward(ctx: Any, dlogp_M: Tensor) -> tuple[None, None, None, None]:
         one = ctx.one
+        if ctx.turn != ctx.passes.turn:
+            raise RuntimeError(
+                "the gradient of a captured pass is asked for after another pass, which has overwritten what it needs"
+            )
         one.dlogp_M.copy_(dlogp_M)
         one.backward.replay()
         accumulate([(p, g) for p, g in zip(one.params, one.grads, strict=True) if g is not None])
-        return None, None, None
+        return None, None, None, None
 
 
 @torch.no_grad()

@@ -21,13 +21,16 @@ def written_all(policy: Policy, asked: Sequence[tuple[Prompt, Sequence[Any]]]) -
     """What `policy.written` gives for each answer to each prompt; answers to one prompt share its observation."""
     own = type(policy)
     if not isinstance(policy, LanguagePolicy) or any(
-        getattr(own, name) is not getattr(LanguagePolicy, name) for name in ("written", "observe", "encode", "rendered", "lead", "_told", "_ids")
+        getattr(own, name) is not getattr(LanguagePolicy, name)
+        for name in ("written", "observe", "encode", "rendered", "lead", "_told", "_ids")
     ):
         return [[policy.written(p, text) for text in texts] for p, texts in asked]
     read = [as_read(policy.tokenizer, policy._told(p), policy.thinking) for p, _ in asked]
     rest = [[without_lead(lead, text) for text in texts] for (_, lead), (_, texts) in zip(read, asked, strict=True)]
     named = [(text, f"prompt {p.id!r}") for (text, _), (p, _) in zip(read, asked, strict=True)]
-    named += [(text, f"an answer to prompt {p.id!r}") for texts, (p, _) in zip(rest, asked, strict=True) for text in texts]
+    named += [
+        (text, f"an answer to prompt {p.id!r}") for texts, (p, _) in zip(rest, asked, strict=True) for text in texts
+    ]
     ids = iter(token_ids(policy.tokenizer, named))
     seen = []
     for (p, _), (_, lead) in zip(asked, read, strict=True):

@@ -27,7 +27,11 @@ def know_reference(loop: Loop) -> None:
     reference = learner.reference
     if not fixed or not alone or not isinstance(reference, Frozen) or learner.goal.reference.name != "fixed":
         return
-    if learner.parallel.ranks.world > 1 or learner.kept != ["ref_logp_BT"] or not 0 < size_of(loop.env, "train") <= _MOST:
+    if (
+        learner.parallel.ranks.world > 1
+        or learner.kept != ["ref_logp_BT"]
+        or not 0 < size_of(loop.env, "train") <= _MOST
+    ):
         return
     reference.known = Known(lambda: batches(loop), learner.micro_tokens)
 

@@ -121,9 +121,15 @@ def identity(policy: Any) -> str:
     """Of a reference: its weights, and on what and how it computes."""
     digest = hashlib.blake2b(digest_size=16)
     device = next(policy.parameters()).device
-    machine = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.processor()} {torch.get_num_threads()}"
+    machine = (
+        torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else f"{platform.processor()} {torch.get_num_threads()}"
+    )
     how = [_LAYOUT, torch.__version__, machine, torch.get_float32_matmul_precision(), type(policy).__qualname__]
-    how += [getattr(policy, name, None) for name in ("temperature", "layout")] + [getattr(getattr(policy, "model", None), "config", None)]
+    how += [getattr(policy, name, None) for name in ("temperature", "layout")] + [
+        getattr(getattr(policy, "model", None), "config", None)
+    ]
     digest.update(repr(how).encode())
     for name, x in sorted(policy.state_dict().items()):
         digest.update(f"|{name}{tuple(x.shape)}{x.dtype}".encode())

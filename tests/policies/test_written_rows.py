@@ -21,7 +21,12 @@ def test_the_same_ids_masks_and_texts_as_one_by_one():
             assert torch.equal(got.row.observation.tokens, want.row.observation.tokens)
             for name in ("actions", "mask_T", "logp_T", "version_T"):
                 assert torch.equal(getattr(got.row, name), getattr(want.row, name))
-            assert (got.text, got.origin, got.end, got.row.observation.lead) == (want.text, want.origin, want.end, want.row.observation.lead)
+            assert (got.text, got.origin, got.end, got.row.observation.lead) == (
+                want.text,
+                want.origin,
+                want.end,
+                want.row.observation.lead,
+            )
 
 
 def test_no_prompts_and_half_characters():

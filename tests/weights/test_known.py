@@ -50,7 +50,17 @@ def run(folder: Path, steps: int = 6, stop: int = -1, **more: Any) -> tuple[dict
     seen = Seen(stop)
     settings: dict[str, Any] = {"lr": 1e-3, "save_every": 2, "schedule": "constant", "eval_problems": 2, **more}
     try:
-        pt.run(model="pocket", task=ROWS, method="dpo", steps=steps, prompts=4, name="x", runs=folder, callbacks=[seen], **settings)
+        pt.run(
+            model="pocket",
+            task=ROWS,
+            method="dpo",
+            steps=steps,
+            prompts=4,
+            name="x",
+            runs=folder,
+            callbacks=[seen],
+            **settings,
+        )
     except KeyboardInterrupt:
         return {}, seen
     ck = newest(folder / "x" / "checkpoints", "train")
@@ -66,7 +76,9 @@ def test_every_row_is_computed_once_and_a_second_run_computes_none(tmp_path):
     first, one = run(tmp_path / "a")
     again, two = run(tmp_path / "b")
     other, three = run(tmp_path / "c", lr=2e-3)  # another run on the same pairs
-    assert one.passes == one.known.computed == 3 and len(one.known.rows) > 16  # three steps of 4 are a pass over some 10 pairs
+    assert (
+        one.passes == one.known.computed == 3 and len(one.known.rows) > 16
+    )  # three steps of 4 are a pass over some 10 pairs
     assert (two.passes, three.passes) == (0, 0) and equal(first, again) and not equal(first, other)
 
 
@@ -95,7 +107,17 @@ def test_other_weights_are_another_reference(tmp_path):
     with torch.no_grad():
         next(policy.parameters())[0, 0] += 1e-3
     seen = Seen()
-    pt.run(model=policy, task=ROWS, method="dpo", steps=2, prompts=4, name="x", runs=tmp_path / "b", callbacks=[seen], eval_problems=2)
+    pt.run(
+        model=policy,
+        task=ROWS,
+        method="dpo",
+        steps=2,
+        prompts=4,
+        name="x",
+        runs=tmp_path / "b",
+        callbacks=[seen],
+        eval_problems=2,
+    )
     assert seen.passes == 2
 
 
@@ -113,7 +135,17 @@ def test_a_damaged_file_and_a_disk_that_cannot_be_written_cost_time_only(tmp_pat
 def test_a_reference_that_moves_is_asked_at_every_step(tmp_path):
     method = pt.find_method("dpo")
     moving = Seen()
-    pt.run(model="pocket", task=ROWS, method=method.but(reference="ema"), steps=3, prompts=4, name="y", runs=tmp_path, callbacks=[moving], eval_problems=2)
+    pt.run(
+        model="pocket",
+        task=ROWS,
+        method=method.but(reference="ema"),
+        steps=3,
+        prompts=4,
+        name="y",
+        runs=tmp_path,
+        callbacks=[moving],
+        eval_problems=2,
+    )
     assert moving.known is None and moving.passes == 3
 
 
