@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -65,7 +65,7 @@ def measure(work: Work) -> dict[str, Any]:
         model = scaled(Decoder(TINY if work.tiny else SHAPES["SmolLM2-135M"])).to(
             torch.bfloat16 if cuda else torch.float32
         )
-    policy, ticks = LanguagePolicy(model, load_tokenizer(TOKENIZER)), Ticks()
+    policy, ticks = LanguagePolicy(model, load_tokenizer(str(TOKENIZER))), Ticks()
     folder = Path(tempfile.mkdtemp())
     os.environ["POSTTRAIN_CACHE"] = str(folder / "cache")  # what the reference says is computed anew in each round
     if work.plain:
@@ -97,7 +97,7 @@ def measure(work: Work) -> dict[str, Any]:
 
 def same_bits(policy: LanguagePolicy) -> dict[str, Any]:
     """Whether a replayed pass has the log-probabilities and gradients of a launched one, to the bit; and the milliseconds of each."""
-    masters, passes = Masters(policy.model.named_parameters()), captured.Passes(policy.model)
+    masters, passes = Masters(policy.model.named_parameters()), captured.Passes(cast("Decoder", policy.model))
     draw = torch.Generator().manual_seed(0)
     seen = [Observation(torch.randint(0, 512, (128,), generator=draw)) for _ in range(16)]
     rows = [

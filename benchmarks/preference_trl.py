@@ -36,12 +36,13 @@ def model_of(work: Work) -> Any:
         "num_attention_heads",
         "num_key_value_heads",
     )
+    shape: dict[str, Any] = dict(zip(names, sizes, strict=True))
     AttentionInterface.register("torch_varlen", varlen)
     flash = (
         work.attention == "flash" and work.kind == "sft"
     )  # rows of equal length need no mask: sdpa is the flash kernel
     config = LlamaConfig(
-        **dict(zip(names, sizes, strict=True)), tie_word_embeddings=True, max_position_embeddings=8192, rope_theta=1e5,
+        **shape, tie_word_embeddings=True, max_position_embeddings=8192, rope_theta=1e5,
         bos_token_id=None, eos_token_id=0, attn_implementation="torch_varlen" if flash else "sdpa",
     )  # fmt: skip
     torch.manual_seed(0)
@@ -64,7 +65,7 @@ def varlen(
         return varlen_attn(
             q.contiguous(), k.contiguous(), v.contiguous(), cu, cu, longest, longest, **_varlen_options()
         )[None], None
-    out = []
+    out: list[torch.Tensor] = []
     for a, b in zip(cu.tolist(), cu.tolist()[1:], strict=False):
         one = (x[a:b].transpose(0, 1)[None] for x in (q, k, v))
         out.append(F.scaled_dot_product_attention(*one, is_causal=True, enable_gqa=True)[0].transpose(0, 1))
@@ -115,7 +116,7 @@ def measure(work: Work) -> dict[str, Any]:
         output_dir=str(folder), max_steps=work.steps, bf16=cuda, use_cpu=not cuda, learning_rate=1e-6, gradient_checkpointing=False,
         report_to=[], save_strategy="no", disable_tqdm=True, max_grad_norm=1.0, warmup_steps=5,
     )  # fmt: skip
-    tokenizer = load_tokenizer(TOKENIZER)
+    tokenizer = load_tokenizer(str(TOKENIZER))
     given = {
         "model": model_of(work),
         "processing_class": tokenizer,

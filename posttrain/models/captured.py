@@ -100,6 +100,11 @@ class Passes:
         self.seen: set[tuple[Any, ...]] = set()
         self.kept: OrderedDict[tuple[Any, ...], Captured] = OrderedDict()
 
+    def logp_BT(self, rows: Rows, temperature: float) -> Tensor | None:
+        """The same in their places, on the host, 0 at padding."""
+        logp_M = self.likelihood(rows, temperature)
+        return None if logp_M is None else of_rows(logp_M.cpu(), rows.real_BT)
+
     def likelihood(self, rows: Rows, temperature: float) -> Tensor | None:
         """Log-probabilities of the real actions of rows that lie on the host, in their order; None where a graph would gain nothing."""
         model, device = self.model, self.model.lm_head.weight.device
@@ -141,6 +146,11 @@ def capture(policy: Any, written: bool) -> None:
         hasattr(p, "master") for p in model.parameters() if p.requires_grad
     ):
         policy.passes = Passes(model)
+
+
+def of_rows(x_N: Tensor, real_BT: Tensor) -> Tensor:
+    """Numbers of the real actions in their places, 0 at padding."""
+    return torch.zeros(real_BT.shape, dtype=x_N.dtype, device=x_N.device).masked_scatter(real_BT, x_N)
 
 
 def likelihood_of(model: Decoder, laid: Padded, numbers: Tensor, temperature: float) -> Tensor:

@@ -16,7 +16,7 @@ from posttrain.core.errors import UserError, unknown
 from posttrain.core.thinking import without_lead
 from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import Message, Origin, Prompt, Rollout
-from posttrain.models.captured import Passes
+from posttrain.models.captured import Passes, of_rows
 from posttrain.models.heads import Critic, ScalarHead, trunk_beside
 from posttrain.models.layout import Rows, hidden_states
 from posttrain.models.likelihood import CHUNK, normalised
@@ -24,6 +24,7 @@ from posttrain.models.rows import in_rows, load_whole, whole
 from posttrain.policies.conversation import as_read, between, only_text, turns_of
 from posttrain.policies.divided import divided_streams
 from posttrain.policies.guessed import mixed_states
+from posttrain.policies.read_ahead import Ahead, read_ahead
 from posttrain.policies.sampled import Samples
 from posttrain.policies.template import opened
 from posttrain.policies.token_ids import token_ids
@@ -52,6 +53,7 @@ class LanguagePolicy(Samples):
         self.wanted: Wanted | None = None  # of a policy that is told so in its prompt: a class, a direction
         self.layout = "shared"  # shared, packed or padded: changes speed, never the result
         self.passes: Passes | None = None  # captured training passes, where a learner has asked for them
+        self.ahead = Ahead()
         self._shown = shown_ids(tokenizer)
 
     @property
@@ -83,7 +85,11 @@ class LanguagePolicy(Samples):
         return torch.tensor(ids, dtype=torch.long)
 
     def _ids(self, text: str, what: str) -> list[int]:
-        return token_ids(self.tokenizer, [(text, what)])[0]
+        return self.ahead.ids.get(text) or token_ids(self.tokenizer, [(text, what)])[0]
+
+    def read_ahead(self, prompts: Sequence[Prompt]) -> None:
+        """Prompts with written answers that are about to be asked for, in one call."""
+        self.ahead = read_ahead(self, prompts)
 
     def decode(self, tokens: Tensor) -> str:
         """The text of actions: without special tokens, except tags around calls of tools."""
@@ -136,7 +142,7 @@ class LanguagePolicy(Samples):
 
     def observe(self, prompt: Prompt) -> Observation:
         """The prompt as the policy perceives it, up to where it goes on by itself."""
-        return Observation(self.encode(prompt), lead=self.lead(prompt))
+        return self.ahead.observation(prompt) or Observation(self.encode(prompt), lead=self.lead(prompt))
 
     def extend(self, turns: Sequence[Turn], messages: Sequence[Message]) -> Observation:
         """The ids that messages add after a turn: what the template writes after an answer, then the messages, up to where the
@@ -163,10 +169,9 @@ class LanguagePolicy(Samples):
             raise unknown("stream of a language model", name, STREAMS)
         turns = [r.row for r in rows]
         check_rows(turns, self.window)
-        if self.passes is not None and needs == {"logp_BT"} and torch.is_grad_enabled() and self.layout != "padded":
-            rows_of_host = Rows.of(turns)
-            if (logp_M := self.passes.likelihood(rows_of_host, self.temperature)) is not None:
-                return {"logp_BT": _of_rows(logp_M.cpu(), rows_of_host.real_BT)}
+        graded = needs == {"logp_BT"} and torch.is_grad_enabled() and self.layout != "padded"
+        if graded and self.passes and (made := self.passes.logp_BT(Rows.of(turns), self.temperature)) is not None:
+            return {"logp_BT": made}
         laid = Rows.of(turns, self.device)
         if (context := getattr(self.model, "context", None)) is not None:
             return divided_streams(self, laid, needs, context)
@@ -197,7 +202,7 @@ class LanguagePolicy(Samples):
         """Log-probability (and entropy, and log-sum-exp) of real actions; the head runs on no padding, and in chunks where it is large."""
         real_BT = rows.real_BT
         streams = self.token_likelihood(h_BTD[real_BT], rows.actions_BT[real_BT], asked)
-        return {name: _of_rows(x_N, real_BT) for name, x_N in streams.items()}
+        return {name: of_rows(x_N, real_BT) for name, x_N in streams.items()}
 
     def token_likelihood(self, h_ND: Tensor, token_N: Tensor, asked: set[str]) -> dict[str, Tensor]:
         """The same of single tokens, from the states that chose them."""
@@ -264,11 +269,6 @@ class LanguagePolicy(Samples):
         if self.whole is not None:
             self.whole.stale = True
         return load_whole(super().state_dict(), state)
-
-
-def _of_rows(x_N: Tensor, real_BT: Tensor) -> Tensor:
-    """Numbers of the real actions in their places, 0 at padding."""
-    return torch.zeros(real_BT.shape, dtype=x_N.dtype, device=x_N.device).masked_scatter(real_BT, x_N)
 
 
 def copied(policy: LanguagePolicy) -> nn.Module:

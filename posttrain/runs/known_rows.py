@@ -25,7 +25,8 @@ def know_reference(loop: Loop) -> None:
     fixed = m.rollout.name in _WRITTEN and m.prompts.name == "uniform" and not m.select and m.rounds == 1
     alone = len(loop.learners) == 1 and type(source) is LocalSource and type(learner.parallel) is Local
     reference = learner.reference
-    if not fixed or not alone or not isinstance(reference, Frozen) or learner.goal.reference.name != "fixed":
+    own = isinstance(reference, Frozen) and not reference._others  # not a mixture of several policies
+    if not fixed or not alone or not own or learner.goal.reference.name != "fixed":
         return
     if (
         learner.parallel.ranks.world > 1
@@ -33,7 +34,7 @@ def know_reference(loop: Loop) -> None:
         or not 0 < size_of(loop.env, "train") <= _MOST
     ):
         return
-    reference.known = Known(lambda: batches(loop), learner.micro_tokens)
+    learner.reference.known = Known(lambda: batches(loop), learner.micro_tokens)
 
 
 def batches(loop: Loop) -> Iterator[tuple[list[Turn], Batch]]:
@@ -43,6 +44,6 @@ def batches(loop: Loop) -> Iterator[tuple[list[Turn], Batch]]:
     for step in range(min(c.steps, -(-size_of(loop.env, "train") // c.prompts))):
         prompts = source.curriculum.propose(c.prompts, step, loop.policy)
         asked = RolloutRequest(source.policies, prompts, source.sampling, source.seed, step, source.env)
-        groups = [g for g in source.rollout(asked) if g.scored and g.rollouts]
+        groups = [g for g in source.answered(asked) if g.scored and g.rollouts]
         if groups:
             yield assemble(groups)

@@ -9,10 +9,12 @@ import pytest
 import torch
 
 import posttrain as pt
+from posttrain.core.turn import Observation, Turn
 from posttrain.policies.load import load_model
 from posttrain.runs import build
 from posttrain.runs.checkpoint import newest
 from posttrain.weights import known
+from posttrain.weights.beside import told
 from posttrain.weights.reference import Frozen
 
 ROWS = [{"prompt": f"{i}+{i}?", "chosen": f"{2 * i}", "rejected": "no" * (i % 4 + 1)} for i in range(12)]
@@ -32,7 +34,7 @@ class Seen:
 
     def on_begin(self, loop: Any, *_: Any) -> None:
         reference = loop.learner.reference
-        self.known, forward = reference.known, reference.policy.forward
+        self.known, forward = getattr(reference, "known", None), reference.policy.forward
 
         def counted(*args: Any) -> Any:
             self.passes += 1
@@ -162,6 +164,6 @@ def test_rows_that_were_not_foreseen_are_asked_about():
 
     reference = Frozen()
     reference.start(Policy(1, 1))
-    reference.known = known.Known(list, 100)
-    row = pt.core.turn.Turn.of(pt.core.turn.Observation(torch.tensor([1])), torch.tensor([2, 3]), torch.zeros(2))
-    assert reference.streams([row], ["logp_BT"])["logp_BT"].tolist() == [[1.0, 1.0]] and asked == [1]
+    reference.known = known.Known(list, 100)  # type: ignore[attr-defined]
+    row = Turn.of(Observation(torch.tensor([1])), torch.tensor([2, 3]), torch.zeros(2))
+    assert told(reference, [row], ["ref_logp_BT"])["ref_logp_BT"].tolist() == [[1.0, 1.0]] and asked == [1]
