@@ -225,7 +225,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=85.0, help="seconds after which nothing new is begun")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    cases = {name: CASES[name] for name in args.cases.split(",")}
+    cases: dict[str, tuple[Work, Any]] = {name: CASES[name] for name in args.cases.split(",")}
     if args.tiny:
         small = {
             "dpo": Work("dpo", 2, 4, True),

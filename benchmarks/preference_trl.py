@@ -41,10 +41,15 @@ def model_of(work: Work) -> Any:
     flash = (
         work.attention == "flash" and work.kind == "sft"
     )  # rows of equal length need no mask: sdpa is the flash kernel
-    config = LlamaConfig(
-        **shape, tie_word_embeddings=True, max_position_embeddings=8192, rope_theta=1e5,
-        bos_token_id=None, eos_token_id=0, attn_implementation="torch_varlen" if flash else "sdpa",
-    )  # fmt: skip
+    shape |= {
+        "tie_word_embeddings": True,
+        "max_position_embeddings": 8192,
+        "rope_theta": 1e5,
+        "bos_token_id": None,
+        "eos_token_id": 0,
+    }
+    shape["attn_implementation"] = "torch_varlen" if flash else "sdpa"
+    config = LlamaConfig(**shape)
     torch.manual_seed(0)
     kind = torch.bfloat16 if work.dtype == "pure" and cuda else torch.float32
     return LlamaForCausalLM._from_config(config, dtype=kind).to("cuda" if cuda else "cpu")
@@ -54,7 +59,7 @@ def varlen(
     module: Any, q: Any, k: Any, v: Any, mask: Any, scaling: float | None = None, **kwargs: Any
 ) -> tuple[Any, None]:
     """Causal attention within the sequences that the collator has told (1, H, N, D)."""
-    q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))
+    q, k, v = [x[0].transpose(0, 1) for x in (q, k, v)]
     cu = kwargs["cu_seq_lens_q"].to(q.device)
     if q.is_cuda:
         from torch.nn.attention.varlen import varlen_attn
@@ -62,13 +67,14 @@ def varlen(
         from posttrain.models.packed import _varlen_options
 
         longest = int(kwargs["max_length_q"])
-        return varlen_attn(
+        made: Any = varlen_attn(
             q.contiguous(), k.contiguous(), v.contiguous(), cu, cu, longest, longest, **_varlen_options()
-        )[None], None
-    out: list[torch.Tensor] = []
+        )
+        return made[None], None
+    out = []
     for a, b in zip(cu.tolist(), cu.tolist()[1:], strict=False):
-        one = (x[a:b].transpose(0, 1)[None] for x in (q, k, v))
-        out.append(F.scaled_dot_product_attention(*one, is_causal=True, enable_gqa=True)[0].transpose(0, 1))
+        x, y, z = (part[a:b].transpose(0, 1)[None] for part in (q, k, v))
+        out.append(F.scaled_dot_product_attention(x, y, z, is_causal=True, enable_gqa=True)[0].transpose(0, 1))
     return torch.cat(out)[None], None
 
 

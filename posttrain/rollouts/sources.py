@@ -59,7 +59,8 @@ class LocalSource:
         )
         if ahead is not None:
             ahead(asked.prompts)
-        return self.rollout(asked)
+        made: list[Group] = self.rollout(asked)
+        return made
 
     def propose(self, step: int) -> list[Prompt]:
         """The next prompts of a step."""
