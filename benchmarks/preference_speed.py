@@ -195,8 +195,9 @@ def median_of(got: list[dict[str, Any]]) -> float | None:
 
 def row_of(name: str, work: Work, found: dict[str, list[dict[str, Any]]], about: dict[str, Any]) -> dict[str, Any]:
     value = median_of(found.get("ours", []))
-    peers = {side: median_of(got) for side, got in found.items() if not side.startswith("ours")}
-    peers = {side: x for side, x in peers.items() if x is not None}
+    peers = {
+        side: x for side, got in found.items() if not side.startswith("ours") and (x := median_of(got)) is not None
+    }
     same = {
         side: x for side, x in peers.items() if "no masters" not in side
     }  # another policy of dtypes is told, and does not count
