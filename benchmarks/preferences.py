@@ -1,7 +1,7 @@
 r"""Five ways to learn from preferences on one published model and one public set of pairs: DPO, KTO, SimPO, INPO (online) and DPA, three seeds.
 
 python -m benchmarks.preference_data --source ../shared/data/alpaca_eval_prefs --model smollm2 --out carry/prefs
-python -m benchmarks.preferences --data carry/prefs --check 5e-6 1.5e-5 5e-5 --out check.json          (rates, on a seed and prompts of their own)
+python -m benchmarks.preferences --data carry/prefs --check 5e-6 1.5e-5 5e-5 --out benchmarks/results/preferences.json     (rates, on a seed and prompts of their own)
 python -m benchmarks.preferences --data carry/prefs --rates dpo=5e-6 kto=5e-6 --out benchmarks/results/preferences.json
 python -m benchmarks.preferences_page benchmarks/results/preferences.json docs/preferences.md         (table and picture)
 
@@ -208,7 +208,7 @@ def main() -> None:
     models, runs = jobs_of(args)
     runs = [job for job in runs if job not in [{k: r.get(k) for k in job} for r in rows]]
     measured: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(dir=args.runs or None) as room:
+    with tempfile.TemporaryDirectory(dir=args.runs or None, ignore_cleanup_errors=True) as room:
         left = args.limit - (time.perf_counter() - began) if args.limit else None
         for job, row in results([*models, *runs], Path(room), args.jobs, left):
             (measured if "reward_model" in job else rows).append(row | facts)
