@@ -19,10 +19,10 @@ def test_readings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["agents", *how, *(f"--{k}={v}" for k, v in small.items())])
     main()
     rows = json.loads(out.read_text())
-    assert all(row.keys() >= KEYS for row in rows) and len({row["name"] for row in rows}) == 6
-    together, pool = rows[0], rows[3]
+    assert all(row.keys() >= KEYS for row in rows) and len({row["name"] for row in rows}) == 5
+    together, pool = rows[0], rows[2]
     assert (together["reading"], pool["reading"]) == ("together", "pool")
     assert pool["agents_that_fill"] >= pool["slots"] == 8
     # 2 prompts of 16 tokens but the last, and 2 replies of 4 to each of 8: no token is read twice
-    assert rows[2]["read"] == 2 * 15 + 8 * 2 * 4 and rows[2]["value"] == 0 and rows[2]["met"]
-    assert rows[5]["value"] >= 0  # without a GPU a prompt is read again where nobody who has read it is being sampled
+    assert rows[1]["read"] == 2 * 15 + 8 * 2 * 4 and rows[1]["value"] == 0 and rows[1]["met"]
+    assert rows[4]["value"] >= 0  # without a GPU a prompt is read again where nobody who has read it is being sampled
