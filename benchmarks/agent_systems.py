@@ -42,6 +42,7 @@ from posttrain.policies.load import load_model
 from posttrain.rollouts.sample import sample
 from posttrain.systems.agents_multiturn import reseek as seek
 from posttrain.systems.agents_multiturn import toolrl as tools
+from posttrain.view.systems_table import agents_table
 
 CALLS, WORDS = ("simple_python", "live_simple", "multiple"), 900  # files of BFCL; characters of a row's tools at most
 ASKED, CHARACTERS = ("hotpotqa_200", "hotpotqa_100_reflexion", "2wikimultihop"), 400  # of a paragraph
@@ -227,21 +228,6 @@ def add(file: Path, row: Row) -> None:
     print({k: row[k] for k in ("track", "system", "seed", "greedy", "seconds")}, flush=True)
 
 
-def table(rows: Sequence[Row]) -> list[str]:
-    """Means over seeds, every seed in brackets."""
-    out = ["| track | arm | greedy | sampled | samples | updates |", "|---" * 6 + "|"]
-    for track, system in dict.fromkeys((r["track"], r["system"]) for r in rows):
-        mine = sorted((r for r in rows if (r["track"], r["system"]) == (track, system)), key=lambda r: r["seed"])
-        figure = "accuracy" if track == "calls" else "right"
-        cells = []
-        for how in ("greedy", "sampled"):
-            each = [100 * r[how][figure] for r in mine]
-            cells.append(f"{sum(each) / len(each):.1f} ({', '.join(f'{x:.0f}' for x in each)})")
-        spent = [sum(r["spent"].get(k, 0) for r in mine) / len(mine) for k in ("samples", "updates")]
-        out.append(f"| {track} | {system} | {' | '.join(cells)} | {spent[0]:,.0f} | {spent[1]:,.0f} |")
-    return out
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--make", type=Path, help="the folder with the public sets: write the rows and nothing else")
@@ -260,7 +246,7 @@ def main() -> None:
         return
     rows = [json.loads(line) for line in args.out.read_text().splitlines()] if args.out.exists() else []
     if args.table:
-        print("\n".join(table(rows)))
+        print("\n".join(agents_table(rows)))
         return
     same = {k: getattr(args, k) for k in ("model", "steps", "prompts", "shown", "problems", "passes")}
     same |= {"data": str(args.data)} | facts()
@@ -273,7 +259,7 @@ def main() -> None:
     with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
         for _ in pool.imap_unordered(seed_of, jobs):
             pass
-    print("\n".join(table([json.loads(line) for line in args.out.read_text().splitlines()])))
+    print("\n".join(agents_table([json.loads(line) for line in args.out.read_text().splitlines()])))
 
 
 def facts() -> Row:

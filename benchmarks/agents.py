@@ -202,7 +202,11 @@ def least(args: argparse.Namespace, agents: int) -> int:
 def measure(policy: Any, args: argparse.Namespace, r: Reading) -> dict[str, Any]:
     """One reading: medians of what was repeated; the first round of it compiles and allocates."""
     policy._native = Engine(policy.acting, max_slots=r.slots)
-    tool = args.tool_ms / 1000
+    tool, longest = args.tool_ms / 1000, int(args.tokens * 1.75) + 1
+    whole = max(4 * (args.prompt + longest), args.prompt + args.turns * (longest + args.reply))
+    policy._native.prepare(
+        r.agents, whole, args.turns * longest, policy.stop_ids, kept=r.agents
+    )  # once: what grows is captured anew
     seconds: dict[str, list[float]] = {"once": [], "turns": [], "slow": []}
     for k in range(args.repeats + 1):
         turns, read, lengths = play(policy, args, r, 0.0, k)
@@ -214,8 +218,10 @@ def measure(policy: Any, args: argparse.Namespace, r: Reading) -> dict[str, Any]
             seconds[name] += [taken] if k else []
     few = of_few(policy, args)
     mid = {name: statistics.median(found) for name, found in seconds.items()}
-    sampled, longest = sum(map(sum, lengths)), max(map(sum, lengths))
-    chain = longest * few + (args.turns - 1) * tool  # the agent that takes longest, if it had the card to itself
+    sampled = sum(map(sum, lengths))
+    chain = (
+        max(map(sum, lengths)) * few + (args.turns - 1) * tool
+    )  # the agent that takes longest, if it had the card to itself
     turn = mid["once"] / (sampled / min(r.agents, r.slots)) * args.tokens  # of one turn while the slots are full
     return {
         "reading": r.name, "agents": r.agents, "slots": r.slots, "overlap": r.overlap, "seconds": seconds, "tokens": sampled,
