@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,6 +16,7 @@ from posttrain.core.errors import UserError, unknown
 from posttrain.core.thinking import without_lead
 from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import Message, Origin, Prompt, Rollout
+from posttrain.models.captured import Passes
 from posttrain.models.heads import Critic, ScalarHead, trunk_beside
 from posttrain.models.layout import Rows, hidden_states
 from posttrain.models.likelihood import CHUNK, normalised
@@ -26,10 +26,10 @@ from posttrain.policies.divided import divided_streams
 from posttrain.policies.guessed import mixed_states
 from posttrain.policies.sampled import Samples
 from posttrain.policies.template import opened
+from posttrain.policies.token_ids import token_ids
 from posttrain.policies.tool_use import offered, shown_ids
 from posttrain.policies.window import check_rows, positions
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
 # from which models/divergence.py makes distributions in chunks
 WHOLE = frozenset({"hidden_BTD", "head_VD", "temperature_B"})
 SCORES = ("score_B", "scores_BK")  # of a reward model: its score, all of them where it has several
@@ -51,6 +51,7 @@ class LanguagePolicy(Samples):
         self.thinking: bool | None = None  # what a chat template with `enable_thinking` is told; None: its own way
         self.wanted: Wanted | None = None  # of a policy that is told so in its prompt: a class, a direction
         self.layout = "shared"  # shared, packed or padded: changes speed, never the result
+        self.passes: Passes | None = None  # captured training passes, where a learner has asked for them
         self._shown = shown_ids(tokenizer)
 
     @property
@@ -82,10 +83,7 @@ class LanguagePolicy(Samples):
         return torch.tensor(ids, dtype=torch.long)
 
     def _ids(self, text: str, what: str) -> list[int]:
-        if not text.isascii() and _SURROGATE.search(text):
-            raise UserError(f"{what} holds half of a character (a lone surrogate), which is not text; take it out")
-        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return ids
+        return token_ids(self.tokenizer, [(text, what)])[0]
 
     def decode(self, tokens: Tensor) -> str:
         """The text of actions: without special tokens, except tags around calls of tools."""
@@ -165,6 +163,10 @@ class LanguagePolicy(Samples):
             raise unknown("stream of a language model", name, STREAMS)
         turns = [r.row for r in rows]
         check_rows(turns, self.window)
+        if self.passes is not None and needs == {"logp_BT"} and torch.is_grad_enabled() and self.layout != "padded":
+            rows_of_host = Rows.of(turns)
+            if (logp_M := self.passes.likelihood(rows_of_host, self.temperature)) is not None:
+                return {"logp_BT": _of_rows(logp_M.cpu(), rows_of_host.real_BT)}
         laid = Rows.of(turns, self.device)
         if (context := getattr(self.model, "context", None)) is not None:
             return divided_streams(self, laid, needs, context)
@@ -195,8 +197,7 @@ class LanguagePolicy(Samples):
         """Log-probability (and entropy, and log-sum-exp) of real actions; the head runs on no padding, and in chunks where it is large."""
         real_BT = rows.real_BT
         streams = self.token_likelihood(h_BTD[real_BT], rows.actions_BT[real_BT], asked)
-        empty_BT = torch.zeros(real_BT.shape, dtype=streams["logp_BT"].dtype, device=h_BTD.device)
-        return {name: empty_BT.masked_scatter(real_BT, x_N) for name, x_N in streams.items()}
+        return {name: _of_rows(x_N, real_BT) for name, x_N in streams.items()}
 
     def token_likelihood(self, h_ND: Tensor, token_N: Tensor, asked: set[str]) -> dict[str, Tensor]:
         """The same of single tokens, from the states that chose them."""
@@ -263,6 +264,11 @@ class LanguagePolicy(Samples):
         if self.whole is not None:
             self.whole.stale = True
         return load_whole(super().state_dict(), state)
+
+
+def _of_rows(x_N: Tensor, real_BT: Tensor) -> Tensor:
+    """Numbers of the real actions in their places, 0 at padding."""
+    return torch.zeros(real_BT.shape, dtype=x_N.dtype, device=x_N.device).masked_scatter(real_BT, x_N)
 
 
 def copied(policy: LanguagePolicy) -> nn.Module:

@@ -9,27 +9,29 @@ from posttrain.core.errors import UserError
 from posttrain.core.protocols import Policy, RolloutRequest
 from posttrain.core.registry import rollout
 from posttrain.core.types import Group, Prompt, Rollout
+from posttrain.policies.written_rows import written_all
 
 
 @rollout(data="demonstrations")
 def demonstrations(ask: RolloutRequest) -> list[Group]:
     """Demonstrations: the answer that comes with the prompt (`info["demonstration"]`, or its gold answer); of a conversation
     (`info["imitated"]`, its last message) every turn of the assistant."""
-    groups = []
-    for p in ask.prompts:
+    made: dict[int, Rollout] = {}
+    texts: dict[int, str] = {}
+    for i, p in enumerate(ask.prompts):
         said = conversation(p)
         if said is not None and hasattr(ask.policy, "imitated"):
-            whole: Rollout = ask.policy.imitated(p, said)
-            whole.reward = 1.0
-            groups.append(Group(p, [whole]))
+            made[i] = ask.policy.imitated(p, said)
             continue
         text = demonstration(p)
         if text is None:
             raise UserError(f"prompt {p.id!r} has no demonstration: supervised learning needs an answer text per row")
-        made = ask.policy.written(p, text)
-        made.reward = 1.0
-        groups.append(Group(p, [made]))
-    return groups
+        texts[i] = text
+    every = written_all(ask.policy, [(ask.prompts[i], (text,)) for i, text in texts.items()])
+    made |= {i: one for i, (one,) in zip(texts, every, strict=True)}
+    for one in made.values():
+        one.reward = 1.0
+    return [Group(p, [made[i]]) for i, p in enumerate(ask.prompts)]
 
 
 @rollout(data="pairs", provides=("chosen_P", "rejected_P", "preferred_P"))
@@ -41,7 +43,8 @@ def pairs(ask: RolloutRequest) -> list[Group]:
         missing = [k for k in ("chosen", "rejected") if not isinstance(p.info.get(k), str | Mapping)]
         if missing:
             raise UserError(f"prompt {p.id!r} has no {' or '.join(missing)} answer: preference learning needs pairs")
-        chosen, rejected = ask.policy.written(p, p.info["chosen"]), ask.policy.written(p, p.info["rejected"])
+    every = written_all(ask.policy, [(p, (p.info["chosen"], p.info["rejected"])) for p in ask.prompts])
+    for p, (chosen, rejected) in zip(ask.prompts, every, strict=True):
         chosen.reward, rejected.reward = 1.0, 0.0
         groups.append(Group(p, [chosen, rejected], pairs=((0, 1),), strengths=(float(p.info.get("preferred", 1.0)),)))
     return groups
@@ -57,7 +60,7 @@ def lists(ask: RolloutRequest, least: int = 2) -> list[Group]:
         if not isinstance(ranked, (list, tuple)) or len(ranked) < max(least, 2):
             got = f"{len(ranked)} ranked answers" if isinstance(ranked, (list, tuple)) else "no ranked answers"
             raise UserError(f"prompt {p.id!r} has {got}, and this learns from lists of at least {max(least, 2)}")
-        made = [ask.policy.written(p, answer["text"]) for answer in ranked]
+        (made,) = written_all(ask.policy, [(p, [answer["text"] for answer in ranked])])
         for place, (answer, one) in enumerate(zip(ranked, made, strict=True)):
             score = answer.get("score")
             one.reward = -float(place) if score is None else float(score)

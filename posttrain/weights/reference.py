@@ -12,6 +12,7 @@ from posttrain.core.protocols import Policy
 from posttrain.core.registry import reference
 from posttrain.core.turn import Turn
 from posttrain.models.rows import own_parameters
+from posttrain.weights.known import Known
 
 
 class Frozen:
@@ -21,6 +22,7 @@ class Frozen:
     _policy: Policy | None = None
     _others: tuple[tuple[float, Policy], ...] = ()  # policies beside it, each with its weight in log ref
     _weight = 1.0  # of the frozen copy itself
+    known: Known | None = None  # what it says of data that is known before the run
 
     @property
     def policy(self) -> Policy:
@@ -48,6 +50,10 @@ class Frozen:
     @torch.no_grad()
     def streams(self, rows: Sequence[Turn], names: Sequence[str]) -> dict[str, Tensor]:
         """Streams of the frozen copy: `ref_logp_BT` is the logp_BT of this."""
+        if self.known is not None and list(names) == ["logp_BT"] and not self._others:
+            found = self.known.of(self.policy, lambda some: self.policy.forward(some, names)["logp_BT"], rows)
+            if found is not None:
+                return {"logp_BT": found}
         out = self.policy.forward(rows, names)
         if self._others:
             if list(names) != ["logp_BT"]:
