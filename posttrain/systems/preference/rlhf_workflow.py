@@ -138,12 +138,12 @@ class Workflow:
     def start(self, context: Context) -> None:
         """Where the SFT policy stands; what its answers are worth is kept, for the win rates of the others."""
         found, worth = self.judge(context).report(context.role("sft"), context.role("sft"))
-        context.run.write_artifact("baseline", [{"worth": x} for x in worth])
+        context.run.write_artifact("baseline", [{"worth": x, "characters": n} for x, n in worth])
         context.notes["measured"] = {"start": found}
 
     def measure(self, role: str) -> Callable[[Context], None]:
         def work(context: Context) -> None:
-            baseline = [row["worth"] for row in context.run.read_artifact("baseline")]
+            baseline = [(row["worth"], row["characters"]) for row in context.run.read_artifact("baseline")]
             found, _ = self.judge(context).report(context.role(role), context.role("sft"), baseline)
             context.notes["measured"][context.phase] = found
 
