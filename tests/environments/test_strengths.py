@@ -131,6 +131,17 @@ def test_merged_rows_are_votes():
     )
 
 
+def test_a_score_of_merged_rows_stays_with_its_answer():
+    """a scores 5 and 3, b 1 and 4 and 4 where it is chosen; b wins with 2 of 3 votes. Means: b 3, a 4."""
+    other = {"chosen": "b", "rejected": "a", "score_chosen": 4}
+    found = pairs({"score_chosen": 5, "score_rejected": 1}, other | {"score_rejected": 3}, other, merge=True)
+    (pair,) = found.pairs()
+    assert (pair.chosen, pair.rejected) == ("b", "a") and pair.preferred == pytest.approx(2 / 3)
+    assert pair.prompt.info["score_chosen"] == 3 and pair.prompt.info["score_rejected"] == 4
+    (pair,) = pairs({"score_chosen": 5}, {}, merge=True).pairs()
+    assert pair.prompt.info["score_chosen"] == 5 and "score_rejected" not in pair.prompt.info
+
+
 def test_empty_answers_and_scores_that_say_the_opposite_are_told():
     found = pairs({"rejected": ""}, {"score_chosen": 1, "score_rejected": 2})
     told = "\n".join(found.understood.notes)
