@@ -65,6 +65,25 @@ def test_a_function_that_fails_could_not_say_and_is_told_once(capsys: Any) -> No
     assert "a list of as many finite numbers" in capsys.readouterr().err
 
 
+def test_an_infinite_number_is_none(capsys: Any) -> None:
+    """In each of the three forms: it would stand above all others, and its difference from another is no number."""
+
+    def one(prompt: Prompt, text: str, aspect: str) -> float:
+        return math.inf if text == "a" else 1.0
+
+    def several(prompt: Prompt, texts: list[str]) -> list[float]:
+        return [one(prompt, t, "") for t in texts]
+
+    def pair(prompt: Prompt, a: str, b: str) -> float:
+        return -math.inf
+
+    points = FunctionJudge(one).points([P, P], ["a", "b"])
+    assert math.isnan(points[0]) and points[1] == 1.0
+    assert all(math.isnan(x) for x in FunctionJudge(several).together([(P, ["a", "b"])])[0])
+    assert math.isnan(FunctionJudge(pair).prefer([P], ["a"], ["b"])[0])
+    assert "finite numbers" in capsys.readouterr().err
+
+
 def test_the_gold_answer_is_seen_only_where_it_may_be() -> None:
     seen: list[Any] = []
 
