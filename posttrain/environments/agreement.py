@@ -63,7 +63,9 @@ def voted(pairs: Sequence[Pair]) -> list[Pair]:
         info = {k: v for k, v in first.prompt.info.items() if k not in ("annotator", "annotators", "votes", *_SCORES)}
         info |= {"annotators": names} if len(names) == len(votes) else {}
         best, other = (first.chosen, first.rejected) if share >= 0.5 else (first.rejected, first.chosen)
-        info |= {k: _mean(told) for k, text in zip(_SCORES, (best, other), strict=True) if (told := _scores(text, some))}
+        info |= {
+            k: _mean(told) for k, text in zip(_SCORES, (best, other), strict=True) if (told := _scores(text, some))
+        }
         votes = votes if share >= 0.5 else [1 - v for v in votes]
         made = replace(first.prompt, info={**info, "votes": votes})
         out.append(

@@ -53,7 +53,7 @@ def refused(call: Any) -> UserError | None:
         call()
     except UserError as error:
         return error
-    except Exception:  # noqa: BLE001 - a policy that is not there
+    except Exception:
         return None
     return None
 

@@ -43,6 +43,12 @@ def test_siblings_by_hand() -> None:
     assert scorer.calls == 5  # of six matches one is between equals, and is not asked
 
 
+def test_both_orders_are_two_questions() -> None:
+    scorer = WinRate(FunctionJudge(circle))
+    scorer.score([group("s", "p", "r", "p")])
+    assert scorer.calls == scorer.judge.calls == 10  # type: ignore[union-attr]
+
+
 def test_the_groups_mean_as_baseline_is_one_half() -> None:
     g = group("s", "p", "r", "r")
     WinRate(FunctionJudge(circle)).score([g])
