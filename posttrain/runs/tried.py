@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,13 +28,14 @@ def parameters(method: Method) -> None:
 
 def rows(method: Method, prompts: Iterable[Prompt]) -> None:
     """A UserError for a row whose columns the rollout of a method cannot use: it would meet it at some step, or at none."""
+    nobody: Any = Unread()
     for p in prompts:
-        if found := refused(lambda p=p: method.rollout(RolloutRequest({"policy": Unread()}, (p,)))):  # type: ignore[misc]
+        if found := refused(partial(method.rollout, RolloutRequest({"policy": nobody}, (p,)))):
             raise found
 
 
-def _told(part: Part, call: Any) -> None:
-    if part.params and (found := refused(lambda: call(part))) and not refused(lambda: call(Part(part.fn, part.card))):
+def _told(part: Part, call: Callable[[Part], None]) -> None:
+    if part.params and (found := refused(partial(call, part))) and not refused(partial(call, Part(part.fn, part.card))):
         raise found
 
 
@@ -47,7 +49,7 @@ def without_prompts(part: Part) -> None:
     part.live()(RolloutRequest({}, ()))
 
 
-def refused(call: Any) -> UserError | None:
+def refused(call: Callable[[], object]) -> UserError | None:
     """What a call refuses; None where it is content, or fails because this is no run."""
     try:
         call()

@@ -91,7 +91,7 @@ def test_a_token_that_neither_finds_possible_says_nothing() -> None:
         assert value == pytest.approx(0, abs=1e-6) and slope == pytest.approx([0, 0], abs=1e-6), beta
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("beta", [0.0, 0.25, 0.5, 1.0])
 def test_all_tokens_of_the_vocabulary_are_the_whole_divergence_and_fewer_never_more(beta: float) -> None:
     batch = laws.example()
     whole_BT = whole_distribution(batch, beta=beta)

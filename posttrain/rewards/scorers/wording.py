@@ -32,7 +32,9 @@ RANKING = (
     '{{"ranking": [NUMBER, ...]}}'
 )
 _NUMBER = r"[-+]?(?<!\d)\d+(?:\.\d+)?"  # never from within a number, which would take the square of its length
-_MARKED = re.compile(rf"\[\[\s*({_NUMBER})\s*\]\]|\b(?:score|rating|grade)\b(?:[^\w+-]|[+-](?!\d)){{0,4}}({_NUMBER})", re.IGNORECASE)
+_MARKED = re.compile(
+    rf"\[\[\s*({_NUMBER})\s*\]\]|\b(?:score|rating|grade)\b(?:[^\w+-]|[+-](?!\d)){{0,4}}({_NUMBER})", re.IGNORECASE
+)
 _ALONE = re.compile(rf"[^\w+-]*({_NUMBER})(?:\s*(?:points?|out of \d+))?\W*", re.IGNORECASE)
 _OBJECT = re.compile(r"\{[^{}]*\}")
 _WON = {"a": 1.0, "b": 0.0, "tie": 0.5}
