@@ -13,7 +13,7 @@ import torch
 import posttrain as pt
 from posttrain.commands.policy import load
 from posttrain.core.types import Prompt
-from posttrain.environments.task import task
+from posttrain.environments.task import of_rows
 from posttrain.methods.ratings import Ratings
 from posttrain.systems.supervised_from_reward.openchat_crlft import classes_of
 from tests.wiring.spies import tiny_folder, traced
@@ -55,7 +55,7 @@ def test_openchat_tells_every_row_its_class_and_weighs_it() -> None:
 
 
 def test_the_best_class_is_the_one_that_is_named_and_not_the_first_by_letter() -> None:
-    env = task([{**row, "class": "zeal" if row["class"] == "expert" else "web"} for row in MIXED])
+    env = of_rows([{**row, "class": "zeal" if row["class"] == "expert" else "web"} for row in MIXED])
     assert classes_of(env, "class", "zeal").names == ("zeal", "web") and classes_of(env, "class", "web").names == (
         "web",
         "zeal",
