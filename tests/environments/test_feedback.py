@@ -70,7 +70,8 @@ def test_labels_in_every_layout(row):
 @pytest.mark.parametrize(
     ("row", "told"),
     [
-        (LABEL | {"label": "meh"}, "a label is true or false"),
+        (LABEL | {"label": "meh"}, "a label is true or false.* desirable or undesirable$"),
+        (LABEL | {"label": 4}, "a rating is none: say in a column of its own which ratings are good"),
         (LABEL | {"completion": None}, "no 'completion' in it"),
         ({"messages": CHAT[:1], "label": True}, "ends with the assistant"),
         ({"messages": CHAT[1:], "label": True}, "nothing that it answers"),

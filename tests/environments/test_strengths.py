@@ -61,7 +61,7 @@ def test_a_tie_is_left_out_and_counted_unless_it_is_wanted():
     ("row", "told"),
     [
         ({"preferred": 1.5}, "probability from 0 to 1"),
-        ({"preferred": "yes"}, "a score is a finite number"),
+        ({"preferred": "yes"}, r"is 'yes'; it is the probability .* write FILE\(preferred=''\)"),
         ({"votes": 3}, r"write FILE\(votes=''\)"),
         ({"votes": [1, "maybe"]}, "a vote of each annotator"),
         ({"chosen_votes": 0, "rejected_votes": 0}, "somebody votes"),
