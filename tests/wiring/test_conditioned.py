@@ -16,6 +16,7 @@ from posttrain.core.types import Prompt
 from posttrain.environments.task import of_rows
 from posttrain.methods.ratings import Ratings
 from posttrain.systems.supervised_from_reward.openchat_crlft import classes_of
+from tests.cli.conftest import call
 from tests.wiring.spies import tiny_folder, traced
 
 MIXED = [
@@ -224,6 +225,16 @@ def test_a_run_of_dpa_is_asked_for_a_direction(tmp_path: Path) -> None:
         used(tmp_path, "dpa", "long=0.8,vowels=-0.6").rendered(asked)
         == "Maximize the weighted rating = long*80 + vowels*-60\n1+1=?"
     )
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"question": f"{i}+1=?", "answer": str(i + 1)}) + "\n" for i in range(4)))
+    of_run = ["--model", "dpa", "--runs", str(tmp_path)]
+    for words in (["chat", "--say", "1+1=?"], ["generate", "--task", str(rows), "--out", str(tmp_path / "o.jsonl")],
+                  ["eval", "--task", str(rows), "--json"]):  # fmt: skip
+        without = call(*words, *of_run, "--max-tokens", "4")
+        assert without.code == 2 and "say which: --prefer" in without.err
+        said = call(*words, *of_run, "--max-tokens", "4", "--prefer", "long=0.8,vowels=-0.6")
+        assert said.code == 0, said.err
+    assert json.loads(said.out)["prefer"] == "long=0.8,vowels=-0.6"
     with pytest.raises(pt.UserError, match="training it further does not say which; write one: --system 'Maximize"):
         pt.run(model=str(tmp_path / "dpa"), task=MIXED, method="sft", runs=tmp_path, name="more", threads=1, steps=1)
 
