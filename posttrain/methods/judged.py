@@ -156,7 +156,7 @@ def write_pairs(context: Context, rows: list[dict[str, Any]], asked: int, name: 
     """The file of pairs; a sentence where there are none. Its path is in the notes of the run."""
     if not rows:
         raise UserError(
-            f"{context.phase}: of {asked} prompts the judge preferred no answer to another, so there is no pair; it must tell answers apart"
+            f"{context.phase}: of {asked} prompts the judge preferred no answer to another, or could not say, so there is no pair; it must tell answers apart"
         )
     path = context.run.write_artifact(name, rows)
     context.notes |= {"pairs": context.notes.get("pairs", 0) + len(rows), "pairs_file": str(path)}
