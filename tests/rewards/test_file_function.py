@@ -14,7 +14,7 @@ import pytest
 from posttrain.core.errors import UserError
 from posttrain.core.types import Prompt
 from posttrain.rewards.runtime import file_function
-from posttrain.rewards.scorers.judging import FunctionJudge, is_judge
+from posttrain.rewards.scorers.judging import Criterion, Example, FunctionJudge, is_judge
 from posttrain.rewards.scorers.pairwise import compare
 from posttrain.rewards.scorers.spec import function_of, names_judge
 
@@ -59,6 +59,9 @@ def raises(prompt, a, b):
 async def waits(prompt, text):
     return text.upper()
 
+def besides(prompt, texts, *, aspect, demonstrations=()):
+    return [len(t) + (aspect == "wit") + 10 * len(demonstrations) + 100 * (demonstrations[0]["prompt"].id == "e") for t in texts]
+
 def odd(prompt, text):
     return object()
 
@@ -85,6 +88,13 @@ def test_a_judge_is_known_by_what_it_takes(file: str) -> None:
     assert is_judge(judge) and list(inspect.signature(judge).parameters) == ["prompt", "a", "b"]
     assert judge(ASKED, "aa", "b") == 1.0 and judge(ASKED, "a", "bb") == 0.0
     assert names_judge(f"{file}:longer") and not names_judge(f"{file}:changes")
+
+
+def test_what_a_judge_may_ask_for_besides_is_sent_by_name(file: str) -> None:
+    judge = FunctionJudge(function_of(file, "besides"))
+    shown = Criterion(aspect="wit", examples=(Example(Prompt("e", "shown?"), ("good", "bad")),))
+    assert judge.learns and judge.together([(ASKED, ["aa", "b"])], shown) == [[113.0, 112.0]]
+    assert judge.rank([(ASKED, ["b", "aa"])], shown) == [(1, 0)]
 
 
 def test_one_that_hangs_is_killed_and_masks_what_it_was_asked(file: str) -> None:

@@ -105,7 +105,7 @@ class WinRate(BaseScorer):
 
     others: its siblings (None), or texts for each group from a function of the groups (a pool, an opponent's answers).
     Comparisons the judge could not make do not count; an answer with no other is as good as itself (1/2), one with only
-    such comparisons is masked. `calls` counts the questions, those of each step are its metric `judge_calls`.
+    such comparisons is masked, and all are where it could make none of a step's, ties of equal answers included. `calls` counts the questions, those of each step are its metric `judge_calls`.
     """
 
     reported, by_name = ("win_rate",), {"judge": "judge"}
@@ -124,11 +124,14 @@ class WinRate(BaseScorer):
         pairs = self.siblings(groups) if self.others is None else self.against(groups, self.others(groups))
         matches = [(r.prompt, r.text, text) for r, text, _ in pairs]
         self.calls += sum(a != b for _, a, b in matches) * (2 if self.orders == "both" else 1)
-        for (r, _, other), p in zip(pairs, compare(self.judge, matches, self.orders), strict=True):
+        said = compare(self.judge, matches, self.orders)
+        real = [p for (_, a, b), p in zip(matches, said, strict=True) if a != b]
+        mute = bool(real) and all(p != p for p in real)
+        for (r, _, other), p in zip(pairs, said, strict=True):
             won[id(r)].append(p)
             if other is not None:
                 won[id(other)].append(1 - p)
-        found = [mean(won[id(r)]) for r in answers_of(groups)]
+        found = [NAN if mute else mean(won[id(r)]) for r in answers_of(groups)]
         return [Verdict(x, {"win_rate": x}) for x in found]
 
     @staticmethod
