@@ -30,7 +30,7 @@ from posttrain.methods.grpo import grpo
 from posttrain.methods.ppo import ppo
 from posttrain.methods.reward_model import reward_model
 from posttrain.methods.rounds import Collect, best_and_worst, collected
-from posttrain.methods.settings import asked_task
+from posttrain.methods.settings import asked_rewards, asked_task
 from posttrain.methods.sft import sft
 from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.scorers.reward_model import RewardModel
@@ -230,6 +230,7 @@ def _iterated(
                 "--reward task scores by the task's own grade"
             )
         asked_task(context)
+        asked_rewards(context)
 
     fixed = reference == "start"
     learn = Phase(
