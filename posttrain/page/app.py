@@ -77,8 +77,10 @@ class App:
         if request.method != "GET" and not posts:
             return 405, "the page only reads: GET"
         host = request.headers.get("host", "")
-        name, _, port = host.rpartition(":") if not host.endswith("]") else (host, "", "80")
-        if not self.key and (not loopback(name or host) or port != str(self.port)):
+        name, colon, port = host.rpartition(":")
+        if host.endswith("]") or not colon:
+            name, port = host, "80"  # as browsers leave it out
+        if not self.key and (not loopback(name) or port != str(self.port)):
             return 400, "this page answers to localhost only; open it at the address that posttrain view has printed"
         origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "none")
         navigates = request.headers.get("sec-fetch-mode") == "navigate" and request.scope["path"] == "/"

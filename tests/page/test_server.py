@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
 from posttrain.cli import main
 from posttrain.core.errors import UserError
 from posttrain.page import live
-from posttrain.page.app import POLICY, static_files
+from posttrain.page.app import POLICY, App, static_files
 from posttrain.page.folder import Folder
 from posttrain.page.report import MODULES, bundled, gathered, report
 from posttrain.page.server import Page
@@ -90,6 +91,25 @@ def test_only_this_machine_by_its_own_name(page: Page) -> None:
         assert ask(page, "/api/runs", Host=host)[0] == 400, host
     for host in (f"localhost:{page.port}", f"127.0.0.1:{page.port}", f"[::1]:{page.port}"):
         assert ask(page, "/api/runs", Host=host)[0] == 200, host
+
+
+def test_the_port_that_browsers_leave_out(root: Path) -> None:
+    def status(port: int, host: str) -> int:
+        headers = [(b"host", host.encode())]
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/",
+            "headers": headers,
+            "query_string": b"",
+            "scheme": "http",
+        }
+        refused = App(Folder(root), port).refusal(Request(scope))
+        return refused[0] if refused else 200
+
+    for host in ("localhost", "127.0.0.1", "[::1]"):
+        assert status(80, host) == 200 and status(80, f"{host}:80") == 200 and status(8765, host) == 400, host
+    assert status(80, "evil.example") == 400 and status(80, "") == 400
 
 
 def test_no_other_site(page: Page) -> None:
