@@ -219,3 +219,20 @@ def test_the_keyboard_stays_where_it_was(tab: Tab) -> None:
     page.keyboard.press("Tab")
     expect(page.get_by_role("group", name="prompt").get_by_role("button", disabled=False).first).to_be_focused()
     tab.clean()
+
+
+def test_a_finger_reads_before_it_opens(browser: Any, served: Page) -> None:
+    context = browser.new_context(viewport={"width": 380, "height": 800}, has_touch=True)
+    page = context.new_page()
+    page.goto(f"{served.url}#run?run=plan")  # nothing live redraws it meanwhile
+    curve = plot(page, "reward")
+    curve.scroll_into_view_if_needed()
+    page.wait_for_timeout(1500)
+    box = curve.locator(".u-over").bounding_box()
+    at = (box["x"] + box["width"] - 3, box["y"] + 40)
+    page.touchscreen.tap(*at)
+    expect(curve.locator(".at")).to_have_text("24")
+    assert "#run?" in page.url
+    page.touchscreen.tap(*at)
+    page.wait_for_url(re.compile("#rollouts.*phase=rl.*first=12&last=12"))
+    context.close()

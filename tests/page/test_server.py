@@ -295,6 +295,13 @@ def test_report_at_the_terminal(root: Path, tmp_path: Path, capsys: pytest.Captu
         "grpo on sums with pocket, finished after 6 steps" in out
         and "held-out accuracy at step 6: 0.9 (0.769 to 0.96)" in out
     )
+    with Store(made.write(tmp_path, "shaky", steps=0) / "run.sqlite") as store:
+        store.log("train", 0, {"reward": 0.5, "failed": 2.0}, made.groups(0, 2, 2), 0.5)
+        store.event("train", 0, "reward error", "r failed on 2 of 4 (late\x1b[31m)")
+    assert main(["report", "shaky", "--runs", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    assert "warning: 2 of 4 answers could not be scored (train: r failed on 2 of 4 (late" in told
+    assert "\x1b" not in told and "no monitor has found anything" not in told
     assert main(["report", "one", "--runs", str(root), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["run"]["name"] == "one"
 

@@ -212,11 +212,14 @@ function steady(caption, u) {
 const marked = (spec, x) => (spec.marks || []).filter((m) => m.x === x);
 
 function picks(u, spec) {
-  let down = 0;
+  let down = 0, touched = false, told = null;
+  u.over.addEventListener("pointerdown", (e) => { touched = e.pointerType === "touch"; });
   u.over.addEventListener("mousedown", (e) => { down = e.clientX; });
   u.over.addEventListener("click", (e) => {
     const i = u.cursor.idx;
-    if (i !== null && i !== undefined && Math.abs(e.clientX - down) < 4) spec.onpick(u.data[0][i]);
+    if (i === null || i === undefined || Math.abs(e.clientX - down) >= 4) return;
+    if (touched && told !== i) { told = i; return; } // a finger does not hover: the first touch tells the values, the second opens
+    spec.onpick(u.data[0][i]);
   });
 }
 
@@ -245,7 +248,7 @@ function background(u, spec) {
 function foreground(u, spec) {
   const { ctx, bbox } = u;
   ctx.save();
-  for (const mark of spec.marks || []) {
+  for (const mark of [...(spec.marks || [])].sort((a, b) => (b.kind === "checkpoint") - (a.kind === "checkpoint"))) { // what went wrong lies on top
     const x = u.valToPos(mark.x, "x", true);
     if (x < bbox.left || x > bbox.left + bbox.width) continue;
     ctx.fillStyle = colour(mark.kind === "checkpoint" ? "quiet" : "warn");
