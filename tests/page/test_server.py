@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from starlette.requests import Request
 
 from posttrain.cli import main
 from posttrain.core.errors import UserError
-from posttrain.page import live
+from posttrain.page import app, live
 from posttrain.page.app import POLICY, App, static_files
 from posttrain.page.folder import Folder
 from posttrain.page.report import MODULES, bundled, gathered, report
@@ -178,6 +179,22 @@ def test_a_key(root: Path) -> None:
         assert ask(served, "/api/runs", Cookie="posttrain-view=0")[0] == 401
     finally:
         served.stop()
+
+
+def test_many_streams_at_once_are_bounded(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "STREAMS", 5)
+    asked = b"GET /events?run=one HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n" % page.port
+    tabs = [socket.create_connection(("127.0.0.1", page.port), timeout=20) for _ in range(12)]
+    for tab in tabs:
+        tab.sendall(asked)
+    assert sorted(tab.recv(12)[9:] for tab in tabs) == [b"200"] * 5 + [b"503"] * 7
+    for tab in tabs:
+        tab.close()
+    for _ in range(200):
+        if page.app.streams == 0:
+            break
+        time.sleep(0.05)
+    assert page.app.streams == 0
 
 
 def test_a_page_follows_a_run(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
