@@ -8,6 +8,7 @@ padding and runs the same kernels.
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -99,6 +100,7 @@ class Passes:
         self.turn = 0  # replays so far: the graphs share memory, so a gradient must be asked for before the next one
         self.seen: set[tuple[Any, ...]] = set()
         self.kept: OrderedDict[tuple[Any, ...], Captured] = OrderedDict()
+        self.refused = False  # by a device or driver that cannot capture: every pass is launched
 
     def logp_BT(self, rows: Rows, temperature: float) -> Tensor | None:
         """The same in their places, on the host, 0 at padding."""
@@ -117,23 +119,32 @@ class Passes:
         numbers = laid.numbers.pin_memory()
         if kind in self.kept:
             self.kept.move_to_end(kind)
-        elif kind in self.seen:
-            self._capture(kind, laid, numbers, temperature)
-        else:  # most sizes of rows that differ in length never come back
-            self.seen.add(kind)
+        elif self.refused or kind not in self.seen or not self._capture(kind, laid, numbers, temperature):
+            self.seen.add(kind)  # most sizes of rows that differ in length never come back
             return likelihood_of(model, laid, numbers.to(device, non_blocking=True), temperature)[: laid.real]
         one = self.kept[kind]
         self.turn += 1
         logp_M: Tensor = _Replay.apply(one.params[0], one, numbers, self)  # type: ignore[no-untyped-call]
         return logp_M[: laid.real]
 
-    def _capture(self, kind: tuple[Any, ...], laid: Padded, numbers: Tensor, temperature: float) -> None:
-        """Kernels are compiled: these sizes have run before."""
+    def _capture(self, kind: tuple[Any, ...], laid: Padded, numbers: Tensor, temperature: float) -> bool:
+        """Whether it was captured. Kernels are compiled: these sizes have run before."""
         if self.pool is None:
             self.pool = torch.cuda.graph_pool_handle()
         if len(self.kept) == MOST_GRAPHS:
             self.kept.popitem(last=False)
-        self.kept[kind] = Captured(self.model, laid, numbers, temperature, self.pool)
+        try:
+            self.kept[kind] = Captured(self.model, laid, numbers, temperature, self.pool)
+        except RuntimeError as error:  # out of memory is one, too
+            self.refused = True
+            self.kept.clear()
+            why = str(error).strip().partition("\n")[0][:200]
+            print(
+                f"note: training passes cannot be captured here ({why}); they are launched one kernel at a time, which gives the same numbers",
+                file=sys.stderr,
+            )
+            return False
+        return True
 
 
 def capture(policy: Any, written: bool) -> None:

@@ -80,3 +80,20 @@ def test_a_replayed_pass_gives_the_bits_of_a_launched_one():
     for logp_M, grads in seen[1:]:
         assert torch.equal(logp_M, seen[0][0])
         assert all(torch.equal(a, b) for a, b in zip(grads, seen[0][1], strict=True))
+
+
+def test_where_nothing_can_be_captured_every_pass_is_launched_with_the_same_padding(monkeypatch, capsys):
+    """A driver that refuses is told of once; sizes and kernels stay those of passes that were not captured yet."""
+
+    def refuse(*_):
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    monkeypatch.setattr("posttrain.models.captured.Captured", refuse)
+    monkeypatch.setattr("posttrain.models.captured.half_precision", lambda model: True)
+    monkeypatch.setattr("posttrain.models.captured.layers_to_recompute", lambda *_: 0)
+    monkeypatch.setattr("torch.cuda.graph_pool_handle", lambda: None)
+    monkeypatch.setattr("torch.Tensor.pin_memory", lambda x: x)
+    passes, rows = Passes(tiny()), Rows.of(turns(SIZES))
+    seen = [passes.likelihood(rows, 1.0) for _ in range(3)]
+    assert all(x is not None and torch.equal(x, seen[0]) for x in seen)
+    assert capsys.readouterr().err.count("cannot be captured here (operation not permitted") == 1
