@@ -76,8 +76,6 @@ def self_rewarding(
             raise UserError("self-rewarding compares answers to one prompt; ask for two or more: --num-generations 4")
         if sft:
             worked(context)
-        if has_reward(context):
-            asked_judge(context)
 
     def collect(context: Context) -> None:
         c, i, policy = context.config, round_of(context), context.role("policy")
