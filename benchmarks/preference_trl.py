@@ -67,6 +67,8 @@ def varlen(
         from posttrain.models.packed import _varlen_options
 
         longest = int(kwargs["max_length_q"])
+        if q.dtype == torch.float32:  # what transformers' own flash path does under autocast
+            q, k, v = (x.to(torch.get_autocast_dtype("cuda")) for x in (q, k, v))
         made: Any = varlen_attn(
             q.contiguous(), k.contiguous(), v.contiguous(), cu, cu, longest, longest, **_varlen_options()
         )

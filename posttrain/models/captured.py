@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,7 +125,7 @@ class Passes:
             return likelihood_of(model, laid, numbers.to(device, non_blocking=True), temperature)[: laid.real]
         one = self.kept[kind]
         self.turn += 1
-        logp_M: Tensor = _Replay.apply(one.params[0], one, numbers, self)  # type: ignore[no-untyped-call]
+        logp_M: Tensor = _Replay.apply(one.anchor, one, numbers, self)  # type: ignore[no-untyped-call]
         return logp_M[: laid.real]
 
     def _capture(self, kind: tuple[Any, ...], laid: Padded, numbers: Tensor, temperature: float) -> bool:
@@ -177,16 +178,39 @@ class Captured:
     def __init__(self, model: Decoder, laid: Padded, numbers: Tensor, temperature: float, pool: Any) -> None:
         self.params = [p for p in model.parameters() if p.requires_grad]
         self.numbers = numbers.to(self.params[0].device)
+        self.anchor = torch.zeros((), device=self.numbers.device, requires_grad=True)  # marks that there is a gradient
         self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        torch.cuda.synchronize()
-        with torch.cuda.graph(
-            self.forward, pool=pool, capture_error_mode="thread_local"
-        ):  # other threads may use the GPU
-            logp_M = likelihood_of(model, laid, self.numbers, temperature)
-        self.dlogp_M = torch.zeros_like(logp_M)
-        with torch.cuda.graph(self.backward, pool=pool, capture_error_mode="thread_local"):
-            self.grads = torch.autograd.grad(logp_M, self.params, self.dlogp_M, allow_unused=True)
+        how: dict[str, Any] = {"pool": pool, "capture_error_mode": "thread_local"}  # other threads may use the GPU
+        with leaves_of(model) as leaves:
+            aside = torch.cuda.Stream()  # whatever is made at a first call on such a stream is made here
+            aside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(aside):
+                once_M = likelihood_of(model, laid, self.numbers, temperature)
+                torch.autograd.grad(once_M, leaves, torch.zeros_like(once_M), allow_unused=True)
+                del once_M
+            torch.cuda.current_stream().wait_stream(aside)
+            torch.cuda.synchronize()
+            with torch.cuda.graph(self.forward, **how):
+                logp_M = likelihood_of(model, laid, self.numbers, temperature)
+            self.dlogp_M = torch.zeros_like(logp_M)
+            with torch.cuda.graph(self.backward, **how):
+                self.grads = torch.autograd.grad(logp_M, leaves, self.dlogp_M, allow_unused=True)
         self.logp_M = logp_M.detach()
+
+
+@contextmanager
+def leaves_of(model: nn.Module) -> Iterator[list[Tensor]]:
+    """Other leaves with the same memory in place of the trained weights: autograd remembers of a leaf on which stream it was first used, and
+    that stream must not be asked anything while another one is captured."""
+    made = {id(p): nn.Parameter(p.detach()) for p in model.parameters() if p.requires_grad}
+    places = [(m, name, p) for m in model.modules() for name, p in m._parameters.items() if id(p) in made]
+    try:
+        for m, name, p in places:
+            m._parameters[name] = made[id(p)]
+        yield list(made.values())
+    finally:
+        for m, name, p in places:
+            m._parameters[name] = p
 
 
 class _Replay(torch.autograd.Function):
