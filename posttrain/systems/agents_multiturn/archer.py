@@ -235,7 +235,7 @@ def played(episodes: int) -> Any:
     return work
 
 
-@plan(paper=PAPER, title="ArCHer", uses=("task",))
+@plan(paper=PAPER, title="ArCHer", uses=("task", "tools"))
 def archer(
     iterations: int = 20, warmup: int = 20, episodes: int = 128, critic: int = 50, actor: int = 3, gamma: float = 0.95, tau: float = 0.1
 ) -> Plan:  # fmt: skip
