@@ -24,7 +24,13 @@ TASK = (
     "answer",
     "stream",
 )  # what `asked_task` reads
-READS = {"task": TASK, "reward": ("reward",), "steps": ("steps",), "pairs": ("chosen", "rejected"), "tools": ("tools",)} | {
+READS = {
+    "task": TASK,
+    "reward": ("reward",),
+    "steps": ("steps",),
+    "pairs": ("chosen", "rejected"),
+    "tools": ("tools",),
+} | {
     "answers": ("num_generations",)  # of best of n, which no phase samples
 }
 LEARNING = ("lr", "warmup", "schedule", "min_lr", "max_norm", "prompts")  # what the learner of any phase reads
