@@ -37,19 +37,25 @@ claim(
         "learning the same preferences as if they were certain.",
         experiment="The embedded model; in each of three rounds four answers to 64 small requests, every two compared in both orders by a judge that knows a hidden taste, with noise, "
         "and says a calibrated probability (the embedded model cannot judge itself). The registered plan learns all pairs in one pass, with the "
-        "probabilities as they are or rounded to certainty. gold: the taste on 200 held-out requests.",
-        arms={"soft": partial(learned, labels="soft"), "hard": partial(learned, labels="hard"), "start": start},
+        "probabilities as they are, rounded to certainty, or all replaced by their mean (labels that are smoothed as much). gold: the taste on 200 held-out requests.",
+        arms={
+            "soft": partial(learned, labels="soft"),
+            "hard": partial(learned, labels="hard"),
+            "equally soft": partial(learned, labels="even"),
+            "start": start,
+        },
         checks=(
             Check("better than the start", "gold", "soft", "start", margin=0.15),
             Check("soft beats hard", "gold", "soft", "hard"),
+            Check("and it matters which are sure", "gold", "soft", "equally soft"),
         ),
         seeds=tuple(range(200, 210)),
         level="pocket",
         shares=(
-            Shared("judge_calls", within=0.2, arms=("soft", "hard")),
-            Shared("updates", within=0.2, arms=("soft", "hard")),
+            Shared("judge_calls", within=0.2, arms=("soft", "hard", "equally soft")),
+            Shared("updates", within=0.2, arms=("soft", "hard", "equally soft")),
         ),
-        tried="Seed 100: soft 0.95, hard 0.74, the start -0.38.",
+        tried="Seed 100: soft 0.95, hard 0.74, the start -0.38. After that came the arm whose labels are all smoothed alike, which no seed has tried, and its check.",
     ),
     __file__,
 )

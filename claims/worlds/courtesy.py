@@ -60,7 +60,7 @@ def triples(bench: Bench, count: int, noise: float = 0.15, n: int = 6) -> list[d
         if len(texts) > 2 and utility(p, texts[-1]) > utility(p, texts[-2]):
             two = sorted(draw.sample(texts[:-1], 2), key=lambda t: utility(p, t), reverse=True)
             two = two[::-1] if draw.random() < noise else two
-            rows.append({"prompt": p.last, "responses": [texts[-1], *two]})
+            rows.append({"prompt": p.last, "responses": [texts[-1], *two], "ranks": [1, 2, 3]})
     return rows[:count]
 
 

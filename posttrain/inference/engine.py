@@ -41,11 +41,7 @@ class Engine:
     stride: decode steps between two snapshots (0: 8 on a GPU, 1 elsewhere); above 1 the host is one snapshot behind
     """
 
-    least_length, lent, kept = (
-        0,
-        False,
-        0,
-    )  # positions that are needed later; conversations are in progress; those that keep pages
+    least_length, lent, kept = 0, False, 0  # positions needed later; conversations are in progress; how many keep pages
 
     def __init__(
         self, model: Decoder, max_slots: int = 0, num_pages: int = 0, prefix_cache: bool = False, stride: int = 0

@@ -14,7 +14,7 @@ import pytest
 from posttrain.core.errors import UserError
 from posttrain.core.types import Prompt
 from posttrain.rewards.runtime import file_function
-from posttrain.rewards.scorers.judging import FunctionJudge, is_judge
+from posttrain.rewards.scorers.judging import Criterion, Example, FunctionJudge, is_judge
 from posttrain.rewards.scorers.pairwise import compare
 from posttrain.rewards.scorers.spec import function_of, names_judge
 
@@ -56,8 +56,15 @@ def changes(prompt, steps):
 def raises(prompt, a, b):
     raise KeyError("no such thing")
 
+def told(prompt, text, aspect, sharp=2.0, reference=None, demonstrations=()):
+    """Points by what it is told besides, with a parameter of its own between."""
+    return sharp * len(aspect) + 10 * (text == reference) + 100 * len(demonstrations)
+
 async def waits(prompt, text):
     return text.upper()
+
+def besides(prompt, texts, *, aspect, demonstrations=()):
+    return [len(t) + (aspect == "wit") + 10 * len(demonstrations) + 100 * (demonstrations[0]["prompt"].id == "e") for t in texts]
 
 def odd(prompt, text):
     return object()
@@ -85,6 +92,23 @@ def test_a_judge_is_known_by_what_it_takes(file: str) -> None:
     assert is_judge(judge) and list(inspect.signature(judge).parameters) == ["prompt", "a", "b"]
     assert judge(ASKED, "aa", "b") == 1.0 and judge(ASKED, "a", "bb") == 0.0
     assert names_judge(f"{file}:longer") and not names_judge(f"{file}:changes")
+
+
+def test_what_a_judge_is_told_besides_goes_by_name(file: str) -> None:
+    """The aspect, the gold answer and rankings to learn from, into the judge's own process."""
+    judge, asked = FunctionJudge(function_of(file, "told")), Prompt("p", "which?", "2")
+    shown = (Example("what?", ("a", "b")),)
+    # 2 * len("true") + 10 where the text is the gold one + 100 for each ranking that is shown
+    criterion = Criterion(aspect="true", reference=True, examples=shown)
+    assert judge.points([asked, asked], ["2", "3"], criterion) == [118.0, 108.0]
+    assert judge.points([asked], ["2"], Criterion(aspect="true")) == [8.0], "the gold answer is not for it to see"
+
+
+def test_what_a_judge_may_ask_for_besides_is_sent_by_name(file: str) -> None:
+    judge = FunctionJudge(function_of(file, "besides"))
+    shown = Criterion(aspect="wit", examples=(Example(Prompt("e", "shown?"), ("good", "bad")),))
+    assert judge.learns and judge.together([(ASKED, ["aa", "b"])], shown) == [[113.0, 112.0]]
+    assert judge.rank([(ASKED, ["b", "aa"])], shown) == [(1, 0)]
 
 
 def test_one_that_hangs_is_killed_and_masks_what_it_was_asked(file: str) -> None:

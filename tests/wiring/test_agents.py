@@ -251,6 +251,7 @@ def test_archer_remembers_turns_and_teaches_the_policy_by_its_critic() -> None:
     (taught,) = trace.of("policy")
     assert taught.before == trace.samples[0].weights and taught.after != taught.before  # it stood still in the warm-up
     assert not taught.reference and taught.optimiser_steps == 1
+    assert (loops["critic.1"].config.lr, loops["actor.1"].config.lr) == (0.02, 0.01)  # the authors' 2e-5 and 1e-5
     critic, (step,) = trace.roles["critic"], [s for s in trace.steps if s.phase == "actor.1"]
     for b, r in enumerate(step.rollouts):
         with torch.no_grad():
@@ -265,8 +266,8 @@ def test_archer_remembers_turns_and_teaches_the_policy_by_its_critic() -> None:
 def test_archer_refuses_single_answers_and_bad_numbers() -> None:
     with pytest.raises(UserError, match="archer plays episodes, and rows has single answers"):
         traced("archer(iterations=1)", warmup=None)
-    with pytest.raises(UserError, match="tau above 0"):
-        traced("archer(tau=0)", GAME, warmup=None)
+    with pytest.raises(UserError, match="rate above 0"):
+        traced("archer(rate=0)", GAME, warmup=None)
 
 
 SUMS = [{"question": f"{a}+1=?", "answer": str(a + 1)} for a in range(12)]

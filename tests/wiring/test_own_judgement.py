@@ -11,6 +11,7 @@ import pytest
 import posttrain as pt
 from posttrain.rewards.scorers.policy_judge import PolicyJudge
 from posttrain.systems.preference.cyclealign import agreement, next_examples
+from posttrain.systems.preference.osp import labelled
 from tests.wiring.spies import traced
 
 ASKS = [{"question": f"tell {i}"} for i in range(16)]
@@ -76,6 +77,12 @@ def test_osp_may_be_taught_to_judge_and_may_take_labels_for_certain(tmp_path: Pa
     assert {r.text for s in trace.steps if s.phase == "judging" for r in s.rollouts} == {"A", "B", "good"}
     assert {float(x) for u in trace.of(phase="osp") for x in u.batch["preferred_P"]} == {1.0}
     assert trace.of(phase="osp")[0].reference == trace.of(phase="judging")[-1].after
+    rows = [{"id": 1, "preferred": 0.5}, {"id": 2, "preferred": 0.9}]
+    assert [r["preferred"] for r in labelled(rows, "even")] == pytest.approx([0.7, 0.7])  # (0.5 + 0.9) / 2
+    assert [r["preferred"] for r in labelled(rows, "soft")] == [0.5, 0.9]
+    even = traced("osp(rounds=1, prompts=4, n=3, pairing='all', labels='even')", rows=ASKS, reward={"judge": longer})
+    (sure,) = {round(float(x), 6) for u in even.of(phase="osp") for x in u.batch["preferred_P"]}
+    assert 0.5 < sure <= 0.7
     with pytest.raises(pt.UserError, match="not by both"):
         traced(f"osp(pairs={str(file)!r})", rows=ASKS, reward={"judge": longer})
     with pytest.raises(pt.UserError, match="did you mean 'ends'"):

@@ -33,16 +33,16 @@ class FileFunction:
         self.local: Callable[..., Any] | None = None
         self.kills, self.again = 0, 0.0
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **named: Any) -> Any:
         if self.local is not None:
-            return self.local(*args)
+            return self.local(*args, **named)
         try:
-            question = packed_call(args, self.timeout)
+            question = packed_call(args, named, self.timeout)
         except Unreadable as error:
             print(f"note: what {self.__name__} is asked cannot be sent to another process: {error}", file=sys.stderr)
             self.process.kill()
             self.local = self.here(member(self.process.file, self.process.name))
-            return self.local(*args)
+            return self.local(*args, **named)
         if self.kills >= _KILLS and time.monotonic() < self.again:
             raise TimeoutError(f"not tried: {self.kills} calls before it had to be killed")
         reply = self.process.call(question, self.timeout)

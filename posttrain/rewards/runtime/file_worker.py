@@ -124,10 +124,10 @@ def said(function: Any, line: bytes) -> dict[str, Any]:
     from posttrain.rewards.runtime.messages import encoded, unpacked_call
     from posttrain.rewards.runtime.outcome import caught
 
-    args, timeout = unpacked_call(line)
+    args, named, timeout = unpacked_call(line)
     signal.alarm(int(timeout) + 1 + _GRACE)
     try:
-        value = function(*args)
+        value = function(*args, **named)
         if asyncio.iscoroutine(value):
             value = asyncio.run(value)
         return {"value": encoded(value.tolist() if hasattr(value, "tolist") else value)}

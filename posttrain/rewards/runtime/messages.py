@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from posttrain.core.prompt import Prompt
@@ -44,15 +44,16 @@ def unpacked(line: bytes) -> tuple[Answers, float, int]:
     return Answers([prompts[i] for i in m["which"]], m["texts"], lambda: [list(r) for r in ids]), m["timeout"], m["workers"]  # fmt: skip
 
 
-def packed_call(args: Sequence[Any], timeout: float) -> bytes:
-    """A call of a plain function: what it is given."""
-    return json.dumps({"args": [encoded(x) for x in args], "timeout": timeout}).encode() + b"\n"
+def packed_call(args: Sequence[Any], named: Mapping[str, Any], timeout: float) -> bytes:
+    """A call of a plain function: what it is given, by place and by name."""
+    told = {"args": [encoded(x) for x in args], "named": {k: encoded(x) for k, x in named.items()}, "timeout": timeout}
+    return json.dumps(told).encode() + b"\n"
 
 
-def unpacked_call(line: bytes) -> tuple[list[Any], float]:
+def unpacked_call(line: bytes) -> tuple[list[Any], dict[str, Any], float]:
     """The reverse."""
     m = json.loads(line)
-    return [decoded(x) for x in m["args"]], m["timeout"]
+    return [decoded(x) for x in m["args"]], {k: decoded(x) for k, x in m["named"].items()}, m["timeout"]
 
 
 def _row(prompt: Prompt) -> list[Any]:

@@ -28,7 +28,7 @@ from posttrain.rewards.scorers.pairwise import compare, mean
 from posttrain.rewards.scorers.policy_judge import PolicyJudge, lessons
 
 PASSES = 3  # over a file of pairs, that the policy learns to judge by
-LABELS = ("soft", "hard")
+LABELS = ("soft", "hard", "even")
 PAIRINGS = ("ends", "neighbours", "all")
 
 # ---- which pairs are learned from
@@ -65,6 +65,14 @@ def ranked_pairs(n: int, won: dict[tuple[int, int], float], pairing: str = "ends
     return out
 
 
+def labelled(rows: list[dict[str, Any]], labels: str) -> list[dict[str, Any]]:
+    """Pairs as sure as the judge was (soft), for certain (hard), or each as sure as all are on average (even)."""
+    if labels == "soft":
+        return rows
+    sure = mean([row["preferred"] for row in rows]) if labels == "even" and rows else 1.0
+    return [row | {"preferred": sure} for row in rows]
+
+
 # ---- what is minimised
 
 
@@ -97,8 +105,8 @@ def osp(
     L = -p log sigmoid(beta u) - (1 - p) log sigmoid(-beta u);  u: by how much more than the start the policy prefers the pair's first
     prompts: of --task, in each round. n: answers to each. pairing: which of the ranked answers are paired: ends (best with worst, second with
     last but one), neighbours or all. pairs: a file of preferences (prompt, chosen, rejected) by which the policy first learns to judge and to answer; without it
-    the model must be able to say which of two answers is better. labels: hard takes every preference for certain. --reward: another
-    judge in the policy's place. Each round's file is artifacts/pairs-N.jsonl.
+    the model must be able to say which of two answers is better. labels: hard takes every preference for certain, even takes each
+    for as sure as all of its round are on average. --reward: another judge in the policy's place. Each round's file is artifacts/pairs-N.jsonl.
 
     Departures: no authors' code is known, and the paper's judge prompt, number of answers, beta, rounds, its rule of pairing and its reference (here the policy
     before the first round) could not be checked; those here are this package's. The first stage learns verdicts in both orders and the chosen answers, three passes. Each round is
@@ -121,6 +129,8 @@ def osp(
             )
         if pairs:
             asked_pairs(context, pairs)
+        elif has_reward(context):
+            asked_judge(context)
 
     def taught(context: Context) -> Listed:
         """Verdicts in both orders, and the chosen answers as they are."""
@@ -139,8 +149,8 @@ def osp(
         for (p, texts), won in zip(known, strengths(judge, known), strict=True):
             for k, (a, b, sure) in enumerate(ranked_pairs(n, won, pairing)):
                 row = {"id": f"{p.id}-{i}-{k}", "prompt": list(p.content), "chosen": texts[a], "rejected": texts[b]}
-                rows += [row | {"preferred": sure if labels == "soft" else 1.0}] if texts[a] != texts[b] else []
-        write_pairs(context, rows, len(asked), f"pairs-{i}")
+                rows += [row | {"preferred": sure}] if texts[a] != texts[b] else []
+        write_pairs(context, labelled(rows, labels), len(asked), f"pairs-{i}")
         count_calls(context, judge)
 
     def collected(context: Context) -> Listed:
