@@ -5,7 +5,8 @@
     setup_state, env_response, is_completed                        turns; without env_response there is one
 
 Each reward function gets those of prompt, completion, answer, state, task, info (and the rubric's own objects, such as parser) that
-it names. From 0.2 on the package has tasksets in their place (`adapters/tasksets.py`). One that fails masks the episode, where the package itself counts it as 0. Without an eval_dataset one row in ten is held out.
+it names. One that fails masks the episode, where the package itself counts it as 0. Without an eval_dataset one row in ten is held out.
+From 0.2 on the package has tasksets in the place of these (`adapters/tasksets.py`).
 """
 
 from __future__ import annotations
@@ -38,9 +39,7 @@ def is_verifiers(env: Any) -> bool:
 
 def adopt(env: Any, name: str = "") -> Environment:
     """Whatever somebody wrote as an environment: ours, one that looks like ours, or one of this style, old or new."""
-    if is_taskset(env):
-        return Tasks(env, name)
-    return adopt_ours(Verifiers(env, name) if is_verifiers(env) else env, name)
+    return Tasks(env, name) if is_taskset(env) else adopt_ours(Verifiers(env, name) if is_verifiers(env) else env, name)
 
 
 class Verifiers(Environment):
@@ -205,11 +204,8 @@ def split_rows(env: Any, name: str) -> dict[str, Sequence[Mapping[str, Any]]]:
 def read(env: Any, name: str) -> Any:
     """A data set of the environment, which may be made only when it is asked for."""
     get = getattr(env, f"get_{name}", None)
-    found = (
-        get()
-        if callable(get) and (getattr(env, name, None) is not None or name == "dataset")
-        else getattr(env, name, None)
-    )
+    made = callable(get) and (getattr(env, name, None) is not None or name == "dataset")
+    found = get() if made else getattr(env, name, None)  # type: ignore[misc]
     return found() if callable(found) else found
 
 

@@ -133,7 +133,8 @@ def multi_turn_agentic_guide(
         found: Environment = asked_task(context)
         if not found.opens:
             raise UserError(
-                f"multi-turn-agentic-guide plays episodes, and {found.name} has single answers; give an environment with turns: --task mine.py:Game"
+                f"multi-turn-agentic-guide plays episodes, and {found.name} has single answers; give an environment with turns: --task mine.py:Game, "
+                "--task escape_room --model pocket-2, or --tools FILE"
             )
         return found
 
