@@ -92,7 +92,8 @@ def opened(env: Environment, prompt: Prompt, texts: Sequence[str]) -> Retraced:
     found = env.open(prompt, rng.key("retraced", prompt.id))
     if found is None:
         raise UserError(
-            f"{env.name} has no turns, so none can be made again; use a task with episodes: --task mine.py:Game"
+            f"{env.name} has no turns, so none can be made again; use a task with episodes: --task mine.py:Game, or "
+            "--task treasure --model pocket-2"
         )
     episode = adopt_episode(found, env.name)
     if episode.start() is not None:

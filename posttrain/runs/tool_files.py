@@ -29,7 +29,9 @@ def take_tools(tools: Any, settings: dict[str, Any], given: dict[str, Any], plan
     if isinstance(tools, str | Path):
         settings["tools"] = str(tools)
     elif tools is not None and plan:
-        raise UserError("a plan of several phases has no tools of its own; leave tools away, or train with a method")
+        raise UserError(
+            "functions are given to a method; to a plan that plays episodes give their file: tools='mine.py' (archer, multi-turn-agentic-guide)"
+        )
     elif tools is not None:
         given["tools"] = [tools] if callable(tools) else list(tools)
 

@@ -24,7 +24,13 @@ TASK = (
     "answer",
     "stream",
 )  # what `asked_task` reads
-READS = {"task": TASK, "reward": ("reward",), "steps": ("steps",), "pairs": ("chosen", "rejected")} | {
+READS = {
+    "task": TASK,
+    "reward": ("reward",),
+    "steps": ("steps",),
+    "pairs": ("chosen", "rejected"),
+    "tools": ("tools",),
+} | {
     "answers": ("num_generations",)  # of best of n, which no phase samples
 }
 LEARNING = ("lr", "warmup", "schedule", "min_lr", "max_norm", "prompts")  # what the learner of any phase reads
@@ -101,6 +107,12 @@ def used(plan: Plan) -> set[str]:
 def refuse_of_plan(plan: Plan, asked: Collection[str]) -> None:
     """One sentence for the first setting that was given and that the plan does not read."""
     for key in sorted(set(asked) - used(plan) - {"method"}):
+        if key == "tools":
+            raise UserError(
+                f"{plan.name} is a plan made for answers without calls (most plans keep answers as texts between phases, where calls and "
+                "results would be lost), so it takes no --tools; methods that sample do: posttrain run grpo --tools FILE, and of the plans "
+                "archer and multi-turn-agentic-guide"
+            )
         own = " ".join(f"--plan.{k.replace('_', '-')} {v!r}" for k, v in plan.options.items())
         has = f"its own options, with their values now: {own}" if own else "it has no options of its own"
         raise UserError(f"{plan.name} is a plan that does not use --{key.replace('_', '-')}; {has}")

@@ -119,6 +119,36 @@ def test_eval_and_compare_call_tools_too(tools: Path) -> None:
     assert all(0 <= x <= 1 for row in json.loads(both.out)["rows"] for x in row["accuracy"])
 
 
+class Seen:
+    """The rollouts that were learned from."""
+
+    def __init__(self) -> None:
+        self.rollouts: list[pt.Rollout] = []
+
+    def on_rollouts(self, loop: object, step: int, groups: list[pt.Group]) -> None:
+        self.rollouts += [r for g in groups for r in g.rollouts]
+
+
+@pytest.mark.parametrize(
+    ("plan", "options"),
+    [("multi-turn-agentic-guide", "steps=1"), ("archer", "iterations=1, warmup=1, episodes=2, critic=1, actor=1")],
+)
+def test_plans_that_play_episodes_take_tools(
+    plan: str, options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    seen = Seen()
+    pt.run(
+        method=f"{plan}({options})", task="arithmetic", tools="calculator(max_turns=2)", name="played", model="pocket-2",
+        prompts=2, eval_problems=2, sampling={"max_tokens": 12}, callbacks=[seen],
+    )  # fmt: skip
+    config = json.loads((tmp_path / "runs" / "played" / "config.json").read_text())
+    assert config["tools"] == "calculator(max_turns=2)"
+    told = [r.info["tools"] for r in seen.rollouts if "tools" in r.info]
+    assert told or plan == "archer"  # whose actor learns from remembered states, not from episodes
+    assert all(len(turns) <= 2 and {"calls", "faults"} <= set(turns[0]) for turns in told)
+
+
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
@@ -131,7 +161,7 @@ def test_eval_and_compare_call_tools_too(tools: Path) -> None:
         (["run", "grpo", "--tools", "calculator + calculator"], "two tools are named 'calculator'"),
         (["run", "sft", "--tools", "calculator"], "leave --tools away"),
         (["run", "dpo", "--tools", "calculator"], "leave --tools away"),
-        (["run", "rlhf-workflow", "--tools", "calculator"], "does not use --tools"),
+        (["run", "rlhf-workflow", "--tools", "calculator"], "takes no --tools; methods that sample do"),
         (["run", "grpo", "--rollout", "memory", "--tools", "calculator"], "takes no turns"),
         (["eval", "--url", "http://127.0.0.1:9", "--model", "m", "--tools", "calculator"], ""),
     ],

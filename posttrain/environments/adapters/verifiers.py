@@ -6,6 +6,7 @@
 
 Each reward function gets those of prompt, completion, answer, state, task, info (and the rubric's own objects, such as parser) that
 it names. One that fails masks the episode, where the package itself counts it as 0. Without an eval_dataset one row in ten is held out.
+From 0.2 on the package has tasksets in the place of these (`adapters/tasksets.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from posttrain.core.errors import UserError, unknown
 from posttrain.core.protocols import Environment, Episode, Step
 from posttrain.core.turn import Turn
 from posttrain.core.types import Message, Prompt
+from posttrain.environments.adapters.tasksets import Tasks, installed, is_taskset
 from posttrain.environments.base import SPLITS
 from posttrain.environments.held_out import one_in_ten
 from posttrain.tools.calls import parse
@@ -36,8 +38,8 @@ def is_verifiers(env: Any) -> bool:
 
 
 def adopt(env: Any, name: str = "") -> Environment:
-    """Whatever somebody wrote as an environment: ours, one that looks like ours, or one of this style."""
-    return adopt_ours(Verifiers(env, name) if is_verifiers(env) else env, name)
+    """Whatever somebody wrote as an environment: ours, one that looks like ours, or one of this style, old or new."""
+    return Tasks(env, name) if is_taskset(env) else adopt_ours(Verifiers(env, name) if is_verifiers(env) else env, name)
 
 
 class Verifiers(Environment):
@@ -202,11 +204,8 @@ def split_rows(env: Any, name: str) -> dict[str, Sequence[Mapping[str, Any]]]:
 def read(env: Any, name: str) -> Any:
     """A data set of the environment, which may be made only when it is asked for."""
     get = getattr(env, f"get_{name}", None)
-    found = (
-        get()
-        if callable(get) and (getattr(env, name, None) is not None or name == "dataset")
-        else getattr(env, name, None)
-    )
+    made = callable(get) and (getattr(env, name, None) is not None or name == "dataset")
+    found = get() if made else getattr(env, name, None)  # type: ignore[misc]
     return found() if callable(found) else found
 
 
@@ -281,7 +280,7 @@ async def awaited(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 
-def verifiers(id: str = "", **options: Any) -> Verifiers:
+def verifiers(id: str = "", **options: Any) -> Environment:
     """An environment that is installed, by the id under which the package loads it."""
     if not id:
         raise UserError(
@@ -292,7 +291,9 @@ def verifiers(id: str = "", **options: Any) -> Verifiers:
     except ImportError:
         raise UserError("the package verifiers is not installed; type: pip install verifiers") from None
     try:
-        return Verifiers(package.load_environment(id, **options), id)
+        if hasattr(package, "load_environment"):
+            return Verifiers(package.load_environment(id, **options), id)
+        return installed(import_module("verifiers.v1"), id, options)
     except UserError:
         raise
     except Exception as error:

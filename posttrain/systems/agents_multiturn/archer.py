@@ -236,7 +236,7 @@ def played(episodes: int) -> Any:
     return work
 
 
-@plan(paper=PAPER, title="ArCHer", uses=("task",))
+@plan(paper=PAPER, title="ArCHer", uses=("task", "tools"))
 def archer(
     iterations: int = 20, warmup: int = 20, episodes: int = 128, critic: int = 50, actor: int = 3, gamma: float = 0.95, rate: float = 0.5
 ) -> Plan:  # fmt: skip
@@ -270,7 +270,7 @@ def archer(
 
     def ready(context: Context) -> None:
         if not (env := asked_task(context)).opens:
-            raise UserError(f"archer plays episodes, and {env.name} has single answers; give an environment with turns: --task mine.py:Game")  # fmt: skip
+            raise UserError(f"archer plays episodes, and {env.name} has single answers; give an environment with turns: --task mine.py:Game, --task number_guess --model pocket-2, or --tools FILE")  # fmt: skip
 
     even = {"schedule": "constant", "warmup": 0}
     told: dict[str, Any] = {"env": memory, "rewards": lambda context: Prescored(), "role": "critic", "changes": even}

@@ -99,7 +99,7 @@ def learned_by(algorithm: str, n: int, price: float | None = None) -> Method:
     return grpo.but(**told, terms=kl.but(coef=0.01 if price is None else price))
 
 
-@plan(paper=PAPER, title="Multi-turn agentic guide", uses=("task",))
+@plan(paper=PAPER, title="Multi-turn agentic guide", uses=("task", "tools"))
 def multi_turn_agentic_guide(
     steps: int = 60, algorithm: str = "ppo", density: str = "dense", n: int = 0, most: float = 1.0, demos: str = "",
     passes: float = 1.0,
@@ -133,7 +133,8 @@ def multi_turn_agentic_guide(
         found: Environment = asked_task(context)
         if not found.opens:
             raise UserError(
-                f"multi-turn-agentic-guide plays episodes, and {found.name} has single answers; give an environment with turns: --task mine.py:Game"
+                f"multi-turn-agentic-guide plays episodes, and {found.name} has single answers; give an environment with turns: --task mine.py:Game, "
+                "--task escape_room --model pocket-2, or --tools FILE"
             )
         return found
 
