@@ -2,6 +2,8 @@
 
 python -m benchmarks.learning_rate --models pocket smollm2 --tasks word_problems arithmetic counting --jobs 8 \
     --out benchmarks/sweeps/learning_rate.json
+python -m benchmarks.learning_rate --tasks word_problems arithmetic --prompts 4 64 --rates 2e-5 7e-5 2e-4 5e-4 --jobs 16 --device cuda \
+    --out benchmarks/sweeps/learning_rate.json             (tokens a step)
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ def main() -> None:
     parser.add_argument("--rates", nargs="+", type=float, default=RATES)
     parser.add_argument("--loras", nargs="+", type=int, default=[0])
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--prompts", type=int, default=16)
+    parser.add_argument("--prompts", nargs="+", type=int, default=[16], help="questions a step, 8 answers each")
     parser.add_argument("--max-tokens", type=int, default=96)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--jobs", type=int, default=1)
@@ -65,7 +67,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="rows are added to what is there")
     args = parser.parse_args()
     jobs = []
-    for model, task, lora, lr, seed in product(args.models, args.tasks, args.loras, args.rates, args.seeds):
+    what = (args.models, args.tasks, args.loras, args.rates, args.seeds, args.prompts)
+    for model, task, lora, lr, seed, prompts in product(*what):
         name, _, level = task.partition(":")
         job = {
             "method": args.method,
@@ -74,7 +77,7 @@ def main() -> None:
             "level": int(level) if level else None,
             "lora": lora,
         }
-        job |= {"lr": lr, "seed": seed, "steps": args.steps, "prompts": args.prompts, "device": args.device}
+        job |= {"lr": lr, "seed": seed, "steps": args.steps, "prompts": prompts, "device": args.device}
         drawn = {
             "sampling": {"max_tokens": args.max_tokens},
             "think": args.think,

@@ -7,8 +7,9 @@ python -m benchmarks.systems --out benchmarks/sweeps/systems.json --table       
 Every method runs as registered but for what makes arms equal: 8 answers to each of 16 questions a step, 4 updates a step, no refill of
 dropped groups. A task with turns is scored by the mean reward of held-out episodes. How credit is given over turns:
 
-python -m benchmarks.systems --model pocket --tasks examples/guess.py:Guess --systems grpo "grpo(advantage='turns')" gigpo \
-    "ppo(advantage='turn_gae')" ppo --seeds 0 1 2 3 4 5 6 7 --max-tokens 16 --jobs 16 --out benchmarks/sweeps/turn_credit.json
+python -m benchmarks.systems --model pocket --tasks examples/guess.py:Guess --systems "ppo(advantage='turn_gae')" ppo gigpo grpo \
+    "grpo(advantage='turns')" --seeds 0 1 2 3 4 5 6 7 --steps 25 --problems 200 --max-tokens 16 --device cpu --jobs 20 \
+    --out benchmarks/sweeps/turn_credit.json
 
 Rows are added to the file as runs end; a killed command goes on where it was.
 """
@@ -86,8 +87,9 @@ def main() -> None:
         return
     import torch
 
+    gpu = torch.cuda.is_available() and args.device != "cpu"
     facts = {
-        "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} CPU cores",
+        "hardware": torch.cuda.get_device_name() if gpu else f"{os.cpu_count()} CPU cores",
         "versions": f"torch {torch.__version__}, Python {platform.python_version()}",
         "date": time.strftime("%Y-%m-%d"),
     }

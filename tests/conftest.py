@@ -9,6 +9,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import pytest
 import torch
 
 torch.set_num_threads(1)
@@ -28,6 +29,15 @@ LONG = (  # the longest first
     "tests/hub",
     "tests/cli",
 )
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What references say of data is kept beside the tests' other files, not in the user's cache."""
+    from posttrain.weights import known
+
+    folder = tmp_path_factory.mktemp("reference")
+    known.place = lambda: folder
 
 
 def pytest_collection_modifyitems(items: list) -> None:

@@ -75,6 +75,9 @@ def show(about: dict[str, Any]) -> None:
     for point in (about["held_out"] or {"points": []})["points"]:
         between = f" ({point['low']:.3g} to {point['high']:.3g})" if point["low"] is not None else ""
         print(f"  held-out {about['held_out']['name']} at step {point['step']}: {point['value']:.3g}{between}")
+    for lost in about["unscored"]:
+        why = f" ({lost['phase']}: {lost['why']})" if lost["why"] else ""
+        print(printable(f"warning: {lost['failed']} of {lost['made']} answers could not be scored{why}", one_line=True))
     for warning in about["warnings"]:
         phase = f"{warning['phase']}, " if len(about["phases"]) > 1 else ""
         print(
@@ -82,5 +85,5 @@ def show(about: dict[str, Any]) -> None:
                 f"warning: {warning['says']} ({phase}steps {warning['first']} to {warning['last']})", one_line=True
             )
         )
-    if not about["warnings"]:
+    if not about["warnings"] and not about["unscored"]:
         print("no monitor has found anything")

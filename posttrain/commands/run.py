@@ -224,7 +224,7 @@ def run_plan(args: argparse.Namespace, config: Config, watch: Any, start: Any) -
     if changes := part_changes(args):
         raise UserError(f"{args.target} is a plan of several methods; --{next(iter(changes))} is for a single method")
     part = find(args.target, "plan")
-    part = part.but(**{k: literal(v) for k, v in args.plan.items()})
+    part = part.but(**options_of(part, args.plan))
     whole, asked = part(), Asked(dotted(given(args)))
     refuse_of_plan(whole, asked.settings or ())
     config = from_dict(Config, whole.own(given(args)))
@@ -261,6 +261,14 @@ def run_name(method: Any, changed: list[str], config: Config) -> str:
     model = [] if config.model == "pocket" else [Path(config.model).name]
     seed = [f"s{config.seed}"] if config.seed else []
     return made_name(method.name, *dict.fromkeys(parts), task, *model, *seed)
+
+
+def options_of(part: Any, typed: dict[str, str]) -> dict[str, Any]:
+    """The options of a plan as values: what is a text stays one, also where it could be read as numbers ("52,42,64")."""
+    from posttrain.core.typed import parameter_hints
+
+    hints, found = parameter_hints(part.fn), {k: literal(v) for k, v in typed.items()}
+    return {k: typed[k] if hints.get(k) is str and not isinstance(v, str) else v for k, v in found.items()}
 
 
 def literal(text: str) -> Any:

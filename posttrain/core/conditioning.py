@@ -58,6 +58,8 @@ class Directions:
             name, value = (x.strip() for x in piece.partition("=")[::2])
             if name not in self.names:
                 raise unknown("reward that this policy follows (--prefer)", name, self.names)
+            if name in found:
+                raise UserError(f"--prefer names {name} twice; each has one weight: {how}")
             try:
                 found[name] = float(value)
             except ValueError:

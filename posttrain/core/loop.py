@@ -159,6 +159,8 @@ class Loop:
             return
         seconds, stages = self.watch.read(getattr(report, "seconds", 0.0))
         metrics |= stages | {"tokens_per_second": metrics["tokens"] / max(seconds, 1e-9)}
+        if why := getattr(report, "why", ""):
+            self.run.event(self.phase, step, "reward error", why)
         self.run.log(self.phase, step, metrics, groups, seconds)
         self.tell("on_step", step, metrics | {"seconds": seconds})
 

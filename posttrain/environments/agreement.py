@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 REPEATS = "rows that repeat an earlier one"
+_SCORES = ("score_chosen", "score_rejected")
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ def votes_of(pair: Pair) -> list[float]:
 
 
 def voted(pairs: Sequence[Pair]) -> list[Pair]:
-    """One pair for all that compare the same two answers: preferred is the mean of their votes, and the first row's id stays."""
+    """One pair for all that compare the same two answers: preferred is the mean of their votes, a score the mean of the answer's scores, and
+    the first row's id stays."""
     out = []
     for some in together(pairs).values():
         if len(some) == 1:
@@ -58,15 +60,24 @@ def voted(pairs: Sequence[Pair]) -> list[Pair]:
         votes = [v if p.chosen == first.chosen else 1 - v for p in some for v in votes_of(p)]
         names = [name for p in some for name in _names(p)]
         share = sum(votes) / len(votes)
-        info = {k: v for k, v in first.prompt.info.items() if k not in ("annotator", "annotators", "votes")}
+        info = {k: v for k, v in first.prompt.info.items() if k not in ("annotator", "annotators", "votes", *_SCORES)}
         info |= {"annotators": names} if len(names) == len(votes) else {}
         best, other = (first.chosen, first.rejected) if share >= 0.5 else (first.rejected, first.chosen)
+        info |= {
+            k: _mean(told) for k, text in zip(_SCORES, (best, other), strict=True) if (told := _scores(text, some))
+        }
         votes = votes if share >= 0.5 else [1 - v for v in votes]
         made = replace(first.prompt, info={**info, "votes": votes})
         out.append(
             replace(first, prompt=made, chosen=best, rejected=other, preferred=max(share, 1 - share), turned=False)
         )
     return out
+
+
+def _scores(text: str, pairs: Iterable[Pair]) -> list[float]:
+    """What the rows say that an answer scores, whichever side it stands on."""
+    found = [p.prompt.info.get(_SCORES[text != p.chosen]) for p in pairs]
+    return [score for score in found if score is not None]
 
 
 def _names(pair: Pair) -> list[str]:

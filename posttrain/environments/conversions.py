@@ -48,9 +48,14 @@ def converted(prompts: Iterable[Prompt], kind: str, want: str, every: bool = Fal
         said = f"converted: {len(made):,} good answers were paired with a bad one to the same question; {alone:,} answers have no partner"
         return (made if want == "pairs" else [q for p in made for q in listed(p)]), said
     if kind == "pairs":
-        made = [q for p in prompts for q in (listed(p) if want == "lists" else labelled(p))]
+        prompts = list(prompts)
+        decided = [p for p in prompts if p.info.get("preferred") != 0.5]
+        made = [q for p in decided for q in (listed(p) if want == "lists" else labelled(p))]
         into = "a list of two" if want == "lists" else "two labelled answers, the preferred one good and the other bad"
-        return made, f"converted: each pair became {into}"
+        ties = len(prompts) - len(decided)
+        return made, f"converted: each pair became {into}" + (
+            f"; {ties:,} ties are left out: they have no better answer" if ties else ""
+        )
     if want == "pairs":
         made = [q for p in prompts for q in paired(p, every)]
         if every:

@@ -45,8 +45,10 @@ def label_builder(columns: dict[str, str], seen: list[str], called: str, layout:
                 raise ValueError(f"no {column!r} in it")
         label = good(row[says])
         if label is None:
+            rating = isinstance(row[says], (int, float))
+            more = " (a rating is none: say in a column of its own which ratings are good)" if rating else ""
             raise ValueError(
-                f"{says!r} is {row[says]!r:.60}; a label is true or false, 1 or 0, good or bad, desirable or undesirable"
+                f"{says!r} is {row[says]!r:.60}; a label is true or false, 1 or 0, good or bad, desirable or undesirable{more}"
             )
         if answers:
             content = prompt_of(row, columns, asks)

@@ -56,11 +56,15 @@ def good(value: Any) -> bool | None:
 def strength(row: Mapping[str, Any], columns: Mapping[str, str]) -> tuple[float | None, list[float]]:
     """(P(chosen is preferred), the votes it comes from): of a soft label, of two counts of votes, or of a vote from each annotator;
     (None, []) where the row has none of them."""
-    told = number(cell(row, columns, "preferred"), repr(columns.get("preferred")))
+    said = cell(row, columns, "preferred")
+    try:
+        told = number(said, "")
+    except ValueError:
+        told = math.inf
     if told is not None:
         if not 0 <= told <= 1:
             raise ValueError(
-                f"{columns['preferred']!r} is {told:g}; it is the probability from 0 to 1 that the chosen answer is preferred; where the "
+                f"{columns['preferred']!r} is {said!r:.60}; it is the probability from 0 to 1 that the chosen answer is preferred; where the "
                 "column is something else, write FILE(preferred='')"
             )
         return told, []

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,10 +22,12 @@ from posttrain.core.protocols import Environment, Episode, Step
 from posttrain.core.turn import Turn
 from posttrain.core.types import Message, Prompt
 from posttrain.environments.mapped import each
-from posttrain.tools.calls import FORMATS, Call, Parsed, parse
+from posttrain.tools.calls import FORMATS, Parsed, parse
+from posttrain.tools.one_call import Call
 from posttrain.tools.tool import Tool, ToolError, checked, tool
 from posttrain.tools.work import in_thread
 
+_ID = re.compile("[A-Za-z0-9]{9}")  # what Mistral's template takes, and writes in calls
 Record = dict[str, Any]  # a turn: its calls with results and seconds, its faults, its own seconds
 
 
@@ -233,12 +236,17 @@ class ToolEpisode(Episode):
         self, good: Sequence[Any], results: Sequence[tuple[str, float]], faults: Sequence[str]
     ) -> list[Message]:
         """Results in the order of the calls, then what is wrong with the rest."""
-        said = [(c.name, text) for (c, _), (text, _) in zip(good, results, strict=True)]
-        said += [("error", f"error: {whole_text(fault)}") for fault in faults]
+        said = [(c.name, c.id, text) for (c, _), (text, _) in zip(good, results, strict=True)]
+        said += [("error", "", f"error: {whole_text(fault)}") for fault in faults]
         first = sum(len(r["calls"]) + len(r["faults"]) for r in self.said[:-1])
         return [
-            {"role": "tool", "name": name, "tool_call_id": f"call{first + i:05d}", "content": text}
-            for i, (name, text) in enumerate(said)
+            {
+                "role": "tool",
+                "name": name,
+                "tool_call_id": id if _ID.fullmatch(id) else f"call{first + i:05d}",
+                "content": text,
+            }
+            for i, (name, id, text) in enumerate(said)
         ]
 
     # ---- the state

@@ -10,9 +10,11 @@ from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt, Rollout
 from posttrain.evals.diversity import across_input, per_input
 from posttrain.evals.kl import kl_of
+from posttrain.evals.length_controlled import length_controlled
 from posttrain.evals.win_rate import win_rate
 from posttrain.rewards.scorers.reward_model import RewardModel
 
+Worth = tuple[float, float]  # of an answer: its reward, its characters
 EVAL_SEED = 30_000  # apart from every training seed; every policy answers the same prompts with the same draws
 
 
@@ -34,29 +36,37 @@ class Judge:
         return [self.utility(r.prompt, r.text) for r in rollouts] if self.utility else list(proxy)
 
     def report(
-        self, policy: Policy, reference: Policy, baseline: Sequence[float] = ()
-    ) -> tuple[dict[str, float], list[float]]:
-        """gold (when there is one), proxy, kl, diversity and length; and the reward of each answer.
+        self, policy: Policy, reference: Policy, baseline: Sequence[Worth] = ()
+    ) -> tuple[dict[str, float], list[Worth]]:
+        """gold (when there is one), proxy, kl, diversity and length; and the reward and the characters of each answer.
 
-        win_rate is against the rewards of the baseline's answers to the same prompts.
+        win_rate and length_controlled are against those of the baseline's answers to the same prompts.
         """
         made_PG = self.answers(policy)
         flat = [r for rollouts in made_PG for r in rollouts]
         proxy = self.model.scores(flat).tolist()
         worth = self.worth(flat, proxy)
         words_PG = [[r.text.lower().split() for r in rollouts] for rollouts in made_PG]
+        told = [(w, float(len(r.text))) for w, r in zip(worth, flat, strict=True)]
         kl, error = kl_of(policy, reference, flat)
         found = {
             **({"gold": _mean(worth)} if self.utility else {}),
             "proxy": _mean(proxy),
             "kl": kl,
             "kl_error": error,
-            **({"win_rate": win_rate(worth, baseline)} if baseline else {}),
+            **(against(told, baseline) if baseline else {}),
             "diversity_per_input": per_input(words_PG),
             "diversity_across_input": across_input(words_PG),
             "words": _mean([len(words) for row in words_PG for words in row]),
         }
-        return found, worth
+        return found, told
+
+
+def against(ours: Sequence[Worth], theirs: Sequence[Worth]) -> dict[str, float]:
+    """How often answers win against others to the same prompts, and how often they would if both were as long."""
+    (worth, length), (their_worth, their_length) = (zip(*some, strict=True) for some in (ours, theirs))
+    at_equal = length_controlled(worth, their_worth, length, their_length)
+    return {"win_rate": win_rate(worth, their_worth), "length_controlled": at_equal}
 
 
 def _mean(xs: Sequence[float]) -> float:

@@ -41,7 +41,7 @@ class Engine:
     stride: decode steps between two snapshots (0: 8 on a GPU, 1 elsewhere); above 1 the host is one snapshot behind
     """
 
-    least_length, lent = 0, False  # positions that a sequence to come will need; conversations are in progress
+    least_length, lent, kept = 0, False, 0  # positions needed later; conversations are in progress; how many keep pages
 
     def __init__(
         self, model: Decoder, max_slots: int = 0, num_pages: int = 0, prefix_cache: bool = False, stride: int = 0
@@ -95,13 +95,14 @@ class Engine:
 
     # ---- piece by piece: for servers, agents and trees
 
-    def prepare(self, jobs: int, length: int, width: int, stop_ids: Sequence[int]) -> None:
-        """Have slots for this many sequences of `length` positions and `width` new tokens, and the live weights."""
+    def prepare(self, jobs: int, length: int, width: int, stop_ids: Sequence[int], kept: int = 0) -> None:
+        """Have slots for this many sequences of `length` positions and `width` new tokens, pages for `kept` if more, and the live weights."""
         if len(stop_ids) > MAX_STOP_IDS:
             raise UserError(f"{len(stop_ids)} stop tokens; at most {MAX_STOP_IDS} are supported")
         count, length = self._bucket(min(jobs, self.max_slots)), -(-(max(length, self.least_length) + 1) // PAGE) * PAGE
-        s = self.slots
-        if s is None or s.length < length or s.width < width or s.count < count:  # it only ever grows
+        s, known, self.kept = self.slots, self.kept, max(kept, self.kept)
+        more = s is not None and kept > max(s.count, known)
+        if s is None or s.length < length or s.width < width or s.count < count or more:  # it only ever grows
             old = (s.count, s.length, s.width) if s else (0, 0, 0)
             s = self.slots = None  # free the old memory before the new is measured,
             vars(self).pop("admission", None)  # and the reference that admission holds
@@ -116,7 +117,7 @@ class Engine:
 
     def _allocate(self, count: int, length: int, width: int) -> Slots:
         size = PAGE if self.cuda or self.num_pages else length
-        wanted = 1 + count * (-(-length // size) + (size < length))
+        wanted = 1 + (max(count, self.kept) * (length // size + 1) if size < length else count)
         if self.cuda and not self.num_pages:
             torch.cuda.empty_cache()
             free = SHARE * torch.cuda.mem_get_info()[0]

@@ -19,9 +19,12 @@ from posttrain.environments.base import size_of
 from posttrain.environments.fields import with_system
 from posttrain.environments.language.listed import Listed, from_rows
 from posttrain.methods.settings import asked_task
+from posttrain.policies.load import find_folder
+from posttrain.policies.peft_folder import base_of
 from posttrain.prompts.uniform import distinct
 from posttrain.rewards.scorers.judging import Case
 from posttrain.runs.build import load_policy
+from posttrain.runs.trained import find_trained
 
 ENDLESS = 500  # prompts of a task that never ends
 SELF = "self"  # the policy that is trained, as one of a pool
@@ -60,6 +63,13 @@ def pooled(models: str) -> list[str]:
     if len(set(named)) < len(named):
         raise UserError(f"--plan.models names one model twice: {models}; each answers by itself")
     return named
+
+
+def pool_is_there(models: str) -> None:
+    """Each model of a pool but the policy is a run or a model that is found, before anything is loaded."""
+    for name in pooled(models):
+        if name != SELF and find_trained(name) is None:
+            find_folder(base_of(name))
 
 
 def assigned(models: Sequence[str], n: int, *identity: object) -> list[str]:
@@ -156,7 +166,7 @@ def write_pairs(context: Context, rows: list[dict[str, Any]], asked: int, name: 
     """The file of pairs; a sentence where there are none. Its path is in the notes of the run."""
     if not rows:
         raise UserError(
-            f"{context.phase}: of {asked} prompts the judge preferred no answer to another, so there is no pair; it must tell answers apart"
+            f"{context.phase}: of {asked} prompts the judge preferred no answer to another, or could not say, so there is no pair; it must tell answers apart"
         )
     path = context.run.write_artifact(name, rows)
     context.notes |= {"pairs": context.notes.get("pairs", 0) + len(rows), "pairs_file": str(path)}

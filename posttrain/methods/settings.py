@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from posttrain.core.answers import conversation
+from posttrain.core.answers import conversation, imitable
 from posttrain.core.errors import UserError
 from posttrain.core.plan import Context
 from posttrain.core.types import Group, Prompt
@@ -74,7 +74,7 @@ def asked_rewards(context: Context) -> Any:
             "this plan scores answers one by one, and a judge of (prompt, a, b) compares two; give f(prompt, text)"
         )
     c, env = context.config, asked_task(context)
-    if not c.reward and not env.graded:
+    if c.reward in ("", "task") and not env.graded:
         raise UserError(
             f"{env.name} has no gold answers, so it cannot grade itself; say what is good with --reward NAME, mine.py:function, "
             "runs/NAME or a folder of a reward model"
@@ -120,8 +120,9 @@ def _judge(context: Context, k: float) -> Judging:
     return scorer if isinstance(scorer, Judging) else ScoreJudge(scorer, k)
 
 
-def needs_judge(plan: str) -> Callable[[Context], None]:
-    """For `Plan(ready=...)` of one that learns from comparisons alone: a task's own grade is no judge, so one must be given."""
+def needs_judge(plan: str, k: float = 1.0) -> Callable[[Context], None]:
+    """For `Plan(ready=...)` of one that learns from comparisons alone: a task's own grade is no judge, so one must be given. It is made
+    here already, so that a mistake in its name or its parameters is told before anything is loaded."""
 
     def ready(context: Context) -> None:
         if not context.config.reward and context.given.keys().isdisjoint({"scorer", "judge"}):
@@ -130,12 +131,13 @@ def needs_judge(plan: str) -> Callable[[Context], None]:
                 "def prefer(prompt, a, b) -> the chance that a is better; or a reward that stands for one: --reward runs/NAME, "
                 "a folder of a reward model, mine.py:function, numeric"
             )
+        asked_judge(context, k)
 
     return ready
 
 
-def needs_feedback(plan: str) -> Callable[[Context], None]:
-    """The same for one that learns from what a judge says of its answers, in points or rankings."""
+def needs_feedback(plan: str, points: bool = False) -> Callable[[Context], None]:
+    """The same for one that learns from what a judge says of its answers, in points or rankings; points: of each by itself."""
 
     def ready(context: Context) -> None:
         if not context.config.reward and context.given.keys().isdisjoint({"scorer", "judge"}):
@@ -146,8 +148,15 @@ def needs_feedback(plan: str) -> Callable[[Context], None]:
                 "--reward runs/NAME"
             )
         asked_task(context)
+        judges(context, points)
 
     return ready
+
+
+def judges(context: Context, points: bool = False) -> None:
+    """The judge is made, and refused where it compares answers alone and points of each are wanted."""
+    if (judge := asked_judge(context)).compares and points:
+        judge.points((), ())  # says so
 
 
 def asked_pairs(context: Context, spec: str = "", kind: str = "pairs") -> Any:
@@ -180,9 +189,13 @@ def asked_demonstrations(context: Context, size: int = 0, spec: str = "", option
     """
     env = named_task(context, spec) if spec else asked_task(context)
     whole = Worked(env, size or size_of(env, "train") or LOOKED_AT)
-    bare = (
-        None if spec else next((p for p in map(whole.prompt, range(min(whole.size, LOOKED_AT))) if not shown(p)), None)
-    )
+    looked_at = [whole.prompt(i) for i in range(min(whole.size, LOOKED_AT))]
+    if spec and (silent := next((p for p in looked_at if not imitable(p)), None)):
+        raise UserError(
+            f"{env.name}: the row {silent.id} has no answer to imitate; give rows with a question and an answer, or messages that end with "
+            "the assistant"
+        )
+    bare = None if spec else next((p for p in looked_at if not shown(p)), None)
     if bare is not None:
         without = f", or begin without imitation: --plan.{option} 0" if option else ""
         raise UserError(

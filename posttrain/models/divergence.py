@@ -127,8 +127,8 @@ class _Divergence(torch.autograd.Function):
         return dh, None if dw is None else dw.to(w.dtype), None, None, None, None
 
 
-def _mixture(logq: Tensor, logp: Tensor, beta: float) -> Tensor:
-    """log m."""
+def mixture(logq: Tensor, logp: Tensor, beta: float) -> Tensor:
+    """log m, m = beta p + (1 - beta) q; finite where both are too small for a number of their own."""
     return torch.logaddexp(logp + math.log(beta), logq + math.log1p(-beta))
 
 
@@ -140,7 +140,7 @@ def _value(logq: Tensor, logp: Tensor, beta: float) -> tuple[Tensor, Tensor]:
     if beta == 1:
         found_N = (logq.exp() * (logq - logp)).sum(-1)
         return found_N, found_N
-    logm = _mixture(logq, logp, beta)
+    logm = mixture(logq, logp, beta)
     of_q_N = (logq.exp() * (logq - logm)).sum(-1)
     return beta * (logp.exp() * (logp - logm)).sum(-1) + (1 - beta) * of_q_N, of_q_N
 
@@ -151,7 +151,7 @@ def _gradient(logq: Tensor, logp: Tensor, inner_N1: Tensor, beta: float) -> Tens
         return logq.exp() - logp.exp()
     if beta == 1:
         return logq.exp() * (logq - logp - inner_N1)
-    return (1 - beta) * logq.exp() * (logq - _mixture(logq, logp, beta) - inner_N1)
+    return (1 - beta) * logq.exp() * (logq - mixture(logq, logp, beta) - inner_N1)
 
 
 class _AtIds(torch.autograd.Function):

@@ -16,7 +16,7 @@ from torch import Tensor
 from posttrain.models.kernels import tl, triton, use_kernels
 
 CHUNK = 4_000_000  # logits in memory at a time: 16 MB in fp32
-CHUNK_GPU = 1 << 28  # 1 GiB in fp32: a GPU needs few and large products
+CHUNK_GPU = 1 << 27  # half a GiB in fp32: a GPU needs few and large products
 
 
 def likelihood(h_ND: Tensor, weight_VD: Tensor, token_N: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:

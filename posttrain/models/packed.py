@@ -62,9 +62,9 @@ class PackedBatch:
         lengths_q, lengths_k = torch.cat((start_P, count_B)), torch.cat((start_P, start_B + count_B))
         longest_q, longest_k = torch.stack((lengths_q.max(), lengths_k.max())).tolist()
         last_B = offset_B + count_B - 1
-        first_N = _cumulative(torch.bincount(source_K, minlength=len(tokens_N)))
+        first_N = cumulative(torch.bincount(source_K, minlength=len(tokens_N)))
         return PackedBatch(
-            tokens_N, positions_N, source_K, source_K.argsort(stable=True), first_N, _cumulative(lengths_q), _cumulative(lengths_k), longest_q, longest_k,
+            tokens_N, positions_N, source_K, source_K.argsort(stable=True), first_N, cumulative(lengths_q), cumulative(lengths_k), longest_q, longest_k,
             before_BT.clamp_max(len(tokens_N) - 1).view(B, -1), last_B,
         )  # fmt: skip
 
@@ -125,7 +125,7 @@ def _varlen_options() -> dict[str, Any]:
     return causal | ({"enable_gqa": True} if "enable_gqa" in known else {})
 
 
-def _cumulative(lengths: Tensor) -> Tensor:
+def cumulative(lengths: Tensor) -> Tensor:
     return F.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
 
 

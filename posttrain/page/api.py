@@ -37,7 +37,7 @@ def run(folder: Folder, params: Params) -> Any:
 def warnings(folder: Folder, params: Params) -> Any:
     """What the monitors have found in a run, for a list of runs."""
     with folder.open(params["run"]) as reader:
-        return {"warnings": facts.warned(reader)}
+        return {"warnings": facts.warned(reader), "unscored": facts.unscored(reader)}
 
 
 def metrics(folder: Folder, params: Params) -> Any:

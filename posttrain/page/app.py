@@ -77,8 +77,10 @@ class App:
         if request.method != "GET" and not posts:
             return 405, "the page only reads: GET"
         host = request.headers.get("host", "")
-        name, _, port = host.rpartition(":") if not host.endswith("]") else (host, "", "80")
-        if not self.key and (not loopback(name or host) or port != str(self.port)):
+        name, colon, port = host.rpartition(":")
+        if host.endswith("]") or not colon:
+            name, port = host, "80"  # as browsers leave it out
+        if not self.key and (not loopback(name) or port != str(self.port)):
             return 400, "this page answers to localhost only; open it at the address that posttrain view has printed"
         origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "none")
         navigates = request.headers.get("sec-fetch-mode") == "navigate" and request.scope["path"] == "/"
@@ -143,15 +145,26 @@ class App:
             self.folder.summary(name)
         except UserError as error:
             return reply({"error": str(error)}, 400)
-        return StreamingResponse(self.stream(name), 200, {"Cache-Control": "no-store"}, "text/event-stream")
+        self.streams += 1  # before anybody else is asked, so that many at once are no more
+        return Following(self, name)
 
     async def stream(self, name: str) -> AsyncIterator[bytes]:
-        self.streams += 1
+        async for event in changes(self.folder, name):
+            yield b": still here\n\n" if event is None else b"data: " + encoded(event) + b"\n\n"
+
+
+class Following(StreamingResponse):
+    """Server-sent events until the page is closed."""
+
+    def __init__(self, app: App, name: str) -> None:
+        super().__init__(app.stream(name), 200, {"Cache-Control": "no-store"}, "text/event-stream")
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            async for event in changes(self.folder, name):
-                yield b": still here\n\n" if event is None else b"data: " + encoded(event) + b"\n\n"
+            await super().__call__(scope, receive, send)
         finally:
-            self.streams -= 1
+            self.app.streams -= 1
 
 
 class Guard:

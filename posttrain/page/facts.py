@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from posttrain.runs.settings import read_config
 from posttrain.runs.warnings import findings
 
 _EVENTS = 500  # newest events at most
+_REWARD_ERROR = "reward error"  # the kind of event that tells why answers could not be scored
 
 
 def about(reader: Reader, run: Summary) -> dict[str, Any]:
@@ -31,6 +34,7 @@ def about(reader: Reader, run: Summary) -> dict[str, Any]:
         "events": events(reader, there),
         "held_out": held_out(reader, folder, problems if isinstance(problems, int) else 0, there),
         "warnings": warned(reader, there),
+        "unscored": unscored(reader, there),
         "summary": {k: v for k, v in read_json(folder / "summary.json").items() if isinstance(v, int | float | str)},
         "notes": {k: v for k, v in read_json(folder / "notes.json").items() if isinstance(v, int | float | str)},
         "checkpoints": sorted(p.name for p in folder.glob("checkpoints/*-*") if not p.name.startswith(".")),
@@ -67,14 +71,40 @@ def part(value: Any) -> str:
 
 
 def events(reader: Reader, there: list[Phase]) -> list[dict[str, Any]]:
-    """The newest events, each with its place on the axis of steps."""
+    """The newest events and the checkpoints that are kept, each with its place on the axis of steps."""
     start = {p.name: p.start for p in there}
     rows = reader.db.execute("SELECT * FROM events ORDER BY id DESC LIMIT ?", (_EVENTS,)).fetchall()
+    found = [
+        (r["phase"], r["step"], r["kind"], r["message"]) for r in reversed(rows) if isinstance(r["step"], int)
+    ] + saved(reader.path.parent, start)
     return [
-        {"phase": r["phase"], "step": r["step"] + 1, "x": start.get(r["phase"], 0) + r["step"] + 1, "kind": r["kind"], "message": r["message"]}
-        for r in reversed(rows)
-        if isinstance(r["step"], int)
-    ]  # fmt: skip
+        {"phase": phase, "step": step + 1, "x": start.get(phase, 0) + step + 1, "kind": kind, "message": message}
+        for phase, step, kind, message in found
+    ]
+
+
+def saved(folder: Path, known: Iterable[str]) -> list[tuple[str, int, str, str]]:
+    """The checkpoints that are on the disk, as events: <phase>-<step, counted from 0>."""
+    names = sorted(p.name.rpartition("-") for p in folder.glob("checkpoints/*-*"))
+    return [
+        (phase, int(step), "checkpoint", f"on the disk as {phase}-{step}")
+        for phase, _, step in names
+        if phase in known and re.fullmatch("[0-9]{1,9}", step)
+    ]
+
+
+def unscored(reader: Reader, there: list[Phase] | None = None) -> list[dict[str, Any]]:
+    """By phase: how many answers could not be scored, of how many, and what was last told of the reason. Phases without any are left out."""
+    out = []
+    for phase in there or phases(reader):
+        query = "SELECT SUM(value) FROM metrics WHERE phase = ? AND name = 'failed'"
+        failed = finite(reader.db.execute(query, (phase.name,)).fetchone()[0])
+        if failed and failed >= 1:
+            query = "SELECT message FROM events WHERE phase = ? AND kind = ? ORDER BY id DESC LIMIT 1"
+            why = reader.db.execute(query, (phase.name, _REWARD_ERROR)).fetchone()
+            made = sum(reader.made(phase.name).values())
+            out.append({"phase": phase.name, "failed": int(failed), "made": made, "why": str(why[0]) if why else ""})
+    return out
 
 
 def warned(reader: Reader, there: list[Phase] | None = None) -> list[dict[str, Any]]:

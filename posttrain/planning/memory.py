@@ -11,7 +11,7 @@ from posttrain.planning.work import Work
 PAGE = 64  # positions per page of keys and values: posttrain/inference/pages.py
 SHARE = 0.5  # of the free memory, at most, for keys and values: posttrain/inference/engine.py
 MAX_SLOTS = 1024  # answers at a time: posttrain/inference/engine.py
-CHUNK = 1 << 28  # logits at a time: posttrain/models/likelihood.py
+CHUNK = 1 << 27  # logits at a time: posttrain/models/likelihood.py
 USED, RESERVED = (
     0.8,
     6 * (1 << 29),

@@ -89,7 +89,7 @@ class EngineTurns:
         engine, pool = self.engine, self._pool()
         if engine.cuda:
             need = max(need, min(self.policy.window or need, _AHEAD * need))
-        engine.prepare(self.count, need, self.how.max_tokens, self.policy.stop_ids)
+        engine.prepare(self.count, need, self.how.max_tokens, self.policy.stop_ids, kept=self.count)
         if pool is not None and self._pool() is not pool:  # their pages are gone
             for session in self.sessions.values():
                 session.drop(pool)

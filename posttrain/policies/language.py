@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,6 +16,7 @@ from posttrain.core.errors import UserError, unknown
 from posttrain.core.thinking import without_lead
 from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import Message, Origin, Prompt, Rollout
+from posttrain.models.captured import Passes, of_rows
 from posttrain.models.heads import Critic, ScalarHead, trunk_beside
 from posttrain.models.layout import Rows, hidden_states
 from posttrain.models.likelihood import CHUNK, normalised
@@ -24,12 +24,13 @@ from posttrain.models.rows import in_rows, load_whole, whole
 from posttrain.policies.conversation import as_read, between, only_text, turns_of
 from posttrain.policies.divided import divided_streams
 from posttrain.policies.guessed import mixed_states
+from posttrain.policies.read_ahead import Ahead, read_ahead
 from posttrain.policies.sampled import Samples
 from posttrain.policies.template import opened
+from posttrain.policies.token_ids import token_ids
 from posttrain.policies.tool_use import offered, shown_ids
 from posttrain.policies.window import check_rows, positions
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
 # from which models/divergence.py makes distributions in chunks
 WHOLE = frozenset({"hidden_BTD", "head_VD", "temperature_B"})
 SCORES = ("score_B", "scores_BK")  # of a reward model: its score, all of them where it has several
@@ -51,6 +52,8 @@ class LanguagePolicy(Samples):
         self.thinking: bool | None = None  # what a chat template with `enable_thinking` is told; None: its own way
         self.wanted: Wanted | None = None  # of a policy that is told so in its prompt: a class, a direction
         self.layout = "shared"  # shared, packed or padded: changes speed, never the result
+        self.passes: Passes | None = None  # captured training passes, where a learner has asked for them
+        self.ahead = Ahead()
         self._shown = shown_ids(tokenizer)
 
     @property
@@ -82,10 +85,11 @@ class LanguagePolicy(Samples):
         return torch.tensor(ids, dtype=torch.long)
 
     def _ids(self, text: str, what: str) -> list[int]:
-        if not text.isascii() and _SURROGATE.search(text):
-            raise UserError(f"{what} holds half of a character (a lone surrogate), which is not text; take it out")
-        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return ids
+        return self.ahead.ids.get(text) or token_ids(self.tokenizer, [(text, what)])[0]
+
+    def read_ahead(self, prompts: Sequence[Prompt]) -> None:
+        """Prompts with written answers that are about to be asked for, in one call."""
+        self.ahead = read_ahead(self, prompts)
 
     def decode(self, tokens: Tensor) -> str:
         """The text of actions: without special tokens, except tags around calls of tools."""
@@ -138,7 +142,7 @@ class LanguagePolicy(Samples):
 
     def observe(self, prompt: Prompt) -> Observation:
         """The prompt as the policy perceives it, up to where it goes on by itself."""
-        return Observation(self.encode(prompt), lead=self.lead(prompt))
+        return self.ahead.observation(prompt) or Observation(self.encode(prompt), lead=self.lead(prompt))
 
     def extend(self, turns: Sequence[Turn], messages: Sequence[Message]) -> Observation:
         """The ids that messages add after a turn: what the template writes after an answer, then the messages, up to where the
@@ -165,6 +169,9 @@ class LanguagePolicy(Samples):
             raise unknown("stream of a language model", name, STREAMS)
         turns = [r.row for r in rows]
         check_rows(turns, self.window)
+        graded = needs == {"logp_BT"} and torch.is_grad_enabled() and self.layout != "padded"
+        if graded and self.passes and (made := self.passes.logp_BT(Rows.of(turns), self.temperature)) is not None:
+            return {"logp_BT": made}
         laid = Rows.of(turns, self.device)
         if (context := getattr(self.model, "context", None)) is not None:
             return divided_streams(self, laid, needs, context)
@@ -195,8 +202,7 @@ class LanguagePolicy(Samples):
         """Log-probability (and entropy, and log-sum-exp) of real actions; the head runs on no padding, and in chunks where it is large."""
         real_BT = rows.real_BT
         streams = self.token_likelihood(h_BTD[real_BT], rows.actions_BT[real_BT], asked)
-        empty_BT = torch.zeros(real_BT.shape, dtype=streams["logp_BT"].dtype, device=h_BTD.device)
-        return {name: empty_BT.masked_scatter(real_BT, x_N) for name, x_N in streams.items()}
+        return {name: of_rows(x_N, real_BT) for name, x_N in streams.items()}
 
     def token_likelihood(self, h_ND: Tensor, token_N: Tensor, asked: set[str]) -> dict[str, Tensor]:
         """The same of single tokens, from the states that chose them."""

@@ -14,14 +14,15 @@ from itertools import groupby
 from typing import Any
 
 from posttrain.core.types import Message, Prompt
-from posttrain.tools.calls import HERMES, PYTHON_TAG, PYTHONIC, Call, format_of
+from posttrain.tools.calls import BESIDE_MISTRAL, HERMES, MISTRAL, PYTHON_TAG, PYTHONIC, format_of
+from posttrain.tools.one_call import Call
 from posttrain.tools.written import described, render
 
 RESULT = "<tool_response>\n{}\n</tool_response>"
 _TOOLS = re.compile(r"\btools\b")
 _ROLE = re.compile(r"""['"]tool['"]""")
 _NO_SYSTEM = re.compile(r"raise_exception\([^)]*[Ss]ystem role not supported")  # Gemma
-_TAGS = (*HERMES, PYTHON_TAG, *PYTHONIC)
+_TAGS = (*HERMES, MISTRAL, PYTHON_TAG, *PYTHONIC)
 
 
 def template_of(tokenizer: Any) -> str | None:
@@ -116,4 +117,4 @@ def control_tokens(tokenizer: Any) -> list[str]:
 def shown_ids(tokenizer: Any) -> frozenset[int]:
     """Special tokens that are tags around calls: a text without them would lose its calls."""
     added = getattr(tokenizer, "added_tokens_decoder", {})
-    return frozenset(i for i, token in added.items() if token.special and str(token) in _TAGS)
+    return frozenset(i for i, token in added.items() if token.special and str(token) in (*_TAGS, *BESIDE_MISTRAL))

@@ -46,9 +46,21 @@ class LocalSource:
         asked = RolloutRequest(
             self.policies, prompts, self.sampling, self.seed, step, self.env, finished=begin, replies=self.replies
         )
-        groups, report = scored(self.scorer, self.rollout(asked))
+        groups, report = scored(self.scorer, self.answered(asked))
         self._last, self._step = earlier + groups, step
         return groups, report
+
+    def answered(self, asked: RolloutRequest) -> list[Group]:
+        """The groups of a request; texts that are there already are read at once."""
+        ahead = (
+            getattr(asked.policy, "read_ahead", None)
+            if getattr(getattr(self.rollout, "card", None), "data", "")
+            else None
+        )
+        if ahead is not None:
+            ahead(asked.prompts)
+        made: list[Group] = self.rollout(asked)
+        return made
 
     def propose(self, step: int) -> list[Prompt]:
         """The next prompts of a step."""

@@ -29,6 +29,7 @@ from posttrain.rollouts.sources import LocalSource
 from posttrain.runs import saved as saved  # so that a reward may name a run
 from posttrain.runs.critics import critic_for
 from posttrain.runs.guard import Guard
+from posttrain.runs.known_rows import know_reference
 from posttrain.runs.limited import limited
 from posttrain.runs.monitored import Monitored
 from posttrain.runs.rate import RateProbe, suggested_lr
@@ -214,7 +215,7 @@ def build_loop(config: Config, method: Method, policy: Policy, pieces: Pieces) -
     how, probe = (config.sampling, config.prompts, config.seed), RateProbe()
     source = pieces.source(playing(policies, method), env, method.rollout, scorer, curriculum, how)
     kept = kept_by(source, env, pieces.run, pieces.phase)
-    return Loop(
+    loop = Loop(
         config=config,
         method=method,
         env=env,
@@ -236,6 +237,8 @@ def build_loop(config: Config, method: Method, policy: Policy, pieces: Pieces) -
         monitors=[Guard(), Silence(), Busy(), probe, *([Short()] if method.rounds > 1 else []), Monitored()],
         pause=pieces.pause,
     )
+    know_reference(loop)
+    return loop
 
 
 def playing(policies: Mapping[str, Policy], method: Method) -> dict[str, Policy]:

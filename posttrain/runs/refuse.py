@@ -18,6 +18,7 @@ from posttrain.core.types import Prompt
 from posttrain.environments.conversions import CARRIED, KINDS
 from posttrain.environments.data import DataEnvironment
 from posttrain.rollouts.step_labels import labelled
+from posttrain.runs import tried
 from posttrain.runs.rate import largest_rate
 
 # what `assemble` puts into every batch, or into those whose rollouts say so
@@ -45,6 +46,7 @@ COMPARED = (
 
 def refuse(config: Config, method: Method, policy: Policy | None = None) -> None:
     """Raise a UserError for a combination that could only be silently wrong; once without and once with the policy."""
+    tried.parameters(method)
     pairs(method)
     references(method)
     streams(method, set(policy.provides) if policy is not None else LANGUAGE)
@@ -77,6 +79,7 @@ def refuse_of_phases(plan: Plan, config: Config) -> None:
     for phase in plan.phases():
         steps = {} if callable(phase.steps) else {"steps": phase.steps}
         asked = replace(config, **(steps | phase.changes))
+        tried.parameters(phase.method)
         groups(asked, phase.method)
         floor(asked)
         if steps and has_critic(phase.method.reads):
@@ -122,6 +125,8 @@ def suits(method: Method, env: Environment) -> None:
             f"{method.name} learns from written answers, and the first prompt of {env.name} has none; give rows with an answer, or "
             "conversations that end with the assistant"
         )
+    if kind == "demonstrations" and method.rollout.name != kind:
+        tried.rows(method, filter(imitable, _some(env)))
     if method.rollout.name in IMITATING and method.rollout.defaults()["share"] < 1 and not imitable(first):
         raise UserError(
             f"{method.name} learns from written answers for a share of its steps, and the first prompt of {env.name} has none; give rows with "

@@ -146,7 +146,7 @@ class Run(SmallFiles):
                 raise UserError(
                     f"checkpoint {ck.phase}-{ck.step:06d} is of other settings; use another --name, or --fresh"
                 )
-            self._knows(ck)
+            again = self._knows(ck) - ck.step
             load_learners(loop.learners, ck.tables, ck.state["learners"])
             for name, part in loop.stateful().items():
                 part.load_state_dict(ck.state["parts"][name])
@@ -154,6 +154,9 @@ class Run(SmallFiles):
             loop.stopping = still_stopped(ck.state, loop.config.steps, self.label)
         self.store.forget(loop.phase, first)
         begin_phase(self.store, loop)
+        if ck is not None and first < loop.config.steps:
+            lost = f"; {again} later {'step is' if again == 1 else 'steps are'} done again" if again else ""
+            self.store.event(loop.phase, ck.step, "restart", f"went on from the checkpoint after step {first}{lost}")
         return first
 
     def log(self, phase: str, step: int, metrics: dict[str, float], groups: list[Group], seconds: float) -> None:
@@ -251,14 +254,15 @@ class Run(SmallFiles):
         """What a checkpoint must be of; the same for the first steps of a run and for all of a longer one."""
         return _fingerprint({k: v for k, v in self.config.items() if k != "steps"})
 
-    def _knows(self, ck: Checkpoint) -> None:
-        """A checkpoint is begun only once the rows of its steps are on the disk: without them the database is another one."""
+    def _knows(self, ck: Checkpoint) -> int:
+        """The last step whose rows are known. A checkpoint is begun only once those of its steps are on the disk: without them the database is another one."""
         done = self.store.series("tokens", ck.phase)
         if not done or done[-1][0] < ck.step:
             raise UserError(
                 f"run.sqlite of {self.label} has {len(done)} steps of {ck.phase}, and its checkpoint {ck.step + 1}: what was measured "
                 "is not there; put the file back, or use another --name, or --fresh to start over"
             )
+        return int(done[-1][0])
 
     def _any_checkpoint(self) -> bool:
         """A complete one: what a kill left half written or half removed is none."""

@@ -49,9 +49,12 @@ class Reply:
     ) -> None:  # fmt: skip
         self.request, self.params, self.decode = request, params, decode
         self.head = head | {"created": int(time.time())}
-        names = {t["function"]["name"] for t in params.tools}
+        tools = {t["function"]["name"]: t["function"]["parameters"] for t in params.tools}
         self.answers = [
-            Answer(Detokenizer(decode, params.stop, stop_ids), ToolParser(form, names, lead) if form else None)
+            Answer(
+                Detokenizer(decode, params.stop, stop_ids),
+                ToolParser(form, tools, lead, params.parallel_tool_calls) if form else None,
+            )
             for _ in request.jobs
         ]
 

@@ -20,14 +20,14 @@ from posttrain.inference.jobs import Job
 from posttrain.inference.stop_strings import StopStrings
 from posttrain.policies.conversation import only_text
 from posttrain.policies.template import opened
-from posttrain.policies.tool_use import own_format
+from posttrain.policies.tool_use import own_format, shown_ids
 from posttrain.serving.limits import MAX_NAME, ApiError, Limits, shown
 from posttrain.serving.openai import CompletionRequest
 from posttrain.serving.queue import Queue
 from posttrain.serving.reply import Reply
 from posttrain.serving.request import QueueFull, Request
 from posttrain.serving.structured import Grammar, Grammars
-from posttrain.serving.tools import HERMES, LLAMA, ToolFormat, forced_call
+from posttrain.serving.tools import FORMS, HERMES, ToolFormat, forced_call
 
 if TYPE_CHECKING:
     from posttrain.policies.language import LanguagePolicy
@@ -83,7 +83,7 @@ class Service:
         self.queue.check(len(params.prompts or (0,)) * params.n)  # before any work
         use_tools = bool(params.tools) and params.tool_choice.mode != "none"
         own = own_format(self.policy.tokenizer)
-        form = (LLAMA if own == "llama" else HERMES) if use_tools else None
+        form = FORMS.get(own, HERMES) if use_tools else None
         contexts = self._contexts(params, use_tools)
         how = dataclasses.replace(params.how, max_tokens=self._max_tokens(params, max(map(len, contexts))))
         grammar, id = self._grammar(params, form), uuid.uuid4().hex
@@ -109,8 +109,8 @@ class Service:
             return self.grammars.of_schema(params.schema)
         if form is None or params.tool_choice.mode != "required":
             return None
-        schema, line = forced_call(params.tools, params.tool_choice.name, form), "\n" if form.open else ""
-        return self.grammars.of_text(form.open + line, schema, line + form.close, "tool_choice")
+        schema, (before, after) = forced_call(params.tools, params.tool_choice.name, form), form.held
+        return self.grammars.of_text(before, schema, after, "tool_choice")
 
     # ---- text <-> tokens
 
@@ -132,7 +132,7 @@ class Service:
         """The prompt with the tools as the model's chat template writes them; in words where it has no place for them."""
         tokenizer, content = self.policy.tokenizer, only_text(params.messages)
         wanted = self.policy.wanted
-        if own_format(tokenizer) in ("hermes", "llama"):
+        if own_format(tokenizer) in FORMS:
             text = tokenizer.apply_chat_template(
                 content if wanted is None else wanted.begins(content),
                 tools=list(params.tools),
@@ -177,7 +177,6 @@ class Service:
 
 def hidden_ids(tokenizer: Any) -> set[int]:
     """Special tokens that are not shown, for a tokenizer to which the tags around calls of tools are special, too; else none."""
-    added = getattr(tokenizer, "added_tokens_decoder", {})
-    special = {i for i, token in added.items() if token.special}
-    tags = {i for i in special if str(added[i]) in (HERMES.open, HERMES.close)}
+    tags = shown_ids(tokenizer)
+    special = {i for i, token in getattr(tokenizer, "added_tokens_decoder", {}).items() if token.special}
     return special - tags if tags else set()

@@ -1,36 +1,42 @@
-"""Calls of tools: how a model writes them, read from its chat template, and how they are found in what it says.
+"""Calls of tools over HTTP: which form a model writes them in, what it can be held to, and calls as an answer streams.
 
-Two forms are understood, and a model whose chat template teaches neither is told of the first in words: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` (Hermes, Qwen), any number of them among text,
-and one JSON object `{"name": ..., "parameters": {...}}` as the whole answer (Llama 3). What does not parse stays text.
+Three forms are understood (`posttrain/tools/calls.py`: hermes, llama, mistral); a model whose chat template teaches none of them is told of
+the first in words.
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from posttrain.core.thinking import CLOSE, OPEN
 from posttrain.serving.detokenize import stable_text
 from posttrain.serving.limits import ApiError, shown
+from posttrain.tools import calls
+from posttrain.tools.calls import PYTHON_TAG, Parameters, end_of_call, parse
+from posttrain.tools.repair import ends_inside, first_object
 
 DEFINITIONS = ("$defs", "definitions")  # where a JSON schema keeps schemas that it refers to
-PYTHON_TAG = "<|python_tag|>"  # Llama 3 may write it before a call
 
 
 @dataclass(frozen=True)
 class ToolFormat:
-    """How a model writes a call: between two tags, or (without tags) as its whole answer."""
+    """How a model writes a call: between two tags, behind one, or (without tags) as its whole answer."""
 
+    name: str  # as `posttrain.tools.calls` knows it
     open: str
     close: str
     arguments: str  # the name of the field that holds them
+    held: tuple[str, str]  # what stands around the JSON of a call that is required
 
 
-HERMES = ToolFormat("<tool_call>", "</tool_call>", "arguments")
-LLAMA = ToolFormat("", "", "parameters")
+HERMES = ToolFormat("hermes", *calls.HERMES, "arguments", (f"{calls.HERMES[0]}\n", f"\n{calls.HERMES[1]}"))
+LLAMA = ToolFormat("llama", "", "", "parameters", ("", ""))
+MISTRAL = ToolFormat("mistral", calls.MISTRAL, "", "arguments", (f"{calls.MISTRAL} [", "]"))
+FORMS = {form.name: form for form in (HERMES, LLAMA, MISTRAL)}
 
 
 @dataclass(frozen=True)
@@ -78,10 +84,11 @@ def check_references(schema: Any, name: str) -> None:
 
 
 class ToolParser:
-    """Splits an answer into text and calls as it comes; text that may become a call, and space around calls, is held back."""
+    """Splits an answer into text and calls as it comes; what is a call and what it says, `posttrain.tools.calls` reads. Text that may become a
+    call, and space around calls, is held back. What cannot be read as a call of one of the tools stays text."""
 
-    def __init__(self, form: ToolFormat, names: Collection[str], lead: str = "") -> None:
-        self.form, self.names = form, names
+    def __init__(self, form: ToolFormat, tools: Parameters, lead: str = "", parallel: bool = True) -> None:
+        self.form, self.tools, self.parallel = form, tools, parallel
         self.thinks = OPEN in lead and CLOSE not in lead  # a call inside a thought is no call
         self.begun = bool(lead)  # how the answer begins is known
         self.at = 0  # characters that are dealt with
@@ -96,7 +103,7 @@ class ToolParser:
             return "", []
         self.thinks, self.begun = self.thinks or (not self.begun and begin.startswith(OPEN)), True
         thought = self._thought(text)
-        said, calls = ("", []) if self.thinks else (self._tagged if self.form.open else self._whole)(text, done)
+        said, calls = ("", []) if self.thinks else self._split(text, done)
         said = thought + said
         self.any = self.any or bool(calls)
         kept = said if done and not self.any else said.rstrip()  # an answer without calls is left as it is
@@ -114,51 +121,56 @@ class ToolParser:
         self.space = ""
         return said
 
-    def _tagged(self, text: str, done: bool) -> tuple[str, list[Call]]:
-        said, calls = self.space, list[Call]()
+    def _split(self, text: str, done: bool) -> tuple[str, list[Call]]:
+        said, found = self.space, list[Call]()
         while True:
-            start = text.find(self.form.open, self.at)
-            if start < 0:
-                rest = text[self.at :] if done else stable_text(text[self.at :], [self.form.open])
-                self.at += len(rest)
-                return said + rest, calls
+            start = self._begin(text, done)
             said += text[self.at : start]
             self.at = start
-            end = text.find(self.form.close, start)
-            if end < 0 and not done:
-                return said, calls
-            call = self._parse(text[start + len(self.form.open) : end if end >= 0 else None])
-            self.at = end + len(self.form.close) if end >= 0 else len(text)
-            if call is None:
-                said += text[start : self.at]
-            else:
-                said = said.rstrip()
-                calls.append(call)
+            end = self._end(text, done)
+            if end <= start:  # there is no call, or nobody knows yet where it ends
+                return said, found
+            made = self._calls(text[start:end], done)[: None if self.parallel else int(not (found or self.any))]
+            said = said.rstrip() if made else said + text[start:end]
+            found += made
+            self.at = end
 
-    def _whole(self, text: str, done: bool) -> tuple[str, list[Call]]:
+    def _begin(self, text: str, done: bool) -> int:
+        """Where the next call may begin; else where the text ends that no call can begin in."""
+        if self.form.open:
+            start = text.find(self.form.open, self.at)
+            return (
+                start
+                if start >= 0
+                else len(text)
+                if done
+                else self.at + len(stable_text(text[self.at :], [self.form.open]))
+            )
         begin = text[self.start :].lstrip()
-        if (
-            not done
-            and self.at == self.start
-            and (not begin or begin[0] == "{" or PYTHON_TAG.startswith(begin[: len(PYTHON_TAG)]))
-        ):
-            return "", []
-        call = self._parse(begin.removeprefix(PYTHON_TAG)) if self.at == self.start else None
-        said, self.at = ("" if call else self.space + text[self.at :]), len(text)
-        return said, [call] if call else []
+        held = self.at == self.start and (
+            not begin or begin[0] == "{" or PYTHON_TAG.startswith(begin[: len(PYTHON_TAG)])
+        )
+        return self.at if held else len(text)
 
-    def _parse(self, text: str) -> Call | None:
-        try:
-            found = json.loads(text, parse_constant=_refuse)
-        except (ValueError, RecursionError):
-            return None
-        if not isinstance(found, dict) or found.get("name") not in self.names:
-            return None
-        arguments = found.get("arguments", found.get("parameters", {}))
-        if not isinstance(arguments, dict):
-            return None
-        return Call(f"call_{uuid.uuid4().hex[:24]}", found["name"], json.dumps(arguments, ensure_ascii=False))
+    def _end(self, text: str, done: bool) -> int:
+        """Where the call ends that begins here: behind its closing tag, or (without one) at the end of the answer; -1: not known yet."""
+        if not self.form.close:
+            return len(text) if done else -1
+        if not text.startswith(self.form.open, self.at):
+            return -1
+        body = self.at + len(self.form.open)
+        end = end_of_call(text, body, self.form.close, self.form.name)
+        if not done and end >= 0 and first_object(text, body) < 0 and ends_inside(text[body:end]):
+            return -1  # the tag may stand in one of the call's texts
+        return end + len(self.form.close) if end >= 0 else len(text) if done else -1
 
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is not JSON")
+    def _calls(self, piece: str, done: bool) -> list[Call]:
+        """The calls of a piece, each of a known tool; none where some cannot be read. A tag that is missing at the very end is no fault."""
+        whole = piece if not done or piece.endswith(self.form.close) else piece + self.form.close
+        read = parse(whole, self.tools, self.form.name)
+        if read.faults or not all(c.name in self.tools for c in read.calls):
+            return []
+        return [
+            Call(f"call_{uuid.uuid4().hex[:24]}", c.name, json.dumps(c.arguments, ensure_ascii=False))
+            for c in read.calls
+        ]

@@ -4,6 +4,7 @@ hermes   <tool_call>{"name": "search", "arguments": {"query": "Oslo"}}</tool_cal
 llama    {"name": "search", "parameters": {"query": "Oslo"}} as the whole answer, <|python_tag|> before it or not (Llama 3)
 xml      <search>Oslo</search>: the first text argument, or a JSON object of all of them (Search-R1)
 python   [search(query="Oslo")] as the whole answer, parsed and never run (Llama 3.2, Llama 4)
+mistral  [TOOL_CALLS] [{"name": "search", "arguments": {"query": "Oslo"}}] at the end; also [TOOL_CALLS]search[ARGS]{"query": "Oslo"} (Mistral)
 auto     whichever of them the text is written in
 
 A call inside a thought is no call, and a turn that was cut off at its token limit has none. A call is read strictly first, then
@@ -16,33 +17,27 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from posttrain.core.errors import unknown
 from posttrain.core.thinking import CLOSE, OPEN
+from posttrain.tools.one_call import Call, arguments_of, json_call, list_of, read
 from posttrain.tools.pythonic import list_of_calls
-from posttrain.tools.repair import Repaired, ends_inside, first_object, loads, repaired_json
+from posttrain.tools.repair import ends_inside, first_object
 
-FORMATS = ("hermes", "llama", "xml", "python")
+FORMATS = ("hermes", "llama", "xml", "python", "mistral")
 HERMES = ("<tool_call>", "</tool_call>")
 PYTHON_TAG = "<|python_tag|>"  # Llama 3 may write it before a call
 PYTHONIC = ("<|python_start|>", "<|python_end|>")  # Llama 4 may write them around calls
+MISTRAL, BESIDE_MISTRAL = "[TOOL_CALLS]", ("[CALL_ID]", "[ARGS]")  # before a list of calls, or before each
+_NAMED = re.compile(
+    r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\s*([\w-]*)\s*)?(?:\[ARGS\])?\s*(?=\{)"
+)  # of a call that is no JSON object itself
 _BARE_JSON = re.compile(r'\{\s*"(?:name|type)"\s*:')
 _BARE_LIST = re.compile(r"\[\s*[A-Za-z_][\w.]*\s*\(")
-_BESIDE = {"name", "type", "id"}  # keys that a call may have beside its arguments
 
 Parameters = Mapping[str, Mapping[str, Any]]  # name of a tool -> JSON schema of its arguments
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call that a model wrote; repaired: its text was not quite what the format asks for."""
-
-    name: str
-    arguments: dict[str, Any]
-    repaired: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,6 +61,7 @@ class _Found:
     calls: list[Call] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     unclosed: bool = False
+    bare: frozenset[str] = frozenset()  # tools without arguments: a call of one may leave them out
 
     def add(self, made: Call | str) -> None:
         (self.faults if isinstance(made, str) else self.calls).append(made)  # type: ignore[arg-type]
@@ -79,11 +75,11 @@ def parse(text: str, tools: Parameters, format: str = "auto", cut: bool = False)
     kind = detect(text[begin:], tools) if format == "auto" else format
     if cut or not kind:
         return Parsed(text[: begin + _first_call(text[begin:], kind, tools)] if cut and kind else text)
-    found = _Found([text[:begin]])
+    found = _Found([text[:begin]], bare=frozenset(n for n, schema in tools.items() if not schema.get("properties")))
     if kind in ("hermes", "xml"):
         _tagged(text, begin, kind, tools, found)
     else:
-        (_whole_json if kind == "llama" else _whole_list)(text[begin:], found)
+        {"llama": _whole_json, "python": _whole_list, "mistral": _behind_mark}[kind](text[begin:], found)
     return Parsed("".join(found.text).strip(), tuple(found.calls), tuple(found.faults), found.unclosed)
 
 
@@ -92,6 +88,8 @@ def detect(text: str, tools: Parameters) -> str:
     begin = text.lstrip()
     if HERMES[0] in text or HERMES[1] in text:
         return "hermes"
+    if MISTRAL in text:
+        return "mistral"
     if PYTHON_TAG in text or _BARE_JSON.match(begin):
         return "llama"
     if PYTHONIC[0] in text or _BARE_LIST.match(begin):
@@ -105,6 +103,8 @@ def format_of(template: str | None) -> str:
         return ""
     if HERMES[0] in template and "<function=" not in template:  # which is another form between the same tags
         return "hermes"
+    if MISTRAL in template:
+        return "mistral"
     if "(params_name1=" in template or PYTHONIC[0] in template:
         return "python"
     if '"parameters"' in template and ("ipython" in template or PYTHON_TAG in template):
@@ -124,6 +124,8 @@ def _first_call(text: str, kind: str, tools: Parameters) -> int:
     """Where the first call begins, or the text ends."""
     if kind in ("llama", "python"):
         return len(text) if not detect(text, tools) else 0
+    if kind == "mistral":
+        return text.find(MISTRAL) if MISTRAL in text else len(text)
     return min((at for open, _, _ in _tags(kind, tools) if (at := text.find(open)) >= 0), default=len(text))
 
 
@@ -139,6 +141,11 @@ def _thought_end(text: str, tools: Parameters) -> int:
     for begin, end, _ in [*_tags("hermes", tools), *_tags("xml", tools)]:
         start = text.find(begin)
         if 0 <= start < close < text.find(end, start):
+            return 0
+    start = text.find(MISTRAL)
+    if 0 <= start < close:
+        named = _NAMED.match(text, start + len(MISTRAL))
+        if close < first_object(text, named.end() if named else start + len(MISTRAL), "{["):
             return 0
     return 0 if _BARE_JSON.match(text.lstrip()) or _BARE_LIST.match(text.lstrip()) else close + len(CLOSE)
 
@@ -163,21 +170,23 @@ def _tagged(text: str, at: int, kind: str, tools: Parameters, found: _Found) -> 
         if not open:
             return
         body = start + len(open)
-        end = _end_of(text, body, close, kind)
+        end = end_of_call(text, body, close, kind)
         if end < 0:
             found.faults.append(f"the call after {open} has no end; close it with {close}")
             found.unclosed = True
             return
         inside = text[body:end]
-        found.add(_json_call(inside, "arguments") if kind == "hermes" else _xml_call(name, inside, tools[name]))
+        found.add(
+            json_call(inside, "arguments", found.bare) if kind == "hermes" else _xml_call(name, inside, tools[name])
+        )
         at = end + len(close)
 
 
-def _end_of(text: str, body: int, close: str, kind: str) -> int:
+def end_of_call(text: str, body: int, close: str, kind: str) -> int:
     """Where the closing tag is: behind the JSON, whose texts may hold such a tag themselves; -1 where there is none."""
     if kind == "hermes" or text[body:].lstrip().startswith("{"):
         past = first_object(text, body)
-        if past > 0 and text[past:].lstrip().startswith(close):
+        if past > 0:
             return text.find(close, past)
     return text.find(close, body)
 
@@ -188,7 +197,7 @@ def _xml_call(name: str, inside: str, schema: Mapping[str, Any]) -> Call | str:
     said = inside.strip()
     if said.startswith("{"):
         try:
-            given, repaired = _read(said)
+            given, repaired = read(said)
         except ValueError:
             given, repaired = None, False
         if isinstance(given, dict) and given and set(given) <= set(known):
@@ -225,7 +234,7 @@ def _whole_json(text: str, found: _Found) -> None:
         found.faults.append(f"there is nothing after {PYTHON_TAG}; write a call there")
         return
     for piece in _objects(said):
-        made = _json_call(piece, "parameters")
+        made = json_call(piece, "parameters", found.bare)
         found.add(made)
         found.unclosed = found.unclosed or (isinstance(made, str) and ends_inside(piece))
 
@@ -262,39 +271,29 @@ def _whole_list(text: str, found: _Found) -> None:
         found.add(one if isinstance(one, str) else Call(*one, repaired))
 
 
-# ---- one call in JSON
+# ---- behind a mark
 
 
-def _read(text: str) -> Repaired:
-    """JSON, strictly or with one repair; a ValueError says what is wrong."""
-    try:
-        return loads(text), False
-    except ValueError as error:
-        mended = repaired_json(text)
-        if mended is None:
-            raise ValueError(str(error)) from None
-        return loads(mended), True
+def _behind_mark(text: str, found: _Found) -> None:
+    """A text, and behind each [TOOL_CALLS] a JSON list of calls, one JSON object, or a name with the JSON of its arguments."""
+    at = 0
+    while (start := text.find(MISTRAL, at)) >= 0:
+        found.text.append(text[at:start])
+        begin = start + len(MISTRAL)
+        named = _NAMED.match(text, begin)
+        at = _value_end(text, named.end() if named else begin)
+        said = text[named.end() if named else begin : at]
+        made = [arguments_of(named[1], said, named[2])] if named else list_of(said, MISTRAL, found.bare)
+        for one in made:
+            found.add(one)
+        found.unclosed = found.unclosed or (any(isinstance(one, str) for one in made) and ends_inside(said))
+    found.text.append(text[at:])
 
 
-def _json_call(text: str, key: str) -> Call | str:
-    """A call of {"name": ..., key: {...}}, or what is wrong with it."""
-    form = f'{{"name": "...", "{key}": {{...}}}}'
-    try:
-        made, repaired = _read(text)
-    except ValueError as error:
-        return f"the call is not JSON ({error}); write {form}"
-    if not isinstance(made, dict) or not isinstance(made.get("name"), str) or not made["name"]:
-        return f"the call has no name; write {form}"
-    name = made["name"]
-    keys = [k for k in ("arguments", "parameters") if k in made]
-    other = [k for k in made if k not in _BESIDE and k not in keys]
-    if len(keys) != 1 or other:
-        told = f"{', '.join(map(repr, other))[:80]} beside its arguments" if other else f"no {key}" if not keys else "two sets of arguments"  # fmt: skip
-        return f"the call of {name[:60]} has {told}; write {form}"
-    arguments = made[keys[0]]
-    if isinstance(arguments, str):  # as OpenAI's API writes them
-        with suppress(ValueError):
-            arguments, repaired = loads(arguments), True
-    if not isinstance(arguments, dict):
-        return f"the {keys[0]} of {name[:60]} are no JSON object; write {form}"
-    return Call(name, arguments, repaired or keys[0] != key)
+def _value_end(text: str, begin: int) -> int:
+    """Behind the JSON value that begins here, whose texts may hold the mark themselves; where it is none, at the next mark."""
+    past = first_object(text, begin, "{[")
+    if past > 0:
+        return past
+    following = text.find(MISTRAL, begin)
+    return len(text) if following < 0 else following

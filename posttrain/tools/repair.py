@@ -25,11 +25,12 @@ def loads(text: str) -> Any:
         raise ValueError(f"{error.msg} at character {error.pos}") from None
 
 
-def first_object(text: str, start: int) -> int:
-    """Where the JSON object ends that begins at a place (after spaces); -1 where there is none, or it is not strict JSON."""
+def first_object(text: str, start: int, opens: str = "{") -> int:
+    """Where the JSON object (or list, as `opens` says) ends that begins at a place (after spaces); -1 where there is none, or it is not
+    strict JSON."""
     while start < len(text) and text[start].isspace():
         start += 1
-    if text[start : start + 1] != "{":
+    if start >= len(text) or text[start] not in opens:
         return -1
     try:
         return _decoder().raw_decode(text, start)[1]

@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from posttrain.core.errors import unknown
-from posttrain.tools.calls import FORMATS, HERMES, Call, Parameters, first_text
+from posttrain.tools.calls import FORMATS, HERMES, MISTRAL, Parameters, first_text
+from posttrain.tools.one_call import Call
 
 _HOW = {
     "hermes": 'To call one, write its name and its arguments as JSON between tags:\n<tool_call>\n{"name": "NAME", "arguments": {"ARGUMENT": VALUE}}\n</tool_call>',
     "llama": 'To call one, answer with nothing but {"name": "NAME", "parameters": {"ARGUMENT": VALUE}}',
     "xml": "To call one, write its argument between tags with its name, <NAME>ARGUMENT</NAME>; several arguments as a JSON object.",
+    "mistral": 'To call one or several, answer with nothing but [TOOL_CALLS] [{"name": "NAME", "arguments": {"ARGUMENT": VALUE}}]',
     "python": "To call one or several, answer with nothing but [NAME(ARGUMENT=VALUE)]",
 }  # fmt: skip
 
@@ -34,6 +36,8 @@ def render(calls: Sequence[Call], format: str, tools: Parameters) -> str:
         )
     if format == "llama":
         return "; ".join(_dumps({"name": c.name, "parameters": c.arguments}) for c in calls)
+    if format == "mistral":
+        return f"{MISTRAL} {_dumps([{'name': c.name, 'arguments': c.arguments} for c in calls])}"
     if format == "python":
         return (
             "[" + ", ".join(f"{c.name}({', '.join(f'{k}={v!r}' for k, v in c.arguments.items())})" for c in calls) + "]"

@@ -14,11 +14,12 @@ from typing import Any
 from posttrain.core.index import PACKAGE, Row, index
 from posttrain.view.algorithm_page import interval
 from posttrain.view.methods_page import PAGE, page_of, systems
-from posttrain.view.systems_table import systems_table
+from posttrain.view.systems_table import agents_table, systems_table
 
 FILE = PAGE.parent / "docs" / "which-objective.md"
 SWEEP = PACKAGE.parent / "benchmarks" / "sweeps" / "systems.json"
 TURNS = SWEEP.with_name("turn_credit.json")
+AGENTS = SWEEP.with_name("agent_systems.jsonl")
 # what one has -> (where to start, the systems that answer it)
 QUESTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "The reward can be checked, answers are fresh": ("grpo", (
@@ -75,6 +76,8 @@ def page() -> str:
         out += _systems(json.loads(SWEEP.read_text()))
     if TURNS.is_file():
         out += _turns(json.loads(TURNS.read_text()))
+    if AGENTS.is_file():
+        out += _agents([json.loads(line) for line in AGENTS.read_text().splitlines()])
     return "\n".join(out)
 
 
@@ -136,3 +139,15 @@ def _systems(rows: list[dict[str, Any]]) -> list[str]:
         *systems_table(rows),
         "",
     ]
+
+
+def _agents(rows: list[dict[str, Any]]) -> list[str]:
+    one, seeds = rows[0], len({r["seed"] for r in rows})
+    return [
+        "## Two systems for agents on one published model", "",
+        f"`{one['model']}` was first shown the form on {one['shown']} rows at most ({one['passes']:g} passes; `start`), then learned for {one['steps']} steps of "
+        f"{one['prompts']} rows, {seeds} seeds; held-out rows that were right, in percent (every seed in brackets). `calls`: just the calls that were logged",
+        "(BFCL v4), ToolRL paid by parts beside the same reward where only all right counts. `search`: exact answers to questions of HotpotQA and 2WikiMultihopQA,",
+        f"ReSeek beside GRPO on the answer alone over the same index. {one['hardware']}, {one['versions']}; `python -m benchmarks.agent_systems`.", "",
+        *agents_table(rows), "",
+    ]  # fmt: skip

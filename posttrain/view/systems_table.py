@@ -1,8 +1,9 @@
-"""Runs of several systems on several tasks and seeds (`python -m benchmarks.systems`) as a table."""
+"""Runs of several systems on several tasks and seeds (`python -m benchmarks.systems`, `benchmarks.agent_systems`) as tables."""
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,4 +28,21 @@ def systems_table(rows: list[dict[str, Any]]) -> list[str]:
         mine = [r["spent"] for r in rows if r["system"] == system]
         cells += [f"{statistics.fmean(spent.get(k, 0.0) for spent in mine):,.0f}" for k in SPENT]
         out.append(f"| {system} | {' | '.join(cells)} |")
+    return out
+
+
+RIGHT = {"calls": "accuracy", "search": "right"}  # what a track of agents counts
+
+
+def agents_table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Held-out rows that were right after training, by track and arm: the mean and every seed, greedy and sampled, and what an arm spent."""
+    out = ["| track | arm | greedy | sampled | episodes | updates |", "|---" * 6 + "|"]
+    for track, system in dict.fromkeys((r["track"], r["system"]) for r in sorted(rows, key=lambda r: r["track"])):
+        mine = sorted((r for r in rows if (r["track"], r["system"]) == (track, system)), key=lambda r: r["seed"])
+        cells = []
+        for how in ("greedy", "sampled"):
+            each = [100 * r[how][RIGHT[track]] for r in mine]
+            cells.append(f"{statistics.fmean(each):.1f} ({', '.join(f'{x:.0f}' for x in each)})")
+        cells += [f"{statistics.fmean(r['spent'].get(k, 0.0) for r in mine):,.0f}" for k in ("samples", "updates")]
+        out.append(f"| {track} | {system} | {' | '.join(cells)} |")
     return out

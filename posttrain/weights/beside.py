@@ -15,6 +15,7 @@ from torch import Tensor
 from posttrain.core.batch import Batch
 from posttrain.core.registry import Part
 from posttrain.core.turn import Turn
+from posttrain.weights.known import Known
 
 LARGE = ("hidden_BTD", "head_VD")
 
@@ -29,10 +30,15 @@ def asked_of(reference: Part, reads: Iterable[str], rollout: Part) -> tuple[list
 
 
 def told(reference: Any, rows: Sequence[Turn], names: Sequence[str]) -> dict[str, Tensor]:
-    """Streams of the reference, by their names in the batch."""
+    """Streams of the reference, by their names in the batch; what is known of rows beforehand is not asked again."""
     if not names:
         return {}
+    known: Known | None = getattr(reference, "known", None)
     with torch.no_grad():
+        if known is not None and list(names) == ["ref_logp_BT"]:
+            told_BT = known.of(reference.policy, lambda some: reference.streams(some, ["logp_BT"])["logp_BT"], rows)
+            if told_BT is not None:
+                return {"ref_logp_BT": told_BT}
         found = reference.streams(rows, [name.removeprefix("ref_") for name in names])
     return {name: found[name.removeprefix("ref_")] for name in names}
 

@@ -21,6 +21,7 @@ from posttrain.core.thinking import phases
 from posttrain.core.turn import Turn
 from posttrain.losses.aggregate import Totals
 from posttrain.losses.objective import objective
+from posttrain.models.captured import capture
 from posttrain.weights.batches import micro_batches, minibatches
 from posttrain.weights.beside import asked_of, told, with_live
 from posttrain.weights.critic import halves, optimiser_of, values_read, with_critic
@@ -64,8 +65,8 @@ class Learner:
         self._values = values_read(self.reads)
         if self._values:
             with_critic(self.policy, self.how)
-        self._kept, self._beside = asked_of(o.reference, self.reads, self.method.rollout)
-        if self._kept or self._beside:
+        self.kept, self._beside = asked_of(o.reference, self.reads, self.method.rollout)
+        if self.kept or self._beside:
             self.reference = o.reference.live()
             self.parallel.check_reference(self.reference)
             self.reference.start(self.policy)
@@ -79,6 +80,7 @@ class Learner:
         named = own(o.role) if own else self.policy.named_parameters()
         self.masters = self.parallel.masters((n, p) for n, p in named if p.requires_grad)
         mine: float = self.how.lr if self.how.lr is not None else part.defaults().get("lr", 0.0) * self.how.pace
+        capture(self.policy, bool(self.method.rollout.card.data))
         self._own, self._critic = halves(self.named_parameters()) if self._values else (self.named_parameters(), [])
         if self._critic:
             self.optimiser, self._of_critic = optimiser_of(part, self.named_parameters(), mine)
@@ -110,7 +112,7 @@ class Learner:
         if "thought_BT" in self.reads:
             T = batch.mask_BT.shape[1]
             batch = batch.but(thought_BT=pad([phases(self.policy.decode, row) for row in rows], T))
-        ref = self._kept
+        ref = self.kept
         before = [*self._values, *(["entropy_BT"] if "old_entropy_BT" in self.reads else [])]
         old = [f"old_{name}" for name in before]
         if not ref and not old:

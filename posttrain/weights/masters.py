@@ -70,3 +70,4 @@ def _hook(p: nn.Parameter, master: nn.Parameter) -> None:
     if earlier is not None:
         earlier.remove()
     p._to_master = p.register_post_accumulate_grad_hook(add)  # type: ignore[attr-defined]
+    p.master = master  # type: ignore[attr-defined]  # for passes whose gradients do not come through autograd

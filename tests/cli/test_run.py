@@ -190,6 +190,9 @@ def test_a_plan_and_its_options(tmp_path: Path) -> None:
         assert call("run", "note-it-down", "--plan.rounds", "3", *where).code == 0
         assert call("run", "note-it-down(rounds=2, word='b')", "--fresh", *where).code == 0
         assert seen == [(3, "a"), (2, "b")]
+        assert call("run", "note-it-down", "--plan.word", "52,42", "--fresh", *where).code == 0
+        assert call("run", "note-it-down", "--plan.word", "'7'", "--fresh", *where).code == 0
+        assert seen[2:] == [(1, "52,42"), (1, "7")], "a text stays one, also where it could be numbers"
         said = call("run", "note-it-down", "--plan.runds", "3", "--fresh", *where)
         assert said.code == 2 and "did you mean 'rounds'?" in said.err
         said = call("run", "note-it-down", "--loss", "cispo", *where)

@@ -57,6 +57,7 @@ def test_messages_that_come_later_are_told_a_class_and_no_direction() -> None:
         ("helpful=nan", "no direction"),
         ("helpful=0.6,verbose=0.8", r"points 53 degrees away from helpful, .* up to 45: .* is 0.71 or more"),
         ("helpful=-1", "points 180 degrees"),
+        ("helpful=0.8,helpful=0.9", "names helpful twice"),
     ],
 )
 def test_what_is_no_direction_is_told_in_a_sentence(prefer: str, told: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from posttrain.core.errors import UserError
+from posttrain.core.types import Prompt
+from posttrain.environments.conversions import converted
 from posttrain.environments.feedback import PreferenceFiles, feedback, kind_of
 from posttrain.environments.presets import LABELS, PAIRS, SHIPPED
 from posttrain.environments.task import DEFAULTS, default_task, of_rows, pair_task
@@ -68,7 +70,8 @@ def test_labels_in_every_layout(row):
 @pytest.mark.parametrize(
     ("row", "told"),
     [
-        (LABEL | {"label": "meh"}, "a label is true or false"),
+        (LABEL | {"label": "meh"}, "a label is true or false.* desirable or undesirable$"),
+        (LABEL | {"label": 4}, "a rating is none: say in a column of its own which ratings are good"),
         (LABEL | {"completion": None}, "no 'completion' in it"),
         ({"messages": CHAT[:1], "label": True}, "ends with the assistant"),
         ({"messages": CHAT[1:], "label": True}, "nothing that it answers"),
@@ -117,6 +120,24 @@ def test_a_pair_as_a_list_and_as_two_labels():
     ]  # fmt: skip
     assert labels.train[0].info["note"] == "n" and "chosen" not in labels.train[0].info and not labels.validate(4)
     assert "the preferred one good and the other bad" in labels.understood.notes[-1]
+
+
+def test_a_tie_that_is_kept_is_no_list_and_no_label():
+    pairs = [Prompt.text("q", "?", chosen="a", rejected="b", preferred=sure) for sure in (0.5, 0.6)]
+    for want, n in (("lists", 1), ("labels", 2)):
+        made, told = converted(pairs, "pairs", want)
+        assert len(made) == n and told.endswith("; 1 ties are left out: they have no better answer")
+
+
+def test_one_text_is_no_pair_with_itself():
+    """Somebody called it good, and somebody else bad."""
+    said = [
+        Prompt.text("q", "?", response=text, label=label)
+        for text, label in (("a", True), ("a", False), ("b", True), ("c", False))
+    ]
+    made, told = converted(said, "labels", "pairs")
+    assert [(p.info["chosen"], p.info["rejected"]) for p in made] == [("b", "c")]
+    assert "1 good answers were paired" in told and "2 answers have no partner" in told
 
 
 def test_a_list_as_pairs_and_as_labels():

@@ -61,7 +61,7 @@ def test_a_tie_is_left_out_and_counted_unless_it_is_wanted():
     ("row", "told"),
     [
         ({"preferred": 1.5}, "probability from 0 to 1"),
-        ({"preferred": "yes"}, "a score is a finite number"),
+        ({"preferred": "yes"}, r"is 'yes'; it is the probability .* write FILE\(preferred=''\)"),
         ({"votes": 3}, r"write FILE\(votes=''\)"),
         ({"votes": [1, "maybe"]}, "a vote of each annotator"),
         ({"chosen_votes": 0, "rejected_votes": 0}, "somebody votes"),
@@ -129,6 +129,17 @@ def test_merged_rows_are_votes():
     assert (
         pairs({}, turned, {"chosen": "c"}, merge=True).left_out["ties, of which each answer is preferred as often"] == 1
     )
+
+
+def test_a_score_of_merged_rows_stays_with_its_answer():
+    """a scores 5 and 3, b 1 and 4 and 4 where it is chosen; b wins with 2 of 3 votes. Means: b 3, a 4."""
+    other = {"chosen": "b", "rejected": "a", "score_chosen": 4}
+    found = pairs({"score_chosen": 5, "score_rejected": 1}, other | {"score_rejected": 3}, other, merge=True)
+    (pair,) = found.pairs()
+    assert (pair.chosen, pair.rejected) == ("b", "a") and pair.preferred == pytest.approx(2 / 3)
+    assert pair.prompt.info["score_chosen"] == 3 and pair.prompt.info["score_rejected"] == 4
+    (pair,) = pairs({"score_chosen": 5}, {}, merge=True).pairs()
+    assert pair.prompt.info["score_chosen"] == 5 and "score_rejected" not in pair.prompt.info
 
 
 def test_empty_answers_and_scores_that_say_the_opposite_are_told():

@@ -22,7 +22,7 @@ from posttrain.environments.task import task
 from posttrain.environments.tooled import Tooled, ToolEpisode, with_tools
 from posttrain.policies.load import load_model
 from posttrain.rollouts.sample import sample
-from posttrain.tools.calls import Call
+from posttrain.tools.one_call import Call
 from posttrain.tools.tool import ToolError, tool
 from posttrain.tools.written import render
 

@@ -135,6 +135,20 @@ def test_idle_conversations_lose_their_pages_before_a_job_is_preempted() -> None
     all_free(engine)
 
 
+def test_more_conversations_than_slots_all_keep_their_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where pages are counted by the engine itself: 16 slots for 60 conversations."""
+    policy, how = tiny_run.policy(), Sampling(12)
+    engine = Engine(policy.model, max_slots=3)
+    engine.cuda = True
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 2**30))
+    engine.prepare(16, 512, 12, policy.stop_ids)
+    chat, _ = talk(policy, how, engine=engine, count=60)
+    assert engine.slots is not None and engine.slots.count == 16
+    assert engine.prefill_tokens == read_once(chat)
+    all_free(engine)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_branch_goes_on_from_the_same_state_without_reading(kind: str) -> None:
     policy, how = tiny_run.policy(), Sampling(12)

@@ -79,7 +79,19 @@ def test_likeliest_tokens_and_the_rest_by_hand() -> None:
     assert value == pytest.approx(0.125 * math.log(0.25) + 0.875 * math.log(1.75), abs=1e-7)
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
+def test_a_token_that_neither_finds_possible_says_nothing() -> None:
+    """Logits (0, -200) of both, k = 2: in 32 bits exp(-200) is 0, and so is the mixture there. D = 0, and so is its gradient."""
+    for beta in (0.0, 0.5, 1.0):
+        logits = torch.tensor([[[0.0, -200.0]]], requires_grad=True)
+        batch = Batch(
+            mask_BT=torch.ones(1, 1), hidden_BTD=logits, head_VD=torch.eye(2), temperature_B=torch.ones(1),
+            topk_id_BTK=torch.tensor([[[0, 1]]]), topk_logp_BTK=torch.tensor([[[0.0, -200.0]]]),
+        )  # fmt: skip
+        value, slope = value_and_slope(topk_divergence(batch, beta=beta), batch)
+        assert value == pytest.approx(0, abs=1e-6) and slope == pytest.approx([0, 0], abs=1e-6), beta
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.25, 0.5, 1.0])
 def test_all_tokens_of_the_vocabulary_are_the_whole_divergence_and_fewer_never_more(beta: float) -> None:
     batch = laws.example()
     whole_BT = whole_distribution(batch, beta=beta)

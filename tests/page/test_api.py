@@ -85,6 +85,31 @@ def test_warnings_alone_are_those_of_the_run(root: Path) -> None:
     assert (found[0]["first"], found[0]["last"], found[0]["x"]) == (8, 12, [8, 12])
 
 
+def test_answers_that_could_not_be_scored_are_counted_with_the_reason(tmp_path: Path) -> None:
+    where = made.write(tmp_path, "shaky", steps=0)
+    with Store(where / "run.sqlite") as store:
+        for step, failed in enumerate((1.0, 0.0, 2.0)):
+            store.log("train", step, {"reward": 0.5, "failed": failed}, made.groups(step, 2, 2), 0.5)
+            if failed:
+                store.event("train", step, "reward error", f"r failed on {failed:.0f} of 4 (<b>late</b>)")
+        store.begin("other", "policy", True)
+        store.log("other", 0, {"reward": 0.5, "failed": 0.0}, made.groups(0, 1, 2), 0.5)
+    told = [{"phase": "train", "failed": 3, "made": 12, "why": "r failed on 2 of 4 (<b>late</b>)"}]
+    assert ask(tmp_path, "run", run="shaky")["unscored"] == told
+    assert ask(tmp_path, "warnings", run="shaky")["unscored"] == told
+
+
+def test_checkpoints_that_are_kept_are_events(tmp_path: Path) -> None:
+    """By the names of their folders; what is half written, of no phase, or no number is none."""
+    where = made.write(tmp_path, "kept", steps=6, phases=("sft", "rl"))
+    for name in ("sft-000003", "rl-000005", ".rl-000004", "rl-x", "other-000001", "rl-99999999999"):
+        (where / "checkpoints" / name).mkdir(parents=True)
+    found = [e for e in ask(tmp_path, "run", run="kept")["events"] if "on the disk" in e["message"]]
+    assert [(e["phase"], e["step"], e["x"], e["kind"]) for e in found] == [
+        ("rl", 6, 12, "checkpoint"), ("sft", 4, 4, "checkpoint")
+    ]  # fmt: skip
+
+
 def test_phases_follow_one_another_on_the_axis(root: Path) -> None:
     found = ask(root, "run", run="plan")
     assert [(p["name"], p["start"], p["steps"]) for p in found["phases"]] == [("sft", 0, 5), ("rl", 5, 5)]

@@ -80,7 +80,7 @@ def test_what_comes_later_is_shown(tab: Tab, folder: Path) -> None:
         expect(page.locator("article.answer").first).to_contain_text("answer 0.0.0")
         run.log(kl=0.5, accuracy=0.25)
         expect(chart(page, "KL to the reference").locator("canvas")).to_be_visible(timeout=10_000)
-        expect(chart(page, "held-out accuracy")).to_contain_text("0.25")
+        expect(chart(page, "held-out accuracy")).to_contain_text("25%")
         run.log(3)
         expect(page.locator(".tile").first).to_contain_text("5 / 40", timeout=10_000)
         expect(chart(page, "reward")).to_contain_text("0 → 0.1")

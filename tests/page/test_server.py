@@ -13,16 +13,18 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
 from posttrain.cli import main
 from posttrain.core.errors import UserError
-from posttrain.page import live
-from posttrain.page.app import POLICY, static_files
+from posttrain.page import app, live
+from posttrain.page.app import POLICY, App, static_files
 from posttrain.page.folder import Folder
 from posttrain.page.report import MODULES, bundled, gathered, report
 from posttrain.page.server import Page
@@ -92,6 +94,25 @@ def test_only_this_machine_by_its_own_name(page: Page) -> None:
         assert ask(page, "/api/runs", Host=host)[0] == 200, host
 
 
+def test_the_port_that_browsers_leave_out(root: Path) -> None:
+    def status(port: int, host: str) -> int:
+        headers = [(b"host", host.encode())]
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/",
+            "headers": headers,
+            "query_string": b"",
+            "scheme": "http",
+        }
+        refused = App(Folder(root), port).refusal(Request(scope))
+        return refused[0] if refused else 200
+
+    for host in ("localhost", "127.0.0.1", "[::1]"):
+        assert status(80, host) == 200 and status(80, f"{host}:80") == 200 and status(8765, host) == 400, host
+    assert status(80, "evil.example") == 400 and status(80, "") == 400
+
+
 def test_no_other_site(page: Page) -> None:
     for origin in ("https://evil.example", "null", f"http://127.0.0.1:{page.port + 1}"):
         assert ask(page, "/api/runs", Origin=origin)[0] == 403, origin
@@ -158,6 +179,22 @@ def test_a_key(root: Path) -> None:
         assert ask(served, "/api/runs", Cookie="posttrain-view=0")[0] == 401
     finally:
         served.stop()
+
+
+def test_many_streams_at_once_are_bounded(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "STREAMS", 5)
+    asked = b"GET /events?run=one HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n" % page.port
+    tabs = [socket.create_connection(("127.0.0.1", page.port), timeout=20) for _ in range(12)]
+    for tab in tabs:
+        tab.sendall(asked)
+    assert sorted(tab.recv(12)[9:] for tab in tabs) == [b"200"] * 5 + [b"503"] * 7
+    for tab in tabs:
+        tab.close()
+    for _ in range(200):
+        if page.app.streams == 0:
+            break
+        time.sleep(0.05)
+    assert page.app.streams == 0
 
 
 def test_a_page_follows_a_run(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,6 +312,13 @@ def test_report_at_the_terminal(root: Path, tmp_path: Path, capsys: pytest.Captu
         "grpo on sums with pocket, finished after 6 steps" in out
         and "held-out accuracy at step 6: 0.9 (0.769 to 0.96)" in out
     )
+    with Store(made.write(tmp_path, "shaky", steps=0) / "run.sqlite") as store:
+        store.log("train", 0, {"reward": 0.5, "failed": 2.0}, made.groups(0, 2, 2), 0.5)
+        store.event("train", 0, "reward error", "r failed on 2 of 4 (late\x1b[31m)")
+    assert main(["report", "shaky", "--runs", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    assert "warning: 2 of 4 answers could not be scored (train: r failed on 2 of 4 (late" in told
+    assert "\x1b" not in told and "no monitor has found anything" not in told
     assert main(["report", "one", "--runs", str(root), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["run"]["name"] == "one"
 

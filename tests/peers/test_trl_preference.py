@@ -35,6 +35,7 @@ from posttrain.systems.preference.orpo import orpo_loss
 from posttrain.systems.preference.robust_dpo import robust_loss
 from posttrain.systems.preference.simpo import simpo_loss
 from posttrain.systems.preference.sppo import sppo_loss
+from posttrain.systems.preference.wpo import wpo_loss
 
 pytest.importorskip("trl")
 P, T = 5, 7
@@ -68,14 +69,18 @@ class Model:
 
     training = True
 
-    def __init__(self, *logps: Tensor) -> None:
-        self.logps = list(logps)
+    def __init__(self, *logps: Tensor, squares: Tensor | None = None) -> None:
+        self.logps, self.squares = list(logps), squares
 
     def __call__(self, **kwargs: Any) -> Any:
         logp = self.logps.pop(0)
         nothing = torch.zeros_like(logp)
         return SimpleNamespace(
-            log_probs=logp, entropy=nothing, mean_logits=nothing, is_top1=nothing.bool(), log_sum_sq_probs=nothing
+            log_probs=logp,
+            entropy=nothing,
+            mean_logits=nothing,
+            is_top1=nothing.bool(),
+            log_sum_sq_probs=nothing if self.squares is None else self.squares,
         )
 
 
@@ -93,14 +98,17 @@ def trainer(**settings: Any) -> Any:
     return plain
 
 
-def theirs(loss_type: str, beta: float, logp: Tensor, ref: Tensor, mask: Tensor, **more: Any) -> tuple[float, Tensor]:
+def theirs(
+    loss_type: str, beta: float, logp: Tensor, ref: Tensor, mask: Tensor, squares: Tensor | None = None, **more: Any
+) -> tuple[float, Tensor]:
+    """squares: log sum_v pi(v)^2 before each token."""
     from trl import DPOTrainer
 
     leaf = logp.clone().requires_grad_()
     completion = torch.cat([torch.zeros(2 * P, 1), mask], 1).long()
     inputs = {"input_ids": completion, "attention_mask": completion, "completion_mask": completion}
     stand_in = trainer(loss_types=[loss_type], beta=beta, ref_model=Model(ref), **more)
-    loss = DPOTrainer._compute_loss(stand_in, Model(leaf), inputs, False)
+    loss = DPOTrainer._compute_loss(stand_in, Model(leaf, squares=squares), inputs, False)
     (grad,) = torch.autograd.grad(loss, leaf)
     return float(loss.detach()), grad
 
@@ -130,6 +138,22 @@ def test_losses_of_the_dpo_trainer(name: str, part: Part, beta: float, more: dic
     assert value == pytest.approx(want, rel=1e-6)
     torch.testing.assert_close(mine, grad * mask, rtol=1e-5, atol=1e-9)
     assert float(grad.abs().max()) > 1e-5
+
+
+def test_wpo() -> None:
+    """Answers whose weights are below 1: TRL does not clamp their product there."""
+    draw = torch.Generator().manual_seed(0)
+    _, ref, mask = tensors()
+    logits_BTV = torch.randn(2 * P, T, 11, generator=draw, dtype=torch.float64)
+    token_BT = logits_BTV.topk(6, -1).indices[..., -1]
+    every_BTV = logits_BTV.log_softmax(-1)
+    logp, squares = every_BTV.gather(-1, token_BT[..., None]).squeeze(-1) * mask, (2 * every_BTV).logsumexp(-1)
+    want, grad = theirs("sigmoid", 0.1, logp, ref, mask, squares=squares, use_weighting=True)
+    plain, _ = theirs("sigmoid", 0.1, logp, ref, mask)
+    read = {"hidden_BTD": logits_BTV, "head_VD": torch.eye(11, dtype=torch.float64), "temperature_B": torch.ones(2 * P)}
+    value, mine = ours(wpo_loss.but(beta=0.1), logp, ref, mask, **read)
+    assert value == pytest.approx(want, rel=1e-6) and value < 0.9 * plain
+    torch.testing.assert_close(mine, grad * mask, rtol=1e-5, atol=1e-9)
 
 
 def test_sppo_with_hard_labels() -> None:

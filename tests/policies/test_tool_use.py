@@ -20,7 +20,8 @@ from tests.models.tiny import decoder
 from tests.policies.thinkers import SIZE, tokenizer
 
 # the essentials of published templates: Llama 3.1 (tools in the user's message, results as ipython, a JSON text of them), Mistral 7B v0.3
-# (tools before the last user message, ids of nine characters), and one that knows no tools
+# (tools before the last user message, ids of nine characters; mistral3 also writes calls, as the published one does), and one that knows
+# no tools
 LLAMA31 = """{{- bos_token }}{%- if not tools is defined %}{% set tools = none %}{% endif -%}
 <|start_header_id|>system<|end_header_id|>\n\n{% if tools is not none %}Environment: ipython\n{% endif %}Cutting Knowledge Date: December 2023\n<|eot_id|>
 {%- for message in messages %}{% if message.role == 'user' and loop.first and tools is not none -%}
@@ -35,7 +36,12 @@ MISTRAL = """{{- bos_token }}{% for m in messages %}
 {%- if m.role == 'user' %}{% if tools and loop.last %}[AVAILABLE_TOOLS] {{ tools | tojson }}[/AVAILABLE_TOOLS]{% endif %}[INST] {{ m.content }}[/INST]
 {%- elif m.role == 'tool' %}{% if m.tool_call_id | length != 9 %}{{ raise_exception('ids of nine characters') }}{% endif %}[TOOL_RESULTS] {{ m.content }}[/TOOL_RESULTS]
 {%- elif m.role == 'assistant' %} {{ m.content }}{{ eos_token }}{% else %}{{ m.content }}{% endif %}{% endfor %}"""
-ENDS = {"llama31": "<|eot_id|>", "mistral": "</s>"}
+MISTRAL3 = """{{- bos_token }}{% set users = messages | selectattr('role', 'equalto', 'user') | list %}{% for m in messages %}
+{%- if m.role == 'user' %}{% if tools and m == users[-1] %}[AVAILABLE_TOOLS] {{ tools | tojson }}[/AVAILABLE_TOOLS]{% endif %}[INST] {{ m.content }}[/INST]
+{%- elif m.tool_calls is defined %}[TOOL_CALLS] [{% for c in m.tool_calls %}{{ (c.function | tojson)[:-1] }}, "id": "{{ c.id }}"}{% if not loop.last %}, {% endif %}{% endfor %}]{{ eos_token }}
+{%- elif m.role == 'tool' %}{% if m.tool_call_id | length != 9 %}{{ raise_exception('ids of nine characters') }}{% endif %}[TOOL_RESULTS] {"content": {{ m.content }}, "call_id": "{{ m.tool_call_id }}"}[/TOOL_RESULTS]
+{%- elif m.role == 'assistant' %} {{ m.content }}{{ eos_token }}{% else %}{{ m.content }}{% endif %}{% endfor %}"""
+ENDS = {"llama31": "<|eot_id|>", "mistral": "</s>", "mistral3": "</s>"}
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "1+1"}}\n</tool_call>'
 TWO = [
     {"role": "tool", "name": "calculator", "tool_call_id": "call00000", "content": "2"},
@@ -47,7 +53,7 @@ def model(name: str) -> LanguagePolicy:
     """A tiny model with one token per byte that reads this template."""
     made = tokenizer("llama3" if name in (*ENDS, "none") else name)
     if name in ENDS:
-        made.chat_template = {"llama31": LLAMA31, "mistral": MISTRAL}[name]
+        made.chat_template = {"llama31": LLAMA31, "mistral": MISTRAL, "mistral3": MISTRAL3}[name]
         made.add_special_tokens({"eos_token": ENDS[name]})
     if name == "none":
         made.chat_template = None
@@ -58,10 +64,12 @@ def asked(text: str = "What is 1+1?", **info: Any) -> Prompt:
     return Prompt.text("q", text, tools=[calculator.schema], **info)
 
 
-NATIVE = {"qwen2_5": "hermes", "qwen3": "hermes", "llama31": "llama"}
+NATIVE = {"qwen2_5": "hermes", "qwen3": "hermes", "llama31": "llama", "mistral3": "mistral"}
 
 
-@pytest.mark.parametrize("name", ["qwen2_5", "qwen3", "llama31", "mistral", "smollm2", "llama3", "deepseek_r1_distill"])
+@pytest.mark.parametrize(
+    "name", ["qwen2_5", "qwen3", "llama31", "mistral", "mistral3", "smollm2", "llama3", "deepseek_r1_distill"]
+)
 def test_tools_are_offered_as_the_template_does_or_in_words(name):
     policy = model(name)
     assert own_format(policy.tokenizer) == NATIVE.get(name, "")
@@ -93,6 +101,7 @@ BETWEEN = {
     "qwen3": "\n<|im_start|>user\n<tool_response>\n2\n</tool_response>\n<tool_response>\n3\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
     "llama31": '<|start_header_id|>ipython<|end_header_id|>\n\n"2"<|eot_id|><|start_header_id|>ipython<|end_header_id|>\n\n"3"<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n',
     "smollm2": "\n<|im_start|>user\n<tool_response>\n2\n</tool_response>\n<tool_response>\n3\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
+    "mistral3": '[TOOL_RESULTS] {"content": 2, "call_id": "call00000"}[/TOOL_RESULTS][TOOL_RESULTS] {"content": 3, "call_id": "call00001"}[/TOOL_RESULTS]',
     "mistral": "[INST] <tool_response>\n2\n</tool_response>\n<tool_response>\n3\n</tool_response>[/INST]",
     "llama3": "<|start_header_id|>user<|end_header_id|>\n\n<tool_response>\n2\n</tool_response>\n<tool_response>\n3\n</tool_response><|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
 }  # fmt: skip
@@ -128,6 +137,7 @@ def test_the_row_is_what_the_model_read_id_for_id(name, thought):
     )
     if name not in (
         "mistral",
+        "mistral3",
         "llama31",
     ):  # and what its template makes of the messages, where that keeps texts as they are
         said = [*asked().content]

@@ -63,6 +63,9 @@ def told(prompt, text, aspect, sharp=2.0, reference=None, demonstrations=()):
 async def waits(prompt, text):
     return text.upper()
 
+def besides(prompt, texts, *, aspect, demonstrations=()):
+    return [len(t) + (aspect == "wit") + 10 * len(demonstrations) + 100 * (demonstrations[0]["prompt"].id == "e") for t in texts]
+
 def odd(prompt, text):
     return object()
 
@@ -99,6 +102,13 @@ def test_what_a_judge_is_told_besides_goes_by_name(file: str) -> None:
     criterion = Criterion(aspect="true", reference=True, examples=shown)
     assert judge.points([asked, asked], ["2", "3"], criterion) == [118.0, 108.0]
     assert judge.points([asked], ["2"], Criterion(aspect="true")) == [8.0], "the gold answer is not for it to see"
+
+
+def test_what_a_judge_may_ask_for_besides_is_sent_by_name(file: str) -> None:
+    judge = FunctionJudge(function_of(file, "besides"))
+    shown = Criterion(aspect="wit", examples=(Example(Prompt("e", "shown?"), ("good", "bad")),))
+    assert judge.learns and judge.together([(ASKED, ["aa", "b"])], shown) == [[113.0, 112.0]]
+    assert judge.rank([(ASKED, ["b", "aa"])], shown) == [(1, 0)]
 
 
 def test_one_that_hangs_is_killed_and_masks_what_it_was_asked(file: str) -> None:

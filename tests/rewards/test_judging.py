@@ -15,10 +15,18 @@ from posttrain.core.types import Prompt
 from posttrain.rewards.runtime.score import RewardSum
 from posttrain.rewards.runtime.timeout_pool import Failure
 from posttrain.rewards.scorers.judge import Judge
-from posttrain.rewards.scorers.judging import Criterion, Example, FunctionJudge, ScoreJudge, drawn_order, is_judge
+from posttrain.rewards.scorers.judging import (
+    Criterion,
+    Example,
+    FunctionJudge,
+    ScoreJudge,
+    best_first,
+    drawn_order,
+    is_judge,
+)
 from posttrain.rewards.scorers.pairwise import compare
 from posttrain.rewards.scorers.spec import Build, judge_of
-from posttrain.rewards.scorers.wording import example, read_ranking, read_scores
+from posttrain.rewards.scorers.wording import example, read_ranking, read_score, read_scores
 from tests.openai_server import Fake
 
 P, Q = Prompt.text("p", "Thank Mia.", "thanks"), Prompt.text("q", "Greet Bob.")
@@ -63,6 +71,25 @@ def test_a_function_that_fails_could_not_say_and_is_told_once(capsys: Any) -> No
     assert all(math.isnan(x) for x in found[0]) and found[1] == [2, 1]
     assert FunctionJudge(judge).rank(CASES)[0] == ()
     assert "a list of as many finite numbers" in capsys.readouterr().err
+
+
+def test_an_infinite_number_is_none(capsys: Any) -> None:
+    """In each of the three forms: it would stand above all others, and its difference from another is no number."""
+
+    def one(prompt: Prompt, text: str, aspect: str) -> float:
+        return math.inf if text == "a" else 1.0
+
+    def several(prompt: Prompt, texts: list[str]) -> list[float]:
+        return [one(prompt, t, "") for t in texts]
+
+    def pair(prompt: Prompt, a: str, b: str) -> float:
+        return -math.inf
+
+    points = FunctionJudge(one).points([P, P], ["a", "b"])
+    assert math.isnan(points[0]) and points[1] == 1.0
+    assert all(math.isnan(x) for x in FunctionJudge(several).together([(P, ["a", "b"])])[0])
+    assert math.isnan(FunctionJudge(pair).prefer([P], ["a"], ["b"])[0])
+    assert "finite numbers" in capsys.readouterr().err
 
 
 def test_the_gold_answer_is_seen_only_where_it_may_be() -> None:
@@ -176,6 +203,29 @@ def test_scores_in_words(said: str, found: list[float] | None) -> None:
 def test_rankings_in_words(said: str, found: list[int] | None) -> None:
     got = read_ranking(said, 3)
     assert isinstance(got, Failure) if found is None else got == found
+
+
+def test_equals_stand_in_an_order_that_is_drawn() -> None:
+    orders = [best_first([1.0, 2.0, 1.0], f"p{i}") for i in range(20)]
+    assert {o[0] for o in orders} == {1} and {o[1:] for o in orders} == {(0, 2), (2, 0)}
+    assert orders == [best_first([1.0, 2.0, 1.0], f"p{i}") for i in range(20)]
+
+
+def test_each_time_that_something_is_asked_again_is_another_question(tmp_path: Path) -> None:
+    """The second and the third time the request is the same, warm; what is kept of the second is not the third's answer."""
+    said = iter(["well", "hm", "Score: 4"])
+    with (fake := Fake(lambda body: next(said))).listening() as url:
+        assert Judge(url, cache=str(tmp_path), again=2).points([P], ["a"]) == [4.0] and len(fake.asked) == 3
+
+
+def test_what_one_server_said_is_not_what_another_says(tmp_path: Path) -> None:
+    for point in (3, 5):
+        with Fake(lambda body, point=point: f"Score: {point}").listening() as url:
+            assert Judge(url, cache=str(tmp_path)).points([P], ["a"]) == [point]
+
+
+def test_points_below_the_scale_are_none() -> None:
+    assert isinstance(read_score("Score: -1", Criterion()), Failure) and read_score("Score: 0", Criterion()) == 0.0
 
 
 def test_an_order_is_a_function_of_what_is_shown() -> None:

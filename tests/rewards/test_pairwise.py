@@ -43,6 +43,12 @@ def test_siblings_by_hand() -> None:
     assert scorer.calls == 5  # of six matches one is between equals, and is not asked
 
 
+def test_both_orders_are_two_questions() -> None:
+    scorer = WinRate(FunctionJudge(circle))
+    scorer.score([group("s", "p", "r", "p")])
+    assert scorer.calls == scorer.judge.calls == 10  # type: ignore[union-attr]
+
+
 def test_the_groups_mean_as_baseline_is_one_half() -> None:
     g = group("s", "p", "r", "r")
     WinRate(FunctionJudge(circle)).score([g])
@@ -108,6 +114,10 @@ def test_what_the_judge_cannot_say_does_not_count() -> None:
     report = WinRate(FunctionJudge(judge)).score([g, alone])
     assert rewards(g)[:2] == pytest.approx([0.9, 0.1]) and g.rollouts[2].failed
     assert rewards(alone) == [0.5] and report.masked == 1
+    # a judge that fails on all it is asked says nothing of equals either: they would be worth 1/2 beside masked ones
+    equals = group("s", "s", "x")
+    report = WinRate(FunctionJudge(lambda prompt, a, b: math.nan)).score([equals, group("p", "p")])
+    assert all(r.failed for r in equals.rollouts) and report.masked == 3, "two equals alone are not asked about: a tie"
 
 
 def test_errors() -> None:

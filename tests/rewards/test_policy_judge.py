@@ -41,6 +41,12 @@ def test_the_probability_is_between_its_two_words() -> None:
     assert judge(0.0, 0.0).prefer([], [], []) == []
 
 
+def test_answers_that_its_window_has_no_room_for_are_not_judged() -> None:
+    asked = judge(math.log(9), 0.0)
+    asked.policy.window = 1  # type: ignore[attr-defined]
+    assert math.isnan(asked.prefer([row(0)], ["x"], ["y"])[0])
+
+
 def test_both_orders() -> None:
     # (.9 + 1 - .5) / 2 = .7; a liking for the first place of log 3 on top of log 3: sigmoid(log 9) and sigmoid(0)
     assert compare(judge(math.log(9), 0.0), [(row(0), "x", "y"), (row(0), "y", "x")]) == pytest.approx([0.7, 0.3])

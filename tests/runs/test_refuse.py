@@ -57,6 +57,12 @@ ROWS = [{"question": f"say {x}"} for x in ("hi", "ho", "hu")]
         (["hc-rlhf"], "holds a cost below a limit, and none is given"),
         (["constrained-rlhf"], "give the points"),
         (["constrained-rlhf", "--plan.points", "a=1", "--reward", "numeric"], "no component of --reward named 'a'"),
+        (["gold", "--task", "open.jsonl", "--loss", "gold(kind='x')"], "no reward of GOLD .kind. named 'x'"),
+        (["ift", "--task", "open.jsonl", "--rollout", "intuition(mix=2)"], "mix is 2; it is the share"),
+        (["hft", "--plan.method", "gold(loss=\"gold(kind='x')\")"], "no reward of GOLD .kind. named 'x'"),
+        (["weighted-sft", "--task", "heavy.jsonl"], "prompt 'heavy-[0-8]' has the weight 'much'; it is a number of 0 or more"),
+        (["hft", "--task", "open.jsonl"], "sft learns from written answers, and the first prompt of open has none"),
+        (["dpa", "--reward", "numeric"], "--reward gives numeric, and not helpful; name what it gives: --plan.rewards"),
     ],
 )  # fmt: skip
 def test_nothing_is_loaded_before_it_is_told(
@@ -67,6 +73,8 @@ def test_nothing_is_loaded_before_it_is_told(
         monkeypatch.setattr(f"posttrain.runs.{place}.load_policy", lambda *args: pytest.fail("a model was loaded"))
     (tmp_path / "one.jsonl").write_text(json.dumps({"question": "1+1?", "answer": "2"}) + "\n")
     (tmp_path / "open.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    heavy = [{"question": f"{i}+1?", "answer": str(i + 1), "weight": i if i % 2 else "much"} for i in range(9)]
+    (tmp_path / "heavy.jsonl").write_text("".join(json.dumps(row) + "\n" for row in heavy))
     monkeypatch.chdir(tmp_path)
     said = call("run", *argv)
     assert said.code == 2 and re.search(told, said.err) and "Traceback" not in said.err

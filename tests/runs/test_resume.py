@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import struct
@@ -74,7 +75,8 @@ def ending(folder: Path) -> dict[str, Any]:
     for row in run.store.metrics():
         out["metrics"].append((row["phase"], row["step"], row["name"], struct.pack("<d", row["value"])))
     out["rollouts"] = run.store.rollouts()
-    out["events"] = [(e["phase"], e["step"], e["kind"], e["message"]) for e in run.store.events()]
+    told = [e for e in run.store.events() if e["kind"] != "restart"]  # it was restarted, and says so
+    out["events"] = [(e["phase"], e["step"], e["kind"], e["message"]) for e in told]
     for phase in run.store.phases():
         out[f"finished {phase}"] = run.finished(phase)
         for step, path in listing(run.checkpoints, phase):
@@ -174,6 +176,14 @@ def test_a_process_of_its_own_killed_and_resumed(tmp_path: Path, whole: dict[str
     assert [step for step, _ in listing(folder / "checkpoints", "train")] == [1]
     subprocess.run([*COMMAND, str(folder)], cwd=ROOT, check=True)
     same(ending(folder), whole)
+    for _ in range(2):  # of a finished run nothing is done again
+        with Run.open(folder) as run:
+            restarts = [(e["phase"], e["step"], e["message"]) for e in run.store.events() if e["kind"] == "restart"]
+        assert [r[:2] for r in restarts] == [("train", 1)]
+        assert re.fullmatch(
+            r"went on from the checkpoint after step 2(; \d later steps? (is|are) done again)?", restarts[0][2]
+        )
+        subprocess.run([*COMMAND, str(folder)], cwd=ROOT, check=True)
 
 
 def test_a_damaged_checkpoint_costs_time_not_exactness(nursery: Nursery, tmp_path: Path, whole: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import posttrain as pt
 from posttrain.core.types import Group, Prompt
+from posttrain.runs.reader import Reader
 from posttrain.runs.silence import Silence, why
 from tests.runs import tiny_run
 
@@ -30,6 +31,21 @@ def test_equal_rewards_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_a_run_that_learns_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     summary = run(tmp_path, lambda prompt, text: float(sum(map(ord, text)) % 97))
     assert summary["steps_without_learning"] == 0 and "nothing was learned" not in capsys.readouterr().err
+
+
+def test_why_answers_could_not_be_scored_is_an_event(tmp_path: Path) -> None:
+    def late_at_night(prompt: Prompt, text: str) -> float:
+        if sum(map(ord, text)) % 2:
+            raise TimeoutError("the grader is asleep")
+        return float(sum(map(ord, text)) % 97)
+
+    run(tmp_path, late_at_night, steps=3)
+    with Reader(tmp_path / "quiet" / "run.sqlite") as reader:
+        told = {e["step"]: e["message"] for e in reader.events("reward error")}
+        failed = {step: int(n) for step, n in reader.series("failed", "train") if n}
+    assert failed and set(told) == set(failed)
+    for step, n in failed.items():
+        assert f"failed on {n} of 8 (TimeoutError: the grader is asleep" in told[step], told[step]
 
 
 class Run:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,10 @@ from posttrain.serving.messages import tools as given_tools
 from posttrain.serving.openai import parse_request
 from posttrain.serving.server import Server
 from posttrain.serving.service import Service, hidden_ids
-from posttrain.serving.tools import HERMES, LLAMA, Call, ToolFormat, ToolParser, forced_call
+from posttrain.serving.tools import FORMS, HERMES, LLAMA, MISTRAL, Call, ToolFormat, ToolParser, forced_call
+from posttrain.tools import calls as tools
+from posttrain.tools.one_call import Call as Written
+from posttrain.tools.written import render
 from tests.serving.serving import SUM, call, events, start
 
 WEATHER = {
@@ -53,6 +57,9 @@ ONE = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_c
 TWO = '<tool_call>{"name": "clock", "arguments": {}}</tool_call>'
 
 
+KNOWN = {"weather": WEATHER["function"]["parameters"], "clock": {"type": "object", "properties": {}}}
+
+
 @pytest.mark.parametrize(
     ("form", "text", "said", "calls"),
     [
@@ -68,6 +75,15 @@ TWO = '<tool_call>{"name": "clock", "arguments": {}}</tool_call>'
         (HERMES, "", "", []),
         (LLAMA, '{"name": "weather", "parameters": {"city": "né"}}', "", [("weather", {"city": "né"})]),
         (LLAMA, ' <|python_tag|>{"name": "clock", "parameters": {}}', "", [("clock", {})]),
+        (HERMES, '<tool_call>{"name": "clock", "arguments": {}, }</tool_call>', "", [("clock", {})]),  # mended, as in training
+        (HERMES, '<tool_call>{"name": "weather", "arguments": {"city": "a </tool_call> b"}}</tool_call>.', ".", [("weather", {"city": "a </tool_call> b"})]),
+        (HERMES, '<tool_call>{"name": "weather"}</tool_call>', '<tool_call>{"name": "weather"}</tool_call>', []),  # its arguments were lost
+        (MISTRAL, '[TOOL_CALLS] [{"name": "clock", "arguments": {}}, {"name": "weather", "arguments": {"city": "Oslo"}, "id": "abcdefghi"}]', "",
+         [("clock", {}), ("weather", {"city": "Oslo"})]),
+        (MISTRAL, 'I look.\n[TOOL_CALLS]weather[ARGS]{"city": "[TOOL_CALLS]"}[TOOL_CALLS]clock[ARGS]{}', "I look.", [("weather", {"city": "[TOOL_CALLS]"}), ("clock", {})]),
+        (MISTRAL, "A list: [1, 2] and [TOOL", "A list: [1, 2] and [TOOL", []),
+        (MISTRAL, '[TOOL_CALLS] [{"name": "other", "arguments": {}}]', '[TOOL_CALLS] [{"name": "other", "arguments": {}}]', []),
+        (LLAMA, '{"name": "clock", "parameters": {}}; {"name": "clock", "parameters": {}}', "", [("clock", {}), ("clock", {})]),
         (LLAMA, '{"a": 1} is JSON ', '{"a": 1} is JSON ', []),
         (LLAMA, 'So {"name": "clock", "parameters": {}}', 'So {"name": "clock", "parameters": {}}', []),
         (LLAMA, "{{" + "[" * 2_000, "{{" + "[" * 2_000, []),
@@ -75,7 +91,7 @@ TWO = '<tool_call>{"name": "clock", "arguments": {}}</tool_call>'
 )  # fmt: skip
 @pytest.mark.parametrize("step", [1, 7, 10_000])
 def test_calls_are_found(form: ToolFormat, text: str, said: str, calls: list[Any], step: int) -> None:
-    parser, heard, made = ToolParser(form, {"weather", "clock"}), "", list[Call]()
+    parser, heard, made = ToolParser(form, KNOWN), "", list[Call]()
     for n in [*range(0, len(text), step), len(text)]:
         for done in (False, True)[: 1 + (n == len(text))]:
             more, found = parser.feed(text[:n], done)
@@ -84,10 +100,36 @@ def test_calls_are_found(form: ToolFormat, text: str, said: str, calls: list[Any
     assert len({c.id for c in made}) == len(made)
 
 
+@pytest.mark.parametrize("form", FORMS.values())
+def test_no_more_than_one_call_where_they_are_not_parallel(form: ToolFormat) -> None:
+    two = render([Written("clock", {})] * 2, form.name, KNOWN)
+    for text in (two, f"{two}\n{two}" if form is HERMES else two):
+        assert len(ToolParser(form, KNOWN, parallel=False).feed(text, True)[1]) == 1
+        assert len(ToolParser(form, KNOWN).feed(text, True)[1]) == text.count("clock")
+
+
+@pytest.mark.parametrize("form", FORMS.values())
+def test_what_streams_is_what_is_read_at_once(form: ToolFormat) -> None:
+    """In pieces of any size, texts with tags and brackets in their arguments: the calls of `tools.calls.parse`, which training reads with."""
+    rng = random.Random(form.name)
+    odd = ["a", '"', "\\", "{", "}", "]", "[TOOL_CALLS]", "</tool_call>", "<tool_call>", "\n", " "]
+    for _ in range(200):
+        calls = [Written("weather", {"city": "".join(rng.choices(odd, k=4))}) for _ in range(rng.randrange(1, 3))]
+        text = render(calls, form.name, KNOWN)
+        parser, made, at = ToolParser(form, KNOWN), list[Call](), 0
+        while at < len(text):
+            at += rng.randrange(1, 9)
+            made += parser.feed(text[:at], at >= len(text))[1]
+        want = tools.parse(text, KNOWN, form.name).calls
+        assert want == tuple(calls) and [(c.name, json.loads(c.arguments)) for c in made] == [
+            (c.name, c.arguments) for c in want
+        ], text
+
+
 def test_text_is_not_held_back_longer_than_needed() -> None:
-    parser = ToolParser(HERMES, {"clock"})
+    parser = ToolParser(HERMES, KNOWN)
     assert parser.feed("Hello <tool", False) == ("Hello", []) and parser.feed("Hello <tools", False) == (" <tools", [])
-    assert ToolParser(LLAMA, {"clock"}).feed("Hello", False) == ("Hello", [])
+    assert ToolParser(LLAMA, KNOWN).feed("Hello", False) == ("Hello", [])
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])
@@ -99,13 +141,13 @@ def test_a_call_inside_a_thought_is_no_call(form: ToolFormat, size: int) -> None
         ("<think>\n", f"I could {made}</think>"),
         ("", "<think>x</think>\n\n"),
     ):
-        parser, said, calls = ToolParser(form, {"weather"}, lead), "", list[Call]()
+        parser, said, calls = ToolParser(form, KNOWN, lead), "", list[Call]()
         whole = thought + made
         for end in (*range(size, len(whole), size), len(whole)):
             text, found = parser.feed(whole[:end], end == len(whole))
             said, calls = said + text, calls + found
         assert said == thought.rstrip() and [c.name for c in calls] == ["weather"]
-        alone = ToolParser(form, {"weather"}, lead).feed(thought.removesuffix("</think>"), True)
+        alone = ToolParser(form, KNOWN, lead).feed(thought.removesuffix("</think>"), True)
         assert not alone[1]
 
 

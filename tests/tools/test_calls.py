@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from posttrain.core.errors import UserError
-from posttrain.tools.calls import FORMATS, Call, Parsed, detect, format_of, parse
+from posttrain.tools.calls import FORMATS, Parsed, detect, format_of, parse
+from posttrain.tools.one_call import Call
 from posttrain.tools.repair import ends_inside, repaired_json
 from posttrain.tools.tool import tool
 from posttrain.tools.written import described, render
@@ -95,6 +96,21 @@ READ: list[tuple[str, str, str, list[Call]]] = [
     ("xml", "<think><search>a</search></think><search>Oslo</search>", "<think><search>a</search></think>", [S]),
     ("xml", "<answer>4</answer>", "<answer>4</answer>", []),
     ("xml", "<Search>Oslo</Search>", "<Search>Oslo</Search>", []),
+    # mistral
+    ("mistral", f"[TOOL_CALLS] [{GOOD}]", "", [S]),
+    ("mistral", f"[TOOL_CALLS][{GOOD}, {{\"name\": \"add\", \"arguments\": {{\"a\": 1, \"b\": 2}}, \"id\": \"a1b2c3d4e\"}}]", "", [S, ADD]),
+    ("mistral", f"I look. [TOOL_CALLS] [{GOOD}]", "I look.", [S]),
+    ("mistral", f"[TOOL_CALLS] {GOOD}", "", [S]),
+    ("mistral", '[TOOL_CALLS]search[ARGS]{"query": "Oslo"}', "", [S]),
+    ("mistral", '[TOOL_CALLS]search[CALL_ID]a1b2c3d4e[ARGS]{"query": "Oslo"}[TOOL_CALLS]add[ARGS]{"a": 1, "b": 2}', "", [S, ADD]),
+    ("mistral", '[TOOL_CALLS]search {"query": "Oslo"}', "", [S]),  # a decoder that leaves out special tokens
+    ("mistral", '[TOOL_CALLS] [{"name": "search", "arguments": {"query": "[TOOL_CALLS] ]"}}]', "", [Call("search", {"query": "[TOOL_CALLS] ]"})]),
+    ("mistral", '[TOOL_CALLS] [{"name": "search", "arguments": {"query": "what is </think>"}}]', "", [Call("search", {"query": "what is </think>"})]),
+    ("mistral", '[TOOL_CALLS] [{"name": "search", "arguments": {"query": "Oslo"}', "", [R]),
+    ("mistral", '[TOOL_CALLS] [{"name": "now"}]', "", [Call("now", {}, True)]),  # it takes none
+    ("mistral", f"<think>I could [TOOL_CALLS] [{GOOD}]</think>4", f"<think>I could [TOOL_CALLS] [{GOOD}]</think>4", []),
+    ("mistral", f"I could [TOOL_CALLS] [{GOOD}] but no</think>4", f"I could [TOOL_CALLS] [{GOOD}] but no</think>4", []),
+    ("mistral", "It is [4].", "It is [4].", []),
     # python
     ("python", '[search(query="Oslo")]', "", [S]),
     ("python", "[search(query='Oslo'), add(a=1, b=2)]", "", [S, ADD]),
@@ -144,6 +160,11 @@ FAULTS: list[tuple[str, str, str, bool]] = [
     ("xml", "<search>Oslo", "close it with </search>", True),
     ("xml", "<search></search>", "no arguments", False),
     ("xml", "<add>1, 2</add>", "no arguments that can be read", False),
+    ("mistral", "[TOOL_CALLS] search Oslo", "is not JSON", False),
+    ("mistral", "[TOOL_CALLS] []", "no call in it", False),
+    ("mistral", '[TOOL_CALLS] [{"name": "search", "arguments": {"query": "Os', "is not JSON", True),
+    ("mistral", '[TOOL_CALLS]search[ARGS]{"query": "Os', "are not JSON", True),
+    ("mistral", '[TOOL_CALLS] [{"name": "search"}]', "no arguments", False),
     ("python", '[search("Oslo")]', "without names", False),
     ("python", "[search(**{'query': 'Oslo'})]", "without names", False),
     ("python", "[search(query=__import__('os').system('id'))]", "no plain value", False),
@@ -183,6 +204,16 @@ def test_a_turn_that_was_cut_off_has_no_calls(format):
         assert parse(f"so far {written}", TOOLS, format, cut=True) == Parsed("so far ")
 
 
+def test_a_models_own_id_of_a_call_is_kept():
+    said = '[TOOL_CALLS] [{"name": "now", "arguments": {}, "id": "a1b2c3d4e"}]'
+    named = "[TOOL_CALLS]now[CALL_ID]a1b2c3d4e[ARGS]{}"
+    assert [parse(text, TOOLS).calls[0].id for text in (said, named, f"{OPEN}{GOOD}{C}")] == [
+        "a1b2c3d4e",
+        "a1b2c3d4e",
+        "",
+    ]
+
+
 def test_good_calls_beside_a_bad_one_are_read():
     found = parse(f"{OPEN}{GOOD}{C}{OPEN}oops{C}{OPEN}{GOOD}{C}", TOOLS, "hermes")
     assert found.calls == (S, S) and len(found.faults) == 1 and not found.unclosed
@@ -217,6 +248,7 @@ def some_text(rng: random.Random) -> str:
         "}",
         "</tool_call>",
         "</search>",
+        "[TOOL_CALLS]",
         "<search>",
         ", ",
         " ",

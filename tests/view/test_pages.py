@@ -17,7 +17,7 @@ from posttrain.view.methods_page import PAGE, every_page, left_over, page, syste
 from posttrain.view.objective_page import FILE, QUESTIONS, objective_page
 from posttrain.view.stage_pages import stage_pages
 from posttrain.view.system_pages import sections, system_page
-from posttrain.view.systems_table import systems_table
+from posttrain.view.systems_table import agents_table, systems_table
 
 CLAIMS = {c.id: c for c in claims()}
 
@@ -124,3 +124,15 @@ def test_a_table_of_systems_has_every_seed_and_what_was_spent() -> None:
         first == "| a | 60.0 (70, 50) | 25.0 (25) | 64 | 1,000 | 4 |"
         and second == "| b | 20.0 (20) |  | 64 | 1,000 | 4 |"
     )
+
+
+def test_a_table_of_agents_counts_what_its_track_is_about() -> None:
+    spent = {"samples": 160.0, "updates": 40.0}
+    rows = [
+        {"track": t, "system": s, "seed": k, "greedy": {w: x, "worth": 9.0}, "sampled": {w: x / 2}, "spent": spent}
+        for t, w, s, k, x in [("search", "right", "reseek", 0, 0.2), ("calls", "accuracy", "toolrl", 1, 0.5), ("calls", "accuracy", "toolrl", 0, 0.7)]
+    ]  # fmt: skip
+    assert agents_table(rows)[2:] == [
+        "| calls | toolrl | 60.0 (70, 50) | 30.0 (35, 25) | 160 | 40 |",
+        "| search | reseek | 20.0 (20) | 10.0 (10) | 160 | 40 |",
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,12 @@ def test_r_lol_keeps_every_row_and_no_value() -> None:
     trace = traced("a-lol(variant='r-lol', epochs=0.3)", rows=LOG, prompts=6)
     assert trace.summary["share_kept"] == 1 and "value_error" not in trace.summary
     assert all(r.reward == WORTH[r.text] for s in trace.steps for r in s.rollouts)
+
+
+def test_scores_go_through_a_sigmoid_where_it_is_asked_for() -> None:
+    trace = traced("a-lol(variant='r-lol', sigmoid=True, epochs=0.2)", rows=LOG, prompts=6)
+    for r in (r for s in trace.steps for r in s.rollouts):
+        assert r.reward == pytest.approx(1 / (1 + math.exp(-WORTH[r.text])))
 
 
 def test_without_priority_kept_rows_come_once_a_pass() -> None:

@@ -266,8 +266,8 @@ def test_archer_remembers_turns_and_teaches_the_policy_by_its_critic() -> None:
 def test_archer_refuses_single_answers_and_bad_numbers() -> None:
     with pytest.raises(UserError, match="archer plays episodes, and rows has single answers"):
         traced("archer(iterations=1)", warmup=None)
-    with pytest.raises(UserError, match="tau above 0"):
-        traced("archer(tau=0)", GAME, warmup=None)
+    with pytest.raises(UserError, match="rate above 0"):
+        traced("archer(rate=0)", GAME, warmup=None)
 
 
 SUMS = [{"question": f"{a}+1=?", "answer": str(a + 1)} for a in range(12)]

@@ -13,6 +13,10 @@ import torch
 import posttrain as pt
 from posttrain.commands.policy import load
 from posttrain.core.types import Prompt
+from posttrain.environments.task import of_rows
+from posttrain.methods.ratings import Ratings
+from posttrain.systems.supervised_from_reward.openchat_crlft import classes_of
+from tests.cli.conftest import call
 from tests.wiring.spies import tiny_folder, traced
 
 MIXED = [
@@ -49,6 +53,15 @@ def test_openchat_tells_every_row_its_class_and_weighs_it() -> None:
         w_BT = torch.tensor(weights).unsqueeze(-1) * made.batch["mask_BT"]
         torch.testing.assert_close(only.pull["logp_BT"], w_BT / w_BT.sum(), rtol=1e-5, atol=1e-7)
     assert seen == {"expert", "web"}
+
+
+def test_the_best_class_is_the_one_that_is_named_and_not_the_first_by_letter() -> None:
+    env = of_rows([{**row, "class": "zeal" if row["class"] == "expert" else "web"} for row in MIXED])
+    assert classes_of(env, "class", "zeal").names == ("zeal", "web") and classes_of(env, "class", "web").names == (
+        "web",
+        "zeal",
+    )
+    assert classes_of(env, "class", "zeal").asked() == "zeal"
 
 
 def test_openchat_is_measured_as_an_expert_on_rows_of_experts() -> None:
@@ -150,6 +163,34 @@ def test_dpa_imitates_the_best_answer_in_the_direction_that_its_prompt_is_told()
     assert {"vowels=-0.71", "vowels=+0.00", "vowels=+0.71"} <= set(trace.summary)
 
 
+def test_rounds_of_dpa_have_new_prompts_and_the_units_of_the_first() -> None:
+    """A reward that grows: in units of its own round 2 would call what it sees average."""
+    scores = iter([0.0, 1.0] * 12 + [50.0, 60.0] * 200)
+
+    def growing(prompt: Any, text: str) -> float:
+        return next(scores)
+
+    trace = traced(PLAN, reward={"long": growing, "vowels": vowels}, says=SAYS, prompts=3)
+    mean, std = trace.summary["scale"][0]
+    assert (mean, std) == (0.5, 0.5), "of the first round's 24 answers alone"
+    plain = [
+        {p.rpartition("\n")[2] for d in trace.samples if d.phase == f"collect.{k}" for p in d.prompts} for k in (1, 2)
+    ]
+    assert all(plain) and not plain[0] & plain[1], "each round has prompts of its own"
+    assert trace.summary["vowels=+0.00"]["long"] > 90, "(50 - 0.5) / 0.5 = 99 at least"
+
+
+def test_ratings_are_in_deviations_of_the_training_rows(tmp_path: Path) -> None:
+    """Training: 1 and 3, mean 2 and deviation 1; a held-out 5 is three deviations above."""
+    rows = [
+        {"prompt": f"p{i}", "response": "a", "long": float(1 + 2 * (i % 2)), "vowels": float(i % 2)} for i in range(8)
+    ]
+    for name, some in (("train", rows), ("test", [{"prompt": "t", "response": "b", "long": 5.0, "vowels": 1.0}] * 2)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in some))
+    env = Ratings(str(tmp_path), ("long", "vowels")).env(Namespace(made={}))  # type: ignore[arg-type]
+    assert {p.info["ratings"][0] for p in env.train} == {-1.0, 1.0} and env.test[0].info["ratings"][0] == 3.0
+
+
 def test_dpa_learns_its_rewards_from_ratings(tmp_path: Path) -> None:
     file = tmp_path / "rated.jsonl"
     file.write_text("".join(json.dumps(r) + "\n" for r in RATED))
@@ -184,6 +225,16 @@ def test_a_run_of_dpa_is_asked_for_a_direction(tmp_path: Path) -> None:
         used(tmp_path, "dpa", "long=0.8,vowels=-0.6").rendered(asked)
         == "Maximize the weighted rating = long*80 + vowels*-60\n1+1=?"
     )
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"question": f"{i}+1=?", "answer": str(i + 1)}) + "\n" for i in range(4)))
+    of_run = ["--model", "dpa", "--runs", str(tmp_path)]
+    for words in (["chat", "--say", "1+1=?"], ["generate", "--task", str(rows), "--out", str(tmp_path / "o.jsonl")],
+                  ["eval", "--task", str(rows), "--json"]):  # fmt: skip
+        without = call(*words, *of_run, "--max-tokens", "4")
+        assert without.code == 2 and "say which: --prefer" in without.err
+        said = call(*words, *of_run, "--max-tokens", "4", "--prefer", "long=0.8,vowels=-0.6")
+        assert said.code == 0, said.err
+    assert json.loads(said.out)["prefer"] == "long=0.8,vowels=-0.6"
     with pytest.raises(pt.UserError, match="training it further does not say which; write one: --system 'Maximize"):
         pt.run(model=str(tmp_path / "dpa"), task=MIXED, method="sft", runs=tmp_path, name="more", threads=1, steps=1)
 

@@ -125,6 +125,10 @@ def test_bad_options_and_data_are_said() -> None:
         traced("cpl(bias=1.5)", PAIRS)
     with pytest.raises(pt.UserError, match="chosen"):
         traced("cpl", [{"question": "1+1", "answer": "2"}] * 3)
+    with pytest.raises(pt.UserError, match="of --steps 1 0 are for cloning and 1 for comparing"):
+        traced("cpl", PAIRS, steps=1)
+    with pytest.raises(pt.UserError, match="of --steps 2 2 are for cloning and 0 for comparing"):
+        traced("cpl(cloned=0.9)", PAIRS, steps=2)
 
 
 # ---- behaviour

@@ -96,6 +96,19 @@ def test_feedback_is_said_of_bad_answers_only_and_comes_first(tmp_path: Path) ->
     assert kinds == {True, False}, "both are learned"
 
 
+def test_half_right_is_bad(tmp_path: Path) -> None:
+    trace = traced(
+        "leti(feedback='none', corpus='none', rounds=1, epochs=1)",
+        ROWS[:4],
+        lambda prompt, text: 0.5,
+        num_generations=2,
+    )
+    assert trace.summary["collected"][0]["good"] == 0
+    read = trace.roles["policy"].tokenizer.decode
+    rows = [row for made in trace.of(phase="learn") for row in made.rows]
+    assert all(read([*r.observation.tokens.tolist(), *r.actions.tolist()]).startswith(BAD) for r in rows)
+
+
 def test_later_rounds_ask_behind_the_good_token_and_it_is_measured_so() -> None:
     trace = traced("leti(feedback='none', corpus='none', rounds=2, epochs=0.3)", ROWS, f.worth, num_generations=2)
     assert trace.parts[1:-1] == ["collect.1", "learn.1", "collect.2", "learn.2"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import torch
 
 import posttrain as pt
 from posttrain.core.config import Config, from_dict
+from posttrain.runs import plans
 from posttrain.runs.build import load_policy
 from tests.wiring.spies import ROWS, tiny_folder, traced
 from tests.wiring.trace import Trace, Update
@@ -96,8 +99,9 @@ def test_sppo_fits_how_often_an_answer_wins() -> None:
     (only,) = made.passes
     ranked = made.batch["ranked_LK"]
     assert {(made.rows[a].text, made.rows[b].text) for a, b in ranked.tolist()} == {("abcd", "a")}
-    # the longest beats all, the shortest none: targets 500 and -500; at the reference l = 0: pull 2 * 500, for a mean over 4 lists
-    for at, target in ((0, 500.0), (1, -500.0)):
+    # of 4 answers, itself among them for a half, the longest beats (3 + 1/2) / 4 and the shortest (0 + 1/2) / 4: targets (7/8 - 1/2) / 0.001
+    # = 375 and -375; at the reference l = 0: pull 2 * 375, for a mean over 4 lists
+    for at, target in ((0, 375.0), (1, -375.0)):
         torch.testing.assert_close(
             only.pull["logp_BT"][ranked[:, at], 0],
             torch.full((len(ranked),), 2 * target / len(ranked)),
@@ -105,6 +109,53 @@ def test_sppo_fits_how_often_an_answer_wins() -> None:
             atol=0.1,
         )
     assert made.reference == made.before
+
+
+def test_sppo_says_that_its_judge_says_nothing() -> None:
+    mute = {"prefer": lambda prompt, a, b: float("nan")}
+    with pytest.raises(
+        pt.UserError, match="not one of 16 answers could be scored"
+    ):  # equal ones beside them are no verdict either
+        traced("sppo(rounds=1, prompts=4, n=4)", ROWS, mute, says=["a", "abc", "a", "abcd"], prompts=4)
+
+
+MISTAKES = """
+def alone(prompt, text): return 1.0
+def pairs(prompt, a, b): return 1.0
+"""
+
+
+@pytest.mark.parametrize(
+    "name, reward, told",
+    [
+        *((name, "pairs", "cannot be called with a prompt and a text") for name in ("apo-accelerated", "rso", "rlhf-workflow", "irpo")),
+        *((name, "missing", "no function in .* named 'missing'") for name in ("apo-accelerated", "rso", "rlhf-workflow", "irpo")),
+        *((name, "task", "no gold answers") for name in ("apo-accelerated", "rso", "rlhf-workflow", "irpo")),
+        *((name, "missing", "no function in .* named 'missing'") for name in ("inpo", "sppo", "xpo", "osp", "nash-mp", "nash-prox", "nash-md")),
+        *((name, "missing", "no function in .* named 'missing'") for name in ("codeultrafeedback", "okapi(warmup=0)", "cyclealign")),
+        *((name, "pairs", "gives no points to one") for name in ("self-rewarding", "ultrafeedback", "huatuogpt(warmup=0, reference=False)")),
+        ("codeultrafeedback(models='self,nosuch')", "alone", "no model named 'nosuch'"),
+        ("ultrafeedback(models='nosuch')", "alone", "no model named 'nosuch'"),
+        ("codeultrafeedback(sft='{rows}')", "alone", "has no answer to imitate"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_what_judges_is_told_before_anything_is_loaded(
+    name: str, reward: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loaded(*args: object) -> None:
+        pytest.fail("a model was loaded")
+
+    monkeypatch.setattr(plans, "load_policy", loaded)
+    rows, file = tmp_path / "rows.jsonl", tmp_path / "mistakes.py"
+    rows.write_text("".join(f'{{"question": "how many are {i}?"}}\n' for i in range(40)))
+    file.write_text(MISTAKES)
+    monkeypatch.setitem(sys.modules, "mistakes", None)
+    monkeypatch.delitem(sys.modules, "mistakes")
+    with pytest.raises(pt.UserError, match=told):
+        pt.run(
+            model="pocket", task=str(rows), method=name.replace("{rows}", str(rows)), runs=tmp_path / "runs",
+            reward=reward if reward == "task" else f"{file}:{reward}",
+        )  # fmt: skip
 
 
 WORKED = [{"question": r["question"], "answer": f"the sum of {r['question']} is {r['answer']}"} for r in ROWS]

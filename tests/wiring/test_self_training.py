@@ -8,6 +8,8 @@ import pytest
 import torch
 
 import posttrain as pt
+from posttrain.core.types import Prompt, Rollout
+from posttrain.methods.self_training import good
 from tests.wiring import formulas as f
 from tests.wiring.spies import ROWS, traced
 from tests.wiring.trace import Trace
@@ -68,6 +70,17 @@ def test_expert_iteration_pools_what_all_rounds_found() -> None:
     assert sizes[0] == pytest.approx(notes["round 1"]["answers"], abs=1)
     assert sizes[1] > notes["round 2"]["answers"], "the second round learns from more than it found itself"
     imitates(trace)
+
+
+def test_a_text_is_kept_once_with_the_first_that_said_it() -> None:
+    one = torch.zeros(1)
+
+    def answer(text: str, reward: float) -> Rollout:
+        return Rollout.single(Prompt.text("q", "?"), one.long(), one.long(), one, text=text, reward=reward)
+
+    said = [answer("a", 1.0), answer("b", 0.5), answer("a", 1.0), answer("c", 1.0), answer("d", 1.0)]
+    assert [row["text"] for row in good(said, 1.0)] == ["a", "c", "d"]
+    assert [row["text"] for row in good(said, 1.0, most=2)] == ["a", "c"]
 
 
 def by_length(prompt: Any, text: str) -> float:

@@ -168,6 +168,8 @@ def test_the_bridge_imitates_slowly_and_then_prefers(pairs: str) -> None:
     rates = [p.loop.learner._base_lr[0] for p in trace.phases]
     assert rates == pytest.approx([0.02 * 0.25, 0.02 * 0.025])
     assert trace.summary["kl_after_sft"] == trace.summary["kl_after_sft"]
+    other = traced(f"implicit-reward-bridge(pairs={pairs!r}, beta=0.7, epochs=0.5, dpo_epochs=0.5)", rows=STORIES)
+    assert [p.method.loss.params["beta"] for p in other.phases if p.method.name == "dpo"] == [0.7]
 
 
 @pytest.mark.parametrize("divergence", ["pearson", "hellinger"])

@@ -11,7 +11,8 @@ from posttrain.core.errors import nearest
 from posttrain.core.types import Prompt
 from posttrain.environments.base import same_text
 from posttrain.environments.workshop.scene import Reply, Scene
-from posttrain.tools.calls import HERMES, Call, parse
+from posttrain.tools.calls import HERMES, parse
+from posttrain.tools.one_call import Call
 from posttrain.tools.tool import Tool, ToolError, checked
 
 OPEN, CLOSE = HERMES

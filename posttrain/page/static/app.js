@@ -13,9 +13,11 @@ import { sheetsView } from "./sheets.js";
 import { chatView } from "./chat.js";
 
 const VIEWS = { runs: runsView, run: runView, compare: compareView, rollouts: rolloutsView, group: groupView, tokens: tokensView, episode: episodeView, field: fieldView, system: systemView, sheets: sheetsView, chat: chatView };
-const KEYS = [["j k", "next and previous row"], ["Enter", "open it"], ["g", "its group"], ["h l", "earlier and later step"], ["[ ]", "previous and next answer, or prompt"], ["a p e r", "colour tokens by advantage, probability, entropy, ratio"], ["t v", "by KL to the reference, value"], ["f", "fold or unfold turns"], ["x", "choose a run to compare"], ["c", "compare the chosen"], ["/", "search"], ["Esc", "up"], ["d", "dark or light"], ["?", "this list"]];
+const KEYS = [["j k", "next and previous row"], ["Enter", "open it"], ["g", "its group"], ["h l", "earlier and later step"], ["[ ]", "previous and next answer, or prompt"], ["a p e r", "colour tokens by advantage, probability, entropy, ratio"], ["t v", "by KL to the reference, value"], ["f", "fold or unfold turns"], ["x", "choose a run to compare"], ["c", "compare the chosen"], ["← →", "walk along a curve, or an answer's tokens"], ["+ − 0", "zoom into a curve, out, all of it"], ["/", "search"], ["Esc", "up"], ["d", "dark or light"], ["?", "this list"]];
 const main = document.getElementById("main"), top_ = document.getElementById("top");
 let current = null, drawing = 0;
+const places = new Map(); // an entry of the history -> how far it was scrolled down: whoever goes back is where they were
+let entry = 0, entries = 0, settled = false, view_ = "";
 
 function theme() {
   const saved = storage("theme");
@@ -39,11 +41,14 @@ function frame({ view, params }) {
   if (params.run) {
     crumbs.push(["run", link("run", { run: params.run }), params.run]);
     if (view !== "run") crumbs.push(["rollouts", link("rollouts", { run: params.run, phase: params.phase }), "answers"]);
-    if (view === "tokens" || view === "episode") crumbs.push(["group", link("group", params), `prompt ${Number(params.group) + 1}`]);
+    const { run, phase, step, group, sample } = params;
+    if (group !== undefined && view !== "rollouts") crumbs.push(["group", link("group", { run, phase, step, group }), `step ${step}, prompt ${Number(group) + 1}`]);
+    if (view === "tokens") crumbs.push(["tokens", link("tokens", { run, phase, step, group, sample }), `answer ${Number(sample) + 1}`]);
+    if (view === "episode") crumbs.push(["episode", link("episode", { run, phase, step, group, sample }), "episode"]);
   }
   const at = (name, to, text) => h("a", { href: to, "aria-current": view === name ? "page" : null }, text);
   fill(top_, h("a", { class: "brand", href: isReport ? link("run", { run: reportInfo.run }) : "#runs" }, h("span", { class: "mark", "aria-hidden": "true" }), "posttrain"),
-    h("nav", { "aria-label": "Views" }, isReport ? null : at("runs", "#runs", "Runs"), isReport ? null : [at("field", "#field", "Field"), at("sheets", "#sheets", "Sheets")], chatWith.length ? at("chat", "#chat", "Chat") : null, crumbs.map(([name, to, text]) => [h("span", { class: "sep", "aria-hidden": "true" }, "/"), at(name, to, text)])),
+    h("nav", { "aria-label": "Views" }, isReport ? null : at("runs", "#runs", "Runs"), isReport ? null : [at("field", "#field", "Field"), at("sheets", "#sheets", "Sheets")], chatWith.length ? at("chat", "#chat", "Chat") : null, crumbs.length ? h("span", { class: "crumbs" }, crumbs.map(([name, to, text]) => [h("span", { class: "sep", "aria-hidden": "true" }, "/"), at(name, to, text)])) : null),
     h("div", { class: "tools" }, h("span", { class: "stream", id: "stream" }, h("i", { "aria-hidden": "true" }), h("span", { class: "sr" })), isReport ? h("span", { class: "quiet" }, `report of ${reportInfo.date}`) : null,
       h("button", { type: "button", onclick: turn, "aria-label": "dark or light" }, "◐"), h("button", { type: "button", onclick: help, "aria-label": "keys" }, "?")));
   document.title = [params.run && plain(params.run) || params.name, view === "run" ? "" : view, "posttrain"].filter(Boolean).join(" · ");
@@ -56,8 +61,19 @@ function help() {
   dialog.showModal();
 }
 
+function arrive() {
+  if (history.state?.entry === undefined) history.replaceState({ entry: Date.now() + ++entries }, "");
+  entry = history.state.entry;
+  settled = false;
+}
+
+// a control that is there again in the next drawing of the same view
+const named = (node) => node.id || node.getAttribute("aria-label") || node.closest("label")?.firstChild?.textContent || "";
+
 async function show() {
-  const at = here(), mine = ++drawing;
+  arrive();
+  const at = here(), mine = ++drawing, held = at.view === view_ && main.contains(document.activeElement) ? named(document.activeElement) : "";
+  view_ = at.view;
   if (isReport && (at.view === "runs" || !VIEWS[at.view])) return go("run", { run: reportInfo.run }, true), show();
   current?.stop();
   const stops = [];
@@ -74,17 +90,23 @@ async function show() {
     const view = VIEWS[at.view];
     if (!view) throw new Error(`There is no view named ${at.view}; the list of runs is at the top.`);
     const drawn = view(stage, at.params, keep);
-    const shown = () => { if (mine === drawing && !stage.isConnected && stage.children.length) { fill(main, stage); scrollTo(0, 0); } };
+    const shown = () => { if (mine === drawing && !stage.isConnected && stage.children.length) {
+    fill(main, stage);
+    scrollTo(0, places.get(entry) || 0);
+    const same = held && [...main.querySelectorAll("input, select, button, .plot")].find((node) => named(node) === held);
+    if (mine > 1 && document.activeElement === document.body) (same || main).focus({ preventScroll: true }); // where the keyboard was, not at the top again
+  } };
     watch = new MutationObserver(shown);
     watch.observe(stage, { childList: true });
     await drawn;
     shown();
+    if (mine === drawing && places.has(entry)) scrollTo(0, places.get(entry));
   } catch (error) {
     if (mine === drawing) fill(main, h("div", { class: "view" }, trouble(error)));
   } finally {
     clearTimeout(early);
     watch?.disconnect();
-    if (mine === drawing) main.removeAttribute("aria-busy");
+    if (mine === drawing) { main.removeAttribute("aria-busy"); settled = true; }
   }
 }
 
@@ -126,6 +148,8 @@ document.addEventListener("keydown", (e) => {
   if (e.key !== "Enter") e.preventDefault();
   acts[e.key]();
 });
+history.scrollRestoration = "manual";
+addEventListener("scroll", () => { if (settled) places.set(entry, scrollY); }, { passive: true });
 addEventListener("hashchange", () => { if (location.hash !== "#main") show(); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
 theme();

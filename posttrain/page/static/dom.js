@@ -52,13 +52,12 @@ export function plain(text) {
   return String(text).replace(HIDDEN, (c) => `<U+${c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}>`);
 }
 
-export function num(x, digits = 3) {
+export function num(x, digits = 3, small = 1e-4) {
   if (x === null || x === undefined || !Number.isFinite(x)) return "–";
   if (x === 0) return "0";
   const size = Math.abs(x);
-  if (size >= 1e6 || size < 1e-4) return x.toExponential(digits - 2).replace("e+", "e");
-  if (size >= 1000) return Math.round(x).toLocaleString("en");
-  return String(Number(x.toPrecision(digits)));
+  const text = size >= 1e6 || size < small ? size.toExponential(digits - 2).replace(/\.0+e/, "e").replace("e+", "e").replace("e-", "e−") : size >= 1000 ? Math.round(size).toLocaleString("en") : String(Number(size.toPrecision(digits)));
+  return x < 0 ? `−${text}` : text;
 }
 
 export const signed = (x) => (x === null || x === undefined ? "–" : (x > 0 ? "+" : x < 0 ? "−" : "±") + num(Math.abs(x)));
@@ -101,7 +100,7 @@ export function here() {
 
 export function go(view, params, quietly) {
   const to = link(view, params);
-  if (quietly) history.replaceState(null, "", to);
+  if (quietly) history.replaceState(history.state, "", to);
   else location.hash = to;
 }
 
@@ -111,8 +110,8 @@ export function empty(title, told, command) {
   return h("div", { class: "empty" }, h("p", { class: "empty-title" }, title), h("p", {}, told), command && h("pre", {}, h("code", {}, command)));
 }
 
-export function trouble(error) {
-  return h("div", { class: "empty trouble", role: "alert" }, h("h1", { class: "empty-title" }, "This could not be shown"), h("p", {}, error.message || String(error)));
+export function trouble(error, head = "h1") {
+  return h("div", { class: "empty trouble", role: "alert" }, h(head, { class: "empty-title" }, "This could not be shown"), h("p", {}, error.message || String(error)), head === "h1" ? h("p", {}, h("a", { class: "button", href: "#runs" }, "Back to the start")) : null);
 }
 
 export function select(label, options, value, onchange, props = {}) {
@@ -124,6 +123,23 @@ export function select(label, options, value, onchange, props = {}) {
 export function input(label, value, onchange, props = {}) {
   const node = h("input", { type: "text", autocomplete: "off", spellcheck: "false", ...props, value: value ?? "", onchange: () => onchange(node.value.trim()) });
   return h("label", { class: "field" }, h("span", {}, label), node);
+}
+
+// from and to, as one field
+export function between(label, unit, ends, props = {}) {
+  return h("div", { class: "field range" }, h("span", { "aria-hidden": "true" }, label), h("div", {}, ends.map(({ value, onchange, hint }, i) => {
+    const node = h("input", { type: "text", inputmode: "decimal", autocomplete: "off", placeholder: hint ?? (i ? "most" : "least"), "aria-label": `${unit} ${i ? "to" : "from"}`, ...props, value: value ?? "", oninput: () => node.setCustomValidity(""), onchange: () => {
+      const text = node.value.trim().replace("−", "-").replace(/^(-?\d+),(\d+)$/, "$1.$2");
+      if (text !== "" && !Number.isFinite(Number(text))) { node.setCustomValidity("a number, like 12 or 0.5"); node.reportValidity(); } else onchange(text);
+    } });
+    return [i ? h("span", { "aria-hidden": "true" }, "–") : null, node];
+  })));
+}
+
+// one back, one on
+export function stepper(what, told, move, ends = [false, false]) {
+  const to = (by, sign, off) => h("button", { type: "button", disabled: off, onclick: () => move(by), "aria-label": `${by < 0 ? "the earlier" : "the next"} ${what}` }, sign);
+  return h("div", { class: "stepper", role: "group", "aria-label": what }, to(-1, "‹", ends[0]), h("span", {}, told), to(1, "›", ends[1]));
 }
 
 export function spark(values, label) {

@@ -8,20 +8,29 @@ export const GROUPS = [
   ["reward", ["reward"], {}],
   ["reward components", (n) => /^reward\/[^/]+$/.test(n) && n !== "reward/masked" && n !== "reward/seconds", {}],
   ["tokens per answer", ["length", "length_max"], { zero: true }],
-  ["answers cut off, failed", ["truncated", "failed"], { zero: true }],
+  ["share of answers cut off", ["truncated"], { zero: true }],
+  ["answers that could not be scored", ["failed"], { zero: true }],
   ["entropy, nats per token", ["entropy"], { zero: true }],
   ["KL to the reference", ["kl"], { zero: true }],
   ["KL of the step's updates", ["approx_kl"], { zero: true }],
   ["share of tokens clipped", ["clip_fraction"], { zero: true }],
   ["gradient norm", ["grad_norm"], { zero: true }],
   ["loss", ["loss"], {}],
+  ["implicit reward of chosen and rejected", ["rewards/chosen", "rewards/rejected"], {}],
+  ["share of pairs in the right order", ["rewards/accuracies"], { zero: true }],
+  ["log-probability of chosen and rejected", ["logps/chosen", "logps/rejected"], {}],
+  ["the critic's squared error", ["value_error"], { zero: true }],
   ["gap of sampler and trainer", ["logp_gap"], { zero: true }],
   ["groups that teach nothing", ["frac_reward_zero_std"], { zero: true }],
   ["spread of reward in a group", ["reward_std"], { zero: true }],
   ["learning rate", ["lr"], { zero: true }],
   ["tokens per second", ["tokens_per_second"], { zero: true }],
 ];
+const GIVEN = ["reward", "frac_reward_zero_std", "reward_std"]; // of answers that nobody sampled these are those of the data
+const FIRST = ["loss", "implicit reward of chosen and rejected", "share of pairs in the right order"]; // of what such a run is about
+const TINTS = { sampling: 1, grading: 5, training: 2, evaluation: 3, storing: 6 }; // a stage has its colour in every run
 const STAGES = ["sampling/seconds", "grading/seconds", "training/seconds", "evaluation/seconds", "storing/seconds"];
+export const UNITS = { answers: "answers", tokens: "tokens", seconds: "seconds" };
 const AXES = [["step", "steps"], ["answers", "answers"], ["tokens", "tokens"], ["seconds", "seconds"]];
 
 export const pick = (rule, names) => (Array.isArray(rule) ? rule.filter((n) => names.includes(n)) : names.filter(rule));
@@ -37,7 +46,7 @@ export function controls(params, view) {
 export async function runView(main, params, keep) {
   const x = params.x || "step", onX = x === "step" ? undefined : x;
   const [about, found] = await Promise.all([get("run", { run: params.run }), get("metrics", { run: params.run, x: onX })]);
-  const name = about.run.name, head = h("div", { class: "head" }), notice = h("div", { role: "alert" }), warnings = h("section", { "aria-label": "Warnings" }), charts = h("div", { class: "charts" });
+  const name = about.run.name, head = h("div", { class: "head" }), notice = h("div", { role: "alert" }), warnings = h("section", { "aria-label": "Warnings" }), charts = h("div", { class: "charts" }), zero = h("p", { class: "quiet zero" }), marked = h("p", { class: "marked quiet" }), parts = h("section", { "aria-label": "Phases" });
   const wrote = h("div"), others = h("div"), events = h("div"), kept = h("p", { class: "about-sheets quiet" });
   const figures = new Map(); // title -> its chart, which stays while the run goes on
   let shown = null, stored = "";
@@ -45,13 +54,16 @@ export async function runView(main, params, keep) {
   function curves() {
     const wanted = plots(about, found, { ...params, x });
     for (const [title, spec] of wanted) { if (figures.has(title)) figures.get(title).update(spec); else figures.set(title, lines(spec)); }
-    const titles = wanted.map(([title]) => title).join("\n");
+    const titles = wanted.map(([title]) => title).join("\n"), flat = wanted.nothing || [];
     if (titles !== shown) fill(charts, wanted.length ? wanted.map(([title]) => figures.get(title)) : h("p", { class: "quiet" }, "No step is done yet; curves appear with the first."));
+    fill(zero, flat.length ? `0 at every step: ${flat.join(", ")}.` : null);
     shown = titles;
   }
 
   function rest() { // what is not a curve, where it has changed and nobody is in it
     told(warnings, about, params);
+    phasesOf(parts, about);
+    legend(marked, about, () => { const list = events.querySelector("details"); if (list) { list.open = true; list.scrollIntoView({ block: "start" }); list.querySelector("summary").focus(); } });
     const now = JSON.stringify(about.stored);
     if (now !== stored && !wrote.contains(document.activeElement)) { stored = now; samples(about).then((some) => fill(wrote, some)); } // the curves do not wait for it
     refold(others, () => otherMetrics(about, found, { ...params, x }), about.metrics.length);
@@ -63,9 +75,9 @@ export async function runView(main, params, keep) {
   rest();
   if (!isReport) get("sheets").then(({ sheets }) => { // of the same task: an audit of its reward, figures of its data
     const mine = sheets.filter((s) => s.task === about.run.task);
-    if (mine.length) fill(kept, "Sheets of this task: ", mine.slice(0, 6).map((s, i) => [i ? " · " : "", h("a", { href: link("sheets", { name: s.name }) }, `${s.kind === "audit" ? "audit of " : "data "}${s.title}`), s.wrong.length ? ` (${s.wrong.length} found)` : ""]));
+    if (mine.length) fill(kept, "Sheets of this task: ", mine.slice(0, 6).map((s, i) => [i ? " · " : "", h("a", { href: link("sheets", { name: s.name }) }, `${s.kind === "audit" ? "audit of " : "data "}${s.title}`), s.wrong.length ? ` (${count(s.wrong.length, "finding")})` : ""]));
   }).catch(() => {});
-  fill(main, head, notice, warnings, kept, h("section", { "aria-label": "Curves" }, h("h2", { class: "sr" }, "Curves"), controls(params, "run"), charts), wrote, others, events, settings(about));
+  fill(main, head, notice, warnings, kept, parts, h("section", { "aria-label": "Curves" }, h("h2", { class: "sr" }, "Curves"), h("div", { class: "above" }, controls(params, "run"), marked), charts, zero), wrote, others, events, settings(about));
   if (isReport) return;
   let busy = false, late = Date.now(), newest = null, all = false;
   const news = async (now, again) => {
@@ -95,22 +107,38 @@ export async function runView(main, params, keep) {
   keep.close(follow(name, news));
 }
 
+// between the last step of a phase and the first of the next
+const edgesOf = (about, found) => [...new Set(about.phases.map((p) => p.start))].filter((n) => n > 0).map((n) => (found.axis === "step" ? n + 0.5 : toAxis(found)(n)));
+
 // every chart of a run: [title, what it draws]
 function plots(about, found, params) {
-  const axis = toAxis(found), edges = about.phases.slice(1).map((p) => axis(p.start)), made = [];
-  const shared = sharedBy(about, params, axis, edges);
-  if (about.held_out) made.push([`held-out ${about.held_out.name === "accuracy" ? "accuracy" : "reward"}`, { lines: [], points: [{ label: `${about.held_out.problems} problems, 95%`, all: about.held_out.points.map((p) => ({ ...p, x: axis(p.step) })) }] }]);
-  for (const [title, rule, more] of GROUPS) {
-    const names = pick(rule, about.metrics).filter((n) => found.curves[n]);
-    if (names.length) made.push([title, { lines: names.map((n) => broken({ ...found.curves[n], label: n.replace(/^reward\/(?=.)/, "") }, edges)), ...more }]);
+  const axis = toAxis(found), edges = edgesOf(about, found), made = [];
+  const shared = sharedBy(about, params, axis, edges), nothing = [], given = about.stored.length > 0 && about.stored.every((s) => s.written);
+  if (about.held_out) made.push([`held-out ${about.held_out.name === "accuracy" ? "accuracy" : "reward"}`, { lines: [], percent: about.held_out.name === "accuracy", points: [{ label: `${about.held_out.problems} problems, 95%`, all: about.held_out.points.map((p) => ({ ...p, x: axis(p.step) })) }] }]);
+  const first = given ? GROUPS.filter(([title]) => FIRST.includes(title)) : [];
+  for (const [title, rule, more] of [...first, ...GROUPS.filter((g) => !first.includes(g))]) {
+    const names = pick(rule, about.metrics).filter((n) => found.curves[n] && !(given && GIVEN.includes(n)));
+    if (!names.length) continue;
+    if (title !== "reward" && names.every((n) => still(found.curves[n]))) { nothing.push(title); continue; }
+    made.push([title, { lines: names.map((n) => broken({ ...found.curves[n], label: n.replace(/^reward\/(?=.)/, "") }, edges)), ...more }]);
   }
   const stages = STAGES.filter((n) => about.metrics.includes(n) && found.curves[n]);
   if (stages.length) made.splice(about.held_out ? 2 : 1, 0, ["seconds by stage", { stacked: true, lines: stacked(aligned(stages, found)) }]);
-  return made.map(([title, spec]) => [title, { title, ...spec, ...shared }]);
+  return Object.assign(made.map(([title, spec]) => [title, { title, ...spec, ...shared }]), { nothing });
+}
+
+// a curve that has never left 0 is told in a line
+export const still = (curve) => curve.mean.length > 1 && [curve.mean, curve.low || [], curve.high || []].every((some) => some.every((v) => v === 0));
+
+// the marks under the curves, by kind
+function legend(place, about, open) {
+  const kinds = new Map();
+  for (const e of about.events) kinds.set(e.kind, (kinds.get(e.kind) || 0) + 1);
+  fill(place, kinds.size ? [[...kinds].slice(0, 6).map(([kind, n]) => [h("span", { class: `mark-key ${kind === "checkpoint" ? "kept" : ""}`, "aria-hidden": "true" }, "▲"), h("span", {}, n > 1 ? `${kind} ×${n}` : kind)]), h("button", { type: "button", class: "rest", onclick: open }, "list")] : []);
 }
 
 function sharedBy(about, params, axis, edges) {
-  return { smoothing: Number(params.smooth || 0), sync: "run", edges, whole: params.x !== "seconds", marks: about.events.map((e) => ({ ...e, x: axis(e.x) })),
+  return { smoothing: Number(params.smooth || 0), sync: "run", unit: UNITS[params.x] || "step", edges, whole: params.x !== "seconds", marks: about.events.map((e) => ({ ...e, x: axis(e.x) })),
     stretches: params.warning ? about.warnings.filter((w) => w.name === params.warning).map((w) => w.x.map(axis)) : [], onpick: params.x === "step" ? (at) => openStep(about, at) : null };
 }
 
@@ -157,7 +185,7 @@ function aligned(stages, found) {
   const steps = found.curves[stages[0]].step, xs = onAxis(found.curves[stages[0]]);
   return stages.map((n) => {
     const at = new Map(found.curves[n].step.map((s, i) => [s, found.curves[n].mean[i]]));
-    return { label: n.replace("/seconds", ""), step: steps, x: xs, mean: steps.map((s) => at.get(s) ?? 0) };
+    return { label: n.replace("/seconds", ""), tint: TINTS[n.replace("/seconds", "")], step: steps, x: xs, mean: steps.map((s) => at.get(s) ?? 0) };
   });
 }
 
@@ -178,9 +206,20 @@ function tile(label, value, more) {
   return h("div", { class: "tile" }, h("span", {}, label), h("b", {}, value), more);
 }
 
+// what a plan has done so far, phase by phase
+function phasesOf(place, about) {
+  if (about.phases.length < 2) return fill(place);
+  const now = about.run.state === "running" ? about.run.phase : "", stored = new Set(about.stored.map((s) => s.phase));
+  fill(place, h("h2", { class: "sr" }, "Phases"), h("ol", { class: "phases" }, about.phases.map((p) => h("li", { "aria-current": p.name === now ? "step" : null },
+    h("b", {}, stored.has(p.name) ? h("a", { href: link("rollouts", { run: about.run.name, phase: p.name }) }, p.name) : p.name),
+    h("span", {}, p.steps ? (p.steps > 1 ? `steps ${p.start + 1} to ${p.start + p.steps}` : `step ${p.start + 1}`) : p.finished ? "without training" : "no step yet"), p.role !== "policy" ? h("span", {}, `trains the ${p.role.replaceAll("_", " ")}`) : null, h("span", {}, p.name === now ? "now" : p.finished ? "done" : p.steps ? "not finished" : "")))));
+}
+
 function told(place, about, params) {
-  if (!about.warnings.length) return fill(place, done(about) < 10 ? (done(about) ? h("p", { class: "quiet" }, "Monitors compare the first steps with the last: they need ten.") : null) : h("p", { class: "ok" }, h("i", { "aria-hidden": "true" }), "No monitor has found anything: reward against held-out, length, entropy, repetition, components, gap, silent groups, echoes."));
-  fill(place, h("h2", { class: "sr" }, "Warnings"), h("ul", { class: "warnings" }, about.warnings.map((w) => h("li", {},
+  const unscored = about.unscored.map((u) => h("li", {}, h("i", { "aria-hidden": "true" }, "!"), h("div", {}, h("strong", {}, `${u.failed.toLocaleString("en")} of ${u.made.toLocaleString("en")} answers could not be scored`), h("span", { class: "quiet" }, `, and nothing is learned from them${u.why ? `: ${u.why}` : ""}`)),
+    h("span", { class: "links" }, about.stored.length ? h("a", { href: link("rollouts", { run: about.run.name, phase: u.phase, failed: "1" }) }, "answers") : null)));
+  if (!about.warnings.length && !unscored.length) return fill(place, done(about) < 10 ? (done(about) ? h("p", { class: "quiet" }, "Monitors compare the first steps with the last: they need ten.") : null) : h("p", { class: "ok" }, h("i", { "aria-hidden": "true" }), "No monitor has found anything: reward against held-out, length, entropy, repetition, components, gap, silent groups, echoes."));
+  fill(place, h("h2", { class: "sr" }, "Warnings"), h("ul", { class: "warnings" }, unscored, about.warnings.map((w) => h("li", {},
     h("i", { "aria-hidden": "true" }, "!"), h("div", {}, h("strong", {}, w.says), h("span", { class: "quiet" }, ` ${about.phases.length > 1 ? `${w.phase}, ` : ""}steps ${w.first} to ${w.last}`)),
     h("span", { class: "links" }, h("a", { href: link("run", { ...params, warning: params.warning === w.name ? "" : w.name }) }, params.warning === w.name ? "hide in curves" : "in curves"),
       about.stored.length ? h("a", { href: link("rollouts", { run: about.run.name, phase: w.phase, first: w.first, last: w.last, ...w.filter }) }, "answers") : null)))));
@@ -197,8 +236,9 @@ async function samples(about) {
   if (!kept) return h("section", {}, h("h2", {}, "Answers"), h("p", { class: "quiet" }, about.settings.log_rollouts === 0 ? "None are stored: this run has --log-rollouts 0." : "None yet."));
   const ask = (first) => get("rollouts", { run: about.run.name, phase: kept.phase, first, last: first, limit: 100 }).then(({ rows }) => rows.filter((r, i) => i === 0 || r.group_index !== rows[i - 1].group_index).sort((a, b) => b.stored - a.stored).slice(0, 3)).catch(() => []);
   const [before, after] = await Promise.all([ask(kept.first), ask(kept.last)]);
+  const of = about.stored.length > 1 ? `${kept.phase}, step` : "at step";
   const column = (title, rows, step) => h("div", {}, h("h3", {}, h("a", { href: link("rollouts", { run: about.run.name, phase: kept.phase, first: step, last: step }) }, title)), rows.map((r) => answerCard(about.run.name, kept.written ? { ...r, adv: null } : r)));
-  return h("section", { "aria-label": "Answers" }, h("h2", {}, kept.written ? "What it learned from" : "What it wrote"), h("div", { class: "two" }, column(`at step ${kept.first}`, before, kept.first), kept.last > kept.first ? column(`at step ${kept.last}`, after, kept.last) : null));
+  return h("section", { "aria-label": "Answers" }, h("h2", {}, kept.written ? "What it learned from" : "What it wrote"), h("div", { class: "two" }, column(`${of} ${kept.first}`, before, kept.first), kept.last > kept.first ? column(`${of} ${kept.last}`, after, kept.last) : null));
 }
 
 export function answerCard(run, row, weights) {
@@ -220,11 +260,11 @@ export function said(row) {
 }
 
 function otherMetrics(about, found, params) {
-  const used = new Set([...GROUPS.flatMap(([, rule]) => pick(rule, about.metrics)), ...STAGES, "seconds", "accuracy", "held_out_reward"]);
+  const used = new Set([...GROUPS.flatMap(([, rule]) => pick(rule, about.metrics)).filter((n) => !GIVEN.includes(n) || !about.stored.every((s) => s.written)), ...STAGES, "seconds", "accuracy", "held_out_reward"]);
   const names = about.metrics.filter((n) => !used.has(n) && found.curves[n]), axis = toAxis(found);
   if (!names.length) return null;
   const place = h("div", { class: "charts" });
-  return h("details", { class: "fold", ontoggle: (e) => { if (e.target.open && !place.children.length) fill(place, names.map((n) => lines({ title: n, lines: [{ label: n, ...found.curves[n], x: onAxis(found.curves[n]) }], ...sharedBy(about, params, axis, about.phases.slice(1).map((p) => axis(p.start))) }))); } },
+  return h("details", { class: "fold", ontoggle: (e) => { if (e.target.open && !place.children.length) fill(place, names.map((n) => lines({ title: n, lines: [{ label: n, ...found.curves[n], x: onAxis(found.curves[n]) }], ...sharedBy(about, params, axis, edgesOf(about, found)) }))); } },
     h("summary", {}, `Other metrics (${names.length})`), place);
 }
 

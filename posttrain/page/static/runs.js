@@ -1,5 +1,5 @@
 // All runs: search, filters, live progress, and those to lay over one another.
-import { h, fill, num, plain, ago, duration, score, link, go, empty, select, input, spark, state, once, settle, joined, listed, MOST_RUNS } from "./dom.js";
+import { h, fill, num, plain, count, ago, duration, score, link, go, empty, select, input, spark, state, once, settle, joined, listed, MOST_RUNS } from "./dom.js";
 import { get, isReport } from "./source.js";
 
 const sparks = new Map(), badges = new Map(); // name -> [what it is of, the answer]: one for each run, however long the page is open
@@ -15,7 +15,7 @@ export async function runsView(main, params, keep) {
     return fill(main, h("div", { class: "head" }, h("h1", {}, "Runs")), empty("No runs here yet", "A run appears as soon as it has begun. Start one in this folder:", "posttrain run grpo --task word_problems"));
   }
   const chosen = new Set(listed(params.chosen));
-  const list = h("tbody"), count = h("p", { class: "quiet", role: "status" }), bar = h("div", { class: "actions" });
+  const list = h("tbody"), found_ = h("p", { class: "quiet", role: "status" }), bar = h("div", { class: "actions" });
   const wanted = { ...params };
   const change = (key, value) => { wanted[key] = value; go("runs", { ...wanted, chosen: joined(chosen) }, true); show(); };
   const options = (key) => [["", `any ${key}`], ...[...new Set(runs.map((r) => r[key]))].sort().map((v) => [v, v])];
@@ -32,11 +32,11 @@ export async function runsView(main, params, keep) {
       && KINDS.every((k) => !wanted[k] || r[k] === wanted[k])
       && (!wanted.fast || (r.speed ?? -1) >= Number(wanted.fast)) && (!wanted.good || held(r) >= Number(wanted.good))).sort(sorts[wanted.sort] || sorts.started);
     const live = runs.filter((r) => r.state === "running").length;
-    fill(count, `${found.length} of ${runs.length} runs${live ? `, ${live} running` : ""}`);
+    fill(found_, `${found.length} of ${runs.length} runs${live ? `, ${live} running` : ""}`);
     const inside = document.activeElement?.closest?.("tr[data-run]"), part = document.activeElement?.type === "checkbox" ? "input" : "a";
     settle(list, found.length ? found.slice(0, MOST_ROWS).map(kept) : [h("tr", {}, h("td", { colspan: "10" }, empty("No run matches", "Take a word out of the search, or a filter back.")))]);
     if (inside && !list.contains(document.activeElement)) rows.get(inside.dataset.run)?.[1].querySelector(part)?.focus({ preventScroll: true });
-    if (found.length > MOST_ROWS) fill(count, `${found.length} of ${runs.length} runs, ${MOST_ROWS} of them shown`);
+    if (found.length > MOST_ROWS) fill(found_, `${found.length} of ${runs.length} runs, ${MOST_ROWS} of them shown`);
     buttons();
   }
 
@@ -73,12 +73,12 @@ export async function runsView(main, params, keep) {
     return made;
   }
 
-  fill(main, h("div", { class: "head" }, h("h1", {}, "Runs"), count),
+  fill(main, h("div", { class: "head" }, h("h1", {}, "Runs"), h("div", { class: "links" }, found_, bar)),
     h("form", { class: "filters", onsubmit: (e) => e.preventDefault(), "aria-label": "Filter runs" }, h("div", { class: "field grow" }, search),
       ...KINDS.map((k) => select(k, options(k), wanted[k] || "", (v) => change(k, v), { name: k })),
       input("held out, at least", wanted.good, (v) => change("good", v), { type: "number", step: "any", size: "8", title: "accuracies in %" }),
       input("tokens/s, at least", wanted.fast, (v) => change("fast", v), { type: "number", min: "0", step: "any", size: "8" }),
-      select("sort", [["", "newest"], ["score", "score"], ["name", "name"], ["time", "longest"], ["speed", "fastest"]], wanted.sort || "", (v) => change("sort", v)), bar),
+      select("sort", [["", "newest"], ["score", "score"], ["name", "name"], ["time", "longest"], ["speed", "fastest"]], wanted.sort || "", (v) => change("sort", v))),
     h("div", { class: "table-wrap" }, h("table", { class: "list runs" }, h("caption", { class: "sr" }, "Runs"), h("thead", {}, h("tr", {}, ["", "name", "method", "task", "state", "steps", "reward", "held out", "tokens/s", "time"].map((t, i) =>
       h("th", { scope: "col", class: i === 5 || i > 6 ? "n" : "" }, t || h("span", { class: "sr" }, "choose"))))), list)));
   show();
@@ -92,7 +92,7 @@ export async function runsView(main, params, keep) {
     }
     show();
   };
-  if (!isReport) keep.every(4000, () => keep.refresh().catch((error) => fill(count, h("span", { class: "bad" }, error.message))));
+  if (!isReport) keep.every(4000, () => keep.refresh().catch((error) => fill(found_, h("span", { class: "bad" }, error.message))));
 }
 
 function remembered(all, run, of, ask) {
@@ -101,8 +101,9 @@ function remembered(all, run, of, ask) {
 }
 
 async function drawBadge(run, place) {
-  const { warnings } = await remembered(badges, run, `${Math.floor(run.step / 10)} ${run.phase} ${run.state} ${run.started}`, () => get("warnings", { run: run.name }).catch(() => ({ warnings: [] })));
-  if (warnings.length) fill(place, h("a", { class: "badge", href: link("run", { run: run.name }), title: warnings.map((w) => plain(w.says)).join("\n") }, `${warnings.length} warning${warnings.length > 1 ? "s" : ""}`));
+  const { warnings, unscored = [] } = await remembered(badges, run, `${Math.floor(run.step / 10)} ${run.phase} ${run.state} ${run.started}`, () => get("warnings", { run: run.name }).catch(() => ({ warnings: [] })));
+  const told = [...unscored.map((u) => `${u.failed} of ${u.made} answers could not be scored`), ...warnings.map((w) => w.says)];
+  if (told.length) fill(place, h("a", { class: "badge", href: link("run", { run: run.name }), title: told.map(plain).join("\n") }, count(told.length, "warning")));
 }
 
 async function drawSpark(run, place) {

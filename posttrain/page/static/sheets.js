@@ -1,5 +1,5 @@
 // Sheets: audits of rewards and figures of data sets, as `posttrain audit --save` and `posttrain data --save` have left them beside the runs.
-import { h, fill, num, empty, append } from "./dom.js";
+import { h, fill, num, count, empty, append } from "./dom.js";
 import { get } from "./source.js";
 
 const FIGURES = [["n", "answers"], ["failed", "failed"], ["mean", "mean"], ["min", "lowest"], ["max", "highest"]];
@@ -26,7 +26,7 @@ function histogram({ of, bins }) {
 }
 
 export function sheetFold(s, open) {
-  const wrong = s.wrong.length, verdict = wrong ? `${wrong} found` : "nothing found";
+  const wrong = s.wrong.length, verdict = wrong ? count(wrong, "finding") : "nothing found";
   return h("details", { class: "fold sheet", open },
     h("summary", {}, h("span", { class: "tag" }, s.kind === "audit" ? "reward" : "data"), h("b", {}, s.title), h("span", { class: wrong ? "tag wrong" : "tag good" }, verdict), h("span", { class: "quiet" }, s.date)),
     h("pre", { class: "command" }, h("code", {}, s.command)),

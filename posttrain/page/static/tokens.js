@@ -1,16 +1,17 @@
 // One answer down to the token: coloured by what is known of each, numbers on hover and focus, turns folded, what was observed told apart.
-import { h, fill, num, signed, plain, link, go, select, rewardParts, append, count, lengthy } from "./dom.js";
+import { h, fill, num, signed, plain, link, go, select, stepper, rewardParts, append, count, lengthy } from "./dom.js";
 import { get } from "./source.js";
 import { turnBlock, creditByTurn, foldAll, picture, rightAnswer } from "./turns.js";
 
 const BINS = {
   logp: { name: "probability", edges: [0.9, 0.5, 0.1, 0.01], of: (t) => Math.exp(t.logp), told: ["≥ 0.9", "≥ 0.5", "≥ 0.1", "≥ 0.01", "less"] },
   entropy: { name: "entropy", edges: [0.1, 0.5, 1, 2], of: (t) => t.entropy, told: ["< 0.1", "< 0.5", "< 1", "< 2", "more"], rising: true },
-  adv: { name: "advantage", diverging: true, edges: [-1.5, -0.5, -0.1, 0.1, 0.5, 1.5], of: (t) => t.adv, told: ["−1.5", "−0.5", "−0.1", "0", "+0.1", "+0.5", "+1.5"] },
+  adv: { name: "advantage", diverging: true, edges: [-1.5, -0.5, -0.1, 0.1, 0.5, 1.5], of: (t) => t.adv, told: ["< −1.5", "< −0.5", "< −0.1", "0", "> 0.1", "> 0.5", "> 1.5"] },
   ratio: { name: "ratio", diverging: true, edges: [0.8, 0.95, 0.99, 1.01, 1.05, 1.2], of: (t) => t.ratio, told: ["< 0.8", "< 0.95", "< 0.99", "1", "> 1.01", "> 1.05", "> 1.2"] },
   kl: { name: "KL to the reference", edges: [0.001, 0.01, 0.1, 1], of: (t) => t.kl, told: ["< 0.001", "< 0.01", "< 0.1", "< 1", "more"], rising: true },
   value: { name: "value", diverging: true, edges: [-1, -0.5, -0.1, 0.1, 0.5, 1], of: (t) => t.value, told: ["< −1", "< −0.5", "< −0.1", "0", "> 0.1", "> 0.5", "> 1"] },
 };
+const SURE = Math.log(0.99); // tokens that were as good as certain are not called unlikely
 const WINDOW = 4000; // tokens drawn at once
 
 export function bin(kind, token) {
@@ -75,19 +76,20 @@ export async function tokensView(main, params, keep) {
     e.preventDefault();
     show(Math.max(0, Math.min(all.length - 1, at + by)), true);
   });
-  const rare = all.filter((t) => t.own && t.logp !== null).sort((x, y) => x.logp - y.logp).slice(0, 10);
+  const known = all.filter((t) => t.own && t.logp !== null), rare = known.filter((t) => t.logp < SURE).sort((x, y) => x.logp - y.logp).slice(0, 10);
+  const turnTo = (by) => go("tokens", { ...key, sample: Math.max(0, Math.min(found.samples - 1, Number(params.sample) + by)), colour: kind });
   fill(main, h("div", { class: "head" }, h("div", {}, h("h1", {}, `Answer ${Number(params.sample) + 1} to prompt ${Number(params.group) + 1}, step ${params.step}`),
-    h("p", { class: "facts" }, h("span", {}, "reward ", h("b", {}, a.failed ? "not scored" : num(a.total))), found.written ? h("span", {}, "from the data set; probabilities are the trainer's, before it learned from it") : h("span", {}, `advantage ${signed(a.adv)}`), h("span", {}, `${count(a.length, unit)}${found.turns.length > 1 ? ` in ${found.turns.length} turns` : ""}`), a.role !== "policy" || found.others.length ? h("span", {}, "role ", h("b", {}, a.role)) : null, h("span", {}, a.stop === "length" ? "cut off" : `ended: ${(a.stop || "").replaceAll("_", " ")}`), found.written ? null : h("span", {}, `weights of version ${a.version}`), a.at !== null && a.at !== undefined ? h("span", {}, a.parent >= 0 ? h("a", { href: link("tokens", { ...key, sample: a.parent }) }, `left answer ${a.parent + 1} after ${a.at} ${unit}s`) : `left another answer after ${a.at} ${unit}s`) : null,
+    h("p", { class: "facts" }, h("span", {}, "reward ", h("b", {}, a.failed ? "not scored" : num(a.total))), found.written ? h("span", {}, "from the data set; probabilities are the trainer's, before it learned from it") : h("span", {}, `advantage ${signed(a.adv)}`), h("span", {}, `${count(a.length, unit)}${found.turns.length > 1 ? ` in ${found.turns.length} turns` : ""}`), a.role !== "policy" || found.others.length ? h("span", {}, "role ", h("b", {}, a.role)) : null, h("span", {}, a.stop === "length" ? "cut off" : a.stop === "stop" ? "ended by itself" : `ended: ${(a.stop || "").replaceAll("_", " ")}`), found.written ? null : h("span", {}, `weights of version ${a.version}`), a.at !== null && a.at !== undefined ? h("span", {}, a.parent >= 0 ? h("a", { href: link("tokens", { ...key, sample: a.parent }) }, `left answer ${a.parent + 1} after ${a.at} ${unit}s`) : `left another answer after ${a.at} ${unit}s`) : null,
       found.others.map((o) => h("span", {}, h("a", { href: link("tokens", { ...key, sample: o.sample_index }) }, `${o.role} in the same episode`), ` ${o.failed ? "not scored" : num(o.total)}`)), rewardParts(a, found.weights))),
-    h("div", { class: "links" }, found.turns.length > 1 || found.others.length ? h("a", { class: "button", href: link("episode", key) }, "whole episode") : null, h("a", { class: "button", href: link("group", key) }, "its group"))),
+    h("div", { class: "links" }, stepper("answer", `answer ${Number(params.sample) + 1} of ${found.samples}`, turnTo, [Number(params.sample) <= 0, Number(params.sample) >= found.samples - 1]), found.turns.length > 1 || found.others.length ? h("a", { class: "button", href: link("episode", key) }, "whole episode") : null, h("a", { class: "button", href: link("group", key) }, "its group"))),
     h("section", { class: "question", "aria-label": "Prompt" }, lengthy(found.prompt || ""), rightAnswer(found.gold)),
     h("div", { class: "filters" }, kinds.length ? select("colour", kinds.map((k) => [k, BINS[k].name]), kind, (v) => { kind = v; go("tokens", { ...key, colour: v }, true); paint(); }, { id: "colour" }) : h("p", { class: "quiet" }, "nothing is known of its tokens"), key_),
-    h("div", { class: "with-side" }, h("section", { "aria-label": "Tokens" }, body), h("aside", { "aria-label": `One ${unit}` }, h("h2", { class: "sr" }, `One ${unit}`), facts, creditByTurn(found, all, body), strip(all, unit), rare.length && unit === "token" ? h("div", {}, h("h3", {}, "Least likely"), h("ol", { class: "rare" }, rare.map((t) => h("li", {}, h("button", { type: "button", onclick: () => show(t.n, true) }, h("code", {}, plain(t.piece).replaceAll("\n", "↵").replaceAll(" ", "␣") || "∅"), h("span", {}, num(Math.exp(t.logp)))))))) : null)));
+    h("div", { class: "with-side" }, h("section", { "aria-label": "Tokens" }, body), h("aside", { "aria-label": `One ${unit}` }, h("h2", { class: "sr" }, `One ${unit}`), facts, creditByTurn(found, all, body), strip(all, unit), rare.length && unit === "token" ? h("div", {}, h("h3", {}, "Least likely"), h("ol", { class: "rare" }, rare.map((t) => h("li", {}, h("button", { type: "button", onclick: () => show(t.n, true) }, h("code", {}, plain(t.piece).replaceAll("\n", "↵").replaceAll(" ", "␣") || "∅"), h("span", {}, num(Math.exp(t.logp)))))))) : known.length && unit === "token" ? h("p", { class: "quiet" }, "Every token of it was at least 99% sure.") : null)));
   draw();
   show(0);
   keep.colour = (k) => { if (kinds.includes(k)) { kind = k; const s = document.getElementById("colour"); if (s) s.value = k; paint(); } };
   keep.fold = () => foldAll(body);
-  keep.sample = (by) => go("tokens", { ...key, sample: Math.max(0, Math.min(found.samples - 1, Number(params.sample) + by)), colour: kind });
+  keep.sample = turnTo;
 }
 
 // whether it is made of something else than token ids: numbers, vectors, pictures

@@ -29,10 +29,12 @@ export function rightAnswer(gold) {
 // what could not be called, or came back with an error that the model reads
 const failed = (c) => Boolean(c.fault) || (typeof c.result === "string" && c.result.startsWith("error:"));
 
+const short_ = (text) => (text.length > 80 ? `${text.slice(0, 80)}…` : text);
+
 export function call(c) {
   const given = c.arguments === undefined ? "" : shown(c.arguments), first = given.replace(/\s+/g, " ");
   return h("details", { class: `call ${failed(c) ? "fault" : ""}` },
-    h("summary", {}, h("b", {}, c.name || "call"), h("code", {}, `(${first.length > 80 ? `${first.slice(0, 80)}…` : first})`), failed(c) ? h("span", { class: "tag wrong" }, "failed") : null, c.repaired ? h("span", { class: "tag" }, "repaired") : null, typeof c.seconds === "number" ? h("span", { class: "quiet" }, `${num(c.seconds)} s`) : null),
+    h("summary", {}, h("b", {}, c.name || "not called"), c.name || !c.fault ? h("code", {}, `(${short_(first)})`) : h("code", {}, short_(shown(c.fault).replace(/\s+/g, " "))), failed(c) ? h("span", { class: "tag wrong" }, "failed") : null, c.repaired ? h("span", { class: "tag" }, "repaired") : null, typeof c.seconds === "number" ? h("span", { class: "quiet" }, `${num(c.seconds)} s`) : null),
     given ? [h("h4", {}, "arguments"), h("pre", {}, given)] : null,
     c.fault ? [h("h4", {}, "fault"), h("pre", { class: "bad" }, shown(c.fault))] : null,
     c.result !== undefined ? [h("h4", {}, "result"), h("pre", {}, shown(c.result))] : null);

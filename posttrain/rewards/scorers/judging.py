@@ -215,8 +215,11 @@ class FunctionJudge(Judging):
 
 
 def number(found: Any) -> float:
-    """What a function said, as a float; NaN where it could not say."""
-    return NAN if found is None else float(found)
+    """What a function said, as a float; NaN where it could not say. ValueError where it is no number, or an infinite one."""
+    said = NAN if found is None else float(found)
+    if math.isinf(said):
+        raise ValueError(f"a judge gives finite numbers, got {said}")
+    return said
 
 
 def read_numbers(n: int) -> Callable[[Any], list[float]]:
@@ -224,7 +227,7 @@ def read_numbers(n: int) -> Callable[[Any], list[float]]:
 
     def read(found: Any) -> list[float]:
         out = [number(x) for x in found]
-        if len(out) != n or any(math.isinf(x) for x in out):
+        if len(out) != n:
             raise ValueError(f"a judge of {n} answers gives a list of as many finite numbers, got {found!r:.80}")
         return out
 

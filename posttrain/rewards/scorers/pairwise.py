@@ -104,8 +104,8 @@ class WinRate(BaseScorer):
     """Win rate: the share of others that an answer beats, R_i = mean_j P(y_i > y_j).
 
     others: its siblings (None), or texts for each group from a function of the groups (a pool, an opponent's answers).
-    Comparisons the judge could not make do not count; an answer with no other is as good as itself (1/2), one with only
-    such comparisons is masked. `calls` counts the questions, those of each step are its metric `judge_calls`.
+    Comparisons the judge could not make do not count; an answer with no other is as good as itself (1/2). One about which the judge
+    could say nothing is masked, although it ties with its equals. `calls` counts the questions, those of each step are its metric `judge_calls`.
     """
 
     reported, by_name = ("win_rate",), {"judge": "judge"}
@@ -124,11 +124,13 @@ class WinRate(BaseScorer):
         pairs = self.siblings(groups) if self.others is None else self.against(groups, self.others(groups))
         matches = [(r.prompt, r.text, text) for r, text, _ in pairs]
         self.calls += sum(a != b for _, a, b in matches) * (2 if self.orders == "both" else 1)
-        for (r, _, other), p in zip(pairs, compare(self.judge, matches, self.orders), strict=True):
-            won[id(r)].append(p)
-            if other is not None:
-                won[id(other)].append(1 - p)
-        found = [mean(won[id(r)]) for r in answers_of(groups)]
+        asked: dict[int, list[float]] = {name: [] for name in won}
+        for (r, text, other), p in zip(pairs, compare(self.judge, matches, self.orders), strict=True):
+            for one, x in ((r, p), (other, 1 - p)):
+                if one is not None:
+                    won[id(one)].append(x)
+                    asked[id(one)] += [x] if r.text != text else []
+        found = [NAN if mean(asked[id(r)]) != mean(asked[id(r)]) else mean(won[id(r)]) for r in answers_of(groups)]
         return [Verdict(x, {"win_rate": x}) for x in found]
 
     @staticmethod

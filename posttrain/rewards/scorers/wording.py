@@ -32,7 +32,10 @@ RANKING = (
     '{{"ranking": [NUMBER, ...]}}'
 )
 _NUMBER = r"[-+]?(?<!\d)\d+(?:\.\d+)?"  # never from within a number, which would take the square of its length
-_MARKED = re.compile(rf"\[\[\s*({_NUMBER})\s*\]\]|\b(?:score|rating|grade)\b\W{{0,4}}({_NUMBER})", re.IGNORECASE)
+_MARKED = re.compile(
+    rf"\[\[\s*({_NUMBER})\s*\]\]|\b(?:score|rating|grade)\b(?:[^\w+-]|[+-](?!\d)){{0,4}}({_NUMBER})", re.IGNORECASE
+)
+_ALONE = re.compile(rf"[^\w+-]*({_NUMBER})(?:\s*(?:points?|out of \d+))?\W*", re.IGNORECASE)
 _OBJECT = re.compile(r"\{[^{}]*\}")
 _WON = {"a": 1.0, "b": 0.0, "tie": 0.5}
 
@@ -93,9 +96,9 @@ def objects(text: str) -> list[dict[str, Any]]:
 
 
 def read_score(text: str, criterion: Criterion | None = None) -> float | Failure:
-    """The score in a judge's words: {"score": 7}, [[7]], `Score: 7`, 7/10, or a number that stands alone; off the scale is none.
+    """The score in a judge's words: {"score": 7}, [[7]], `Score: 7`, 7/10, or a last line that is a number; off the scale is none.
 
-    Several numbers without a mark say nothing: a failure, not a guess.
+    A number within a sentence ("it makes 2 mistakes") is none, nor are several without a mark: a failure, not a guess.
     """
     found = _score(text)
     return on_scale(found, criterion) if isinstance(found, float) else found
@@ -113,11 +116,16 @@ def _score(text: str) -> float | Failure:
                 return float(value)
     marked = [m[1] or m[2] for m in _MARKED.finditer(tail)]
     over = re.findall(rf"({_NUMBER})\s*/\s*\d+", tail)
-    alone = re.findall(rf"(?<![\w.])({_NUMBER})(?![\w])", tail)
+    alone = [m[1]] if (m := _ALONE.fullmatch(last_line(tail))) else []
     for some in (marked, over, alone):
         if len(set(some)) == 1:
             return float(some[0])
     return Failure("not a number", f"the judge gave no single score: {beginning(text)!r}")
+
+
+def last_line(text: str) -> str:
+    """The last line of a text without what it is adorned with: **7**, "B"."""
+    return (text.strip().splitlines() or [""])[-1].strip(" .*\"'`_")
 
 
 def on_scale(score: float, criterion: Criterion | None) -> float | Failure:
@@ -135,7 +143,7 @@ def read_winner(text: str) -> float | Failure:
         if said in _WON:
             return _WON[said]
     marked = {m.lower() for m in re.findall(r"\[\[\s*(A|B|tie)\s*\]\]", tail, re.IGNORECASE)}
-    last = (tail.strip().splitlines() or [""])[-1].strip(" .*\"'").lower()
+    last = last_line(tail).lower()
     if len(marked) == 1:
         return _WON[marked.pop()]
     if last in _WON:

@@ -26,7 +26,7 @@ from posttrain.core.registry import rollout, supervised_loss
 from posttrain.core.types import Group
 from posttrain.losses.aggregate import sequence_mean
 from posttrain.methods.sft import sft
-from posttrain.models.divergence import STREAMS, divergence_of, logp_at, placed
+from posttrain.models.divergence import STREAMS, divergence_of, logp_at, mixture, placed
 from posttrain.rollouts.sample import sample
 from posttrain.rollouts.written import demonstrations
 from posttrain.weights.teacher import teacher
@@ -93,7 +93,7 @@ def jensen_shannon(logq: Tensor, logp: Tensor, beta: float) -> Tensor:
     if beta in (0, 1):
         first, second = (logp, logq) if beta == 0 else (logq, logp)
         return (first.exp() * (first - second)).sum(-1)
-    m = torch.log(beta * logp.exp() + (1 - beta) * logq.exp())
+    m = mixture(logq, logp, beta)
     return beta * (logp.exp() * (logp - m)).sum(-1) + (1 - beta) * (logq.exp() * (logq - m)).sum(-1)
 
 

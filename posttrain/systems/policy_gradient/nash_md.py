@@ -175,7 +175,7 @@ def nash_md(
         return WinRate(asked_judge(context, k), other)
 
     learn = Phase("nash-md", against_mixture(tau, n), steps, asked_task, rewards=rewards, reference="start")
-    return Plan((Copy("policy", "start"), learn), ready=needs_judge("nash-md"))
+    return Plan((Copy("policy", "start"), learn), ready=needs_judge("nash-md", k))
 
 
 @plan(paper="arXiv:2312.00886", title="Nash-EMA")
@@ -208,4 +208,4 @@ def nash_ema(
         reference=beside.but(decay=decay, shown=shown),  # type: ignore[attr-defined]
     )
     learn = Phase("nash-ema", method, steps, asked_task, rewards=rewards, reference="start")
-    return Plan((Copy("policy", "start"), learn), ready=needs_judge("nash-ema"))
+    return Plan((Copy("policy", "start"), learn), ready=needs_judge("nash-ema", k))

@@ -95,7 +95,7 @@ def nash_mp(
         Phase("half", step, inner, asked_task, role="half", rewards=against("previous"), reference=near),
         Phase("next", step, inner, asked_task, rewards=against("half"), reference=near),
     )
-    return Plan((Copy("policy", "start"), Cycle(parts, times=iterations)), ready=needs_judge("nash-mp"))
+    return Plan((Copy("policy", "start"), Cycle(parts, times=iterations)), ready=needs_judge("nash-mp", k))
 
 
 @plan(paper="arXiv:2505.19731", title="Nash Prox")
@@ -120,4 +120,4 @@ def nash_prox(
 
     learn = Phase("prox", step, inner, asked_task, rewards=rewards, reference=held_to(eta))
     parts = (Copy("policy", "start"), Cycle((Copy("policy", "previous"), learn), times=iterations))
-    return Plan(parts, ready=needs_judge("nash-prox"))
+    return Plan(parts, ready=needs_judge("nash-prox", k))

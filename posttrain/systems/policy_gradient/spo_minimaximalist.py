@@ -94,4 +94,4 @@ def spo_minimaximalist(
         return WinRate(asked_judge(context, k), orders=orders)
 
     phase = Phase("spo", self_play(n, kl, steps, average), steps, asked_task, rewards=rewards)
-    return Plan((phase,), ready=needs_judge("spo-minimaximalist"))
+    return Plan((phase,), ready=needs_judge("spo-minimaximalist", k))

@@ -149,7 +149,7 @@ def writing_zero(
         if pairs:
             asked_pairs(context, pairs)
         else:
-            needs_judge("writing-zero")(context)
+            needs_judge("writing-zero", k)(context)
 
     phase = Phase("brpo", brpo(n, limit), steps, asked_task, rewards=rewards)
     return Plan((*own_judge(pairs, passes), phase), ready=ready, uses=("task",) if pairs else None)

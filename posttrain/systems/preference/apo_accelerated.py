@@ -8,7 +8,7 @@ from posttrain.losses.preference.dpo import dpo as dpo_loss
 from posttrain.methods.dpo import dpo
 from posttrain.methods.from_pairs import epochs_of, has_reward
 from posttrain.methods.rounds import Collect, best_and_worst, collected
-from posttrain.methods.settings import asked_task, written
+from posttrain.methods.settings import asked_rewards, asked_task, written
 
 
 @plan(paper="arXiv:2410.06293", title="APO (accelerated)", uses=("task", "reward"))
@@ -37,6 +37,7 @@ def apo_accelerated(
                 "ranks by the task's own grade"
             )
         asked_task(context)
+        asked_rewards(context)
 
     learn = Phase(
         "apo", dpo.but(loss=dpo_loss.but(beta=beta)), epochs_of(collected, epochs), collected, rewards=written,

@@ -21,6 +21,7 @@ from posttrain.methods.judged import (
     made_pairs,
     nothing,
     pair_rows,
+    pool_is_there,
     pooled,
     write_pairs,
 )
@@ -131,6 +132,7 @@ def codeultrafeedback(
 
     def ready(context: Context) -> None:
         needs_feedback("codeultrafeedback")(context)
+        pool_is_there(models)
         if (context.config.num_generations or N) < 2:
             raise UserError(
                 "codeultrafeedback compares answers to one instruction; ask for two or more: --num-generations 4"

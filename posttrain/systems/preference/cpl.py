@@ -117,6 +117,11 @@ def cpl(kind: str = "cpl", alpha: float | None = None, bias: float | None = None
 
     def ready(context: Context) -> None:
         asked_pairs(context)
+        if (cloned and not first(context)) or not rest(context):
+            raise UserError(
+                f"of --steps {context.config.steps} {first(context)} are for cloning and {rest(context)} for comparing, and each takes one at least; "
+                "give more --steps, or another --plan.cloned (0: the model is cloned already)"
+            )
 
     def first(context: Context) -> int:
         return round(cloned * int(context.config.steps))

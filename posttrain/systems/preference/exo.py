@@ -1,7 +1,7 @@
 """EXO: the reverse KL from the policy's preference to that of the labels, the direction that DPO turns round.
 
-Departures: the form for pairs (EXO-pref, K = 2); with a reward model and K answers (EXO-rw) it is not here. eps 1e-3 as in the authors' code, beta 0.1
-(theirs 0.5 on some tasks: `--loss "exo(beta=0.5)"`). Steps and rate are `dpo`'s: 640 pairs by default, not a pass, and no phase of supervised fine-tuning. Pairs must be given
+Departures: the form for pairs (EXO-pref, K = 2); with a reward model and K answers (EXO-rw) it is not here. eps 1e-3, which TRL recommends; the authors' code has log eps = -10
+(`eps=4.5e-5`) and takes log(1 - eps) for 0. beta 0.1 (theirs 0.5: `--loss "exo(beta=0.5)"`). Steps and rate are `dpo`'s: 640 pairs by default, not a pass, and no phase of supervised fine-tuning. Pairs must be given
 (`--task pairs.jsonl`); without a task the school pairs that ship are learned.
 """
 

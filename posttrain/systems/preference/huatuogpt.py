@@ -70,7 +70,7 @@ def huatuogpt(
         return Listed("two sources", tuple(rows))
 
     def ready(context: Context) -> None:
-        needs_feedback("huatuogpt")(context)
+        needs_feedback("huatuogpt", points=True)(context)
         env = asked_task(context)
         if reference and env.prompt(0).answer is None:
             raise UserError(

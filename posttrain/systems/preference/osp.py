@@ -129,6 +129,8 @@ def osp(
             )
         if pairs:
             asked_pairs(context, pairs)
+        elif has_reward(context):
+            asked_judge(context)
 
     def taught(context: Context) -> Listed:
         """Verdicts in both orders, and the chosen answers as they are."""

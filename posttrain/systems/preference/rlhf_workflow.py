@@ -30,7 +30,7 @@ from posttrain.methods.grpo import grpo
 from posttrain.methods.ppo import ppo
 from posttrain.methods.reward_model import reward_model
 from posttrain.methods.rounds import Collect, best_and_worst, collected
-from posttrain.methods.settings import asked_task
+from posttrain.methods.settings import asked_rewards, asked_task
 from posttrain.methods.sft import sft
 from posttrain.rewards.runtime.scorer import Prescored
 from posttrain.rewards.scorers.reward_model import RewardModel
@@ -138,12 +138,12 @@ class Workflow:
     def start(self, context: Context) -> None:
         """Where the SFT policy stands; what its answers are worth is kept, for the win rates of the others."""
         found, worth = self.judge(context).report(context.role("sft"), context.role("sft"))
-        context.run.write_artifact("baseline", [{"worth": x} for x in worth])
+        context.run.write_artifact("baseline", [{"worth": x, "characters": n} for x, n in worth])
         context.notes["measured"] = {"start": found}
 
     def measure(self, role: str) -> Callable[[Context], None]:
         def work(context: Context) -> None:
-            baseline = [row["worth"] for row in context.run.read_artifact("baseline")]
+            baseline = [(row["worth"], row["characters"]) for row in context.run.read_artifact("baseline")]
             found, _ = self.judge(context).report(context.role(role), context.role("sft"), baseline)
             context.notes["measured"][context.phase] = found
 
@@ -230,6 +230,7 @@ def _iterated(
                 "--reward task scores by the task's own grade"
             )
         asked_task(context)
+        asked_rewards(context)
 
     fixed = reference == "start"
     learn = Phase(

@@ -14,7 +14,7 @@ from posttrain.losses.preference.dpo import dpo as dpo_loss
 from posttrain.methods.dpo import dpo
 from posttrain.methods.from_pairs import epochs_of, has_reward
 from posttrain.methods.rounds import Collect, Row, collected, told
-from posttrain.methods.settings import asked_scores, asked_task, written
+from posttrain.methods.settings import asked_rewards, asked_scores, asked_task, written
 from posttrain.systems.preference.hinge import hinge
 
 LOSSES: dict[str, Part] = {"hinge": hinge.loss, "sigmoid": dpo_loss}
@@ -72,6 +72,7 @@ def rso(
                 "rso weighs answers by a reward: --reward runs/NAME, a folder of a reward model, mine.py:function; --reward task takes the task's own grade"
             )
         asked_task(context)
+        asked_rewards(context)
 
     def pairing(context: Context, groups: list[Group]) -> list[list[Row]]:
         return rejection_sampled(context, groups, keep, beta)

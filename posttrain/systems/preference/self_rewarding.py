@@ -14,7 +14,7 @@ from posttrain.losses.preference.dpo import dpo as dpo_loss
 from posttrain.methods.dpo import dpo
 from posttrain.methods.from_pairs import demonstrations, epochs_of, has_reward, imitation
 from posttrain.methods.judged import asked_prompts, best_and_worst, count_calls, made_pairs, pair_rows, write_pairs
-from posttrain.methods.settings import asked_judge, asked_task, written
+from posttrain.methods.settings import asked_judge, asked_task, judges, written
 from posttrain.rewards.scorers.judging import Case, Criterion
 from posttrain.rewards.scorers.policy_judge import PolicyJudge
 
@@ -70,6 +70,8 @@ def self_rewarding(
 
     def ready(context: Context) -> None:
         asked_task(context)
+        if has_reward(context):
+            judges(context, points=True)
         if (context.config.num_generations or N) < 2:
             raise UserError("self-rewarding compares answers to one prompt; ask for two or more: --num-generations 4")
         if sft:

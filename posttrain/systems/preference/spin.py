@@ -51,7 +51,7 @@ def spin(rounds: int = 3, prompts: int = 2000, epochs: float = 2, beta: float = 
 
     Departures: rows must be demonstrations (a worked answer, or messages that end with the assistant), and --model a model that was fine-tuned on them
     (`posttrain run sft`), as the paper begins. The authors take 50,000 prompts and rates of 5e-7, then 1e-7 in the later rounds; here 2,000, and one rate by the size
-    (`--lr`). 2 epochs, beta 0.1 and 5 in the last of 4 rounds are theirs; 3 rounds here.
+    (`--lr`). beta 0.1 and 5 in the last of 4 rounds are theirs; 3 rounds here, and 2 epochs, 6 in the authors' scripts.
     """
     if rounds < 1 or prompts < 1 or epochs <= 0 or beta <= 0 or last_beta <= 0:
         raise UserError(

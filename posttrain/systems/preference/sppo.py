@@ -26,7 +26,8 @@ from posttrain.rollouts.written import lists
 
 
 def winner_and_loser(context: Context, groups: list[Group]) -> list[list[Row]]:
-    """The answers that beat their siblings most and least often, with those shares; every two meet in both orders."""
+    """The answers that beat their siblings most and least often; every two meet in both orders. P_k is over all n answers, itself among them,
+    which it beats half of the time: ((n - 1) share of the others + 1/2) / n."""
     judge = asked_judge(context)
     asked_scores(context, groups, WinRate(judge))
     count_calls(context, judge)
@@ -36,7 +37,9 @@ def winner_and_loser(context: Context, groups: list[Group]) -> list[list[Row]]:
             (r for r in group.rollouts if not r.failed and r.reward is not None), key=lambda r: float(r.total)
         )
         apart = len(ranked) > 1 and ranked[-1].total > ranked[0].total
-        two = [{"text": r.text, "score": r.total} for r in (ranked[-1], ranked[0])] if apart else []
+        n = len(group.rollouts)
+        worth = [((n - 1) * float(r.total) + 0.5) / n for r in (ranked[-1], ranked[0])] if apart else []
+        two = [{"text": r.text, "score": p} for r, p in zip((ranked[-1], ranked[0]), worth, strict=False)]
         out.append([{"ranked": two}] if two else [])
     return out
 
@@ -71,12 +74,13 @@ def sppo(
 ) -> Plan:  # fmt: skip
     """SPPO: in rounds, the policy's answers are compared with one another, and the winner and the loser are pushed as far as they win.
 
-    P_k: the share of its siblings that an answer beats, by the judge in both orders;  reference: the policy as the round began
+    P_k: the share of the n answers that an answer beats, by the judge in both orders, itself for a half;  reference: the policy as the round began
     prompts: new ones of each round. n: answers to each. epochs: passes over a round.
 
     Departures: the judge must be given: --reward mine.py:prefer of (prompt, a, b), or a reward r (`runs/NAME`), which judges by sigmoid(r_a - r_b); the
     authors' is PairRM. They take 20,000 prompts a round and up to 18 epochs at 5e-7 with RMSprop; here 2,000, one epoch and a rate by the size (`--lr`).
-    5 answers, 3 rounds, beta 0.001 (1 / 1000; a YAML of theirs says 0.01 and is overridden), and the winner and the loser only are theirs.
+    5 answers, 3 rounds, beta 0.001 (1 / 1000; a YAML of theirs says 0.01 and is overridden), and the winner and the loser only are theirs; their loss is
+    half of this one, the mean over the two.
     """
     if rounds < 1 or prompts < 1 or n < 2 or epochs <= 0 or beta <= 0:
         raise UserError(

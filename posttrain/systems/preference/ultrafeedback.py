@@ -21,6 +21,7 @@ from posttrain.methods.judged import (
     made_pairs,
     nothing,
     pair_rows,
+    pool_is_there,
     pooled,
     write_pairs,
 )
@@ -148,7 +149,8 @@ def ultrafeedback(
     pooled(models)
 
     def ready(context: Context) -> None:
-        needs_feedback("ultrafeedback")(context)
+        needs_feedback("ultrafeedback", points=scores != "aspects")(context)
+        pool_is_there(models)
         if (context.config.num_generations or N) < 2:
             raise UserError(
                 "ultrafeedback compares answers to one instruction; ask for two or more: --num-generations 4"

@@ -98,5 +98,5 @@ def xpo(
     learn = Phase("xpo", method, epochs_of(collected, epochs), collected, rewards=written, reference="start")
     return Plan(
         (Copy("policy", "start"), Cycle((Do("collect", Collect(prompts, 1, pairing)), learn), times=rounds)),
-        ready=needs_judge("xpo"),
+        ready=needs_judge("xpo", k),
     )

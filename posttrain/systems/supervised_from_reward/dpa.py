@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from statistics import fmean, pstdev
 from typing import Any
@@ -27,9 +27,10 @@ from posttrain.methods.conditioned import keep_conditioning, refuse_conditioned
 from posttrain.methods.from_pairs import epochs_of, has_reward
 from posttrain.methods.members import EVAL_SEED, looked_at
 from posttrain.methods.ratings import Ratings, predicted
-from posttrain.methods.settings import asked_scores, asked_task, written
+from posttrain.methods.settings import asked_rewards, asked_scores, asked_task, written
 from posttrain.methods.sft import sft
 from posttrain.prompts.uniform import distinct
+from posttrain.rewards.runtime.score import is_scorer
 
 PAPER = "arXiv:2402.18571"
 SHOWN = (-1.0, 0.0, 1.0)  # directions that are looked at after every round: as wide as they go, and straight ahead
@@ -112,13 +113,17 @@ class Steered:
         return [[self.parts(r) for r in g.rollouts] for g in groups]
 
     def parts(self, r: Rollout) -> Vector | None:
-        missing = [name for name in self.how.names if name not in r.rewards]
-        if missing and r.rewards:
-            raise UserError(
-                f'--reward gives {", ".join(r.rewards)}, and not {missing[0]}; name what it gives: --plan.rewards "A,B"'
-            )
+        if r.rewards:
+            self.named(r.rewards)
         told = tuple(r.rewards.get(name, math.nan) for name in self.how.names)
         return told if all(map(math.isfinite, told)) else None
+
+    def named(self, there: Collection[str]) -> None:
+        """A UserError where --reward gives no number of that name."""
+        if missing := [name for name in self.how.names if name not in there]:
+            raise UserError(
+                f'--reward gives {", ".join(there)}, and not {missing[0]}; name what it gives: --plan.rewards "A,B"'
+            )
 
     def collect(self, context: Context) -> None:
         """n answers to new prompts, each prompt told a direction of its own; the best answer in that direction is kept. In the first round the
@@ -237,6 +242,9 @@ def dpa(
                 f'of rewards with these names: --reward "mine.py:{names[0]} + mine.py:{names[1]}"'
             )
         asked_task(context)
+        plain = getattr(asked_rewards(context), "rewards", {}) if file is None else {}
+        if plain and not any(map(is_scorer, plain.values())):  # a scorer may give several numbers, by names of its own
+            work.named(plain)
 
     learn = Phase("dpa", sft.but(paper=PAPER), epochs_of(work.env, epochs), work.env, rewards=written, measured=True)
     rounds_of = Cycle((Do("collect", work.collect), learn, Do("look", work.measure)), times=rounds)

@@ -17,6 +17,7 @@ from posttrain.environments.worked import Worked
 from posttrain.methods.from_pairs import ENDLESS, epochs_of
 from posttrain.methods.settings import asked_pairs, asked_rewards, asked_task, named_task, written
 from posttrain.runs.build import measure
+from posttrain.runs.refuse import suits
 
 # the matrices of a layer by kind; what else belongs to one of them (a bias, the norm of queries) goes with it
 KINDS = {
@@ -164,7 +165,7 @@ def hft(
         if context.config.lora:
             raise UserError("hft learns half of the weights themselves; leave --lora away")
         for env in envs:
-            env(context)
+            suits(base, env(context))
 
     def report(context: Context, at: int) -> None:
         notes = context.notes

@@ -1,0 +1,21 @@
+"""Token ids of texts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from posttrain.core.errors import UserError
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def token_ids(tokenizer: Any, named: Sequence[tuple[str, str]]) -> list[list[int]]:
+    """Token ids of texts, in one call; each comes with what it is, for people."""
+    for text, what in named:
+        if not text.isascii() and _SURROGATE.search(text):
+            raise UserError(f"{what} holds half of a character (a lone surrogate), which is not text; take it out")
+    if len(named) == 1:  # a tokenizer of one's own may read one text only
+        return [tokenizer(named[0][0], add_special_tokens=False)["input_ids"]]
+    return tokenizer([text for text, _ in named], add_special_tokens=False)["input_ids"] if named else []
