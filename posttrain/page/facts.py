@@ -32,7 +32,9 @@ def about(reader: Reader, run: Summary) -> dict[str, Any]:
         "phases": [asdict(p) | {"weights": {k: finite(v) for k, v in reader.weights(p.name).items()}} for p in there],
         "metrics": names(reader),
         "events": events(reader, there),
-        "held_out": held_out(reader, folder, problems if isinstance(problems, int) else 0, there),
+        "held_out": held_out(
+            reader, folder, problems if isinstance(problems, int) else 0, there, (run.score, run.before)
+        ),
         "warnings": warned(reader, there),
         "unscored": unscored(reader, there),
         "summary": {k: v for k, v in read_json(folder / "summary.json").items() if isinstance(v, int | float | str)},

@@ -29,8 +29,12 @@ def normal(values: list[float]) -> tuple[float, float]:
     return mean - _Z * error, mean + _Z * error
 
 
-def held_out(reader: Reader, folder: Path, problems: int, there: list[Phase]) -> dict[str, Any] | None:
-    """name, and points of step, value, low, high (None where a mean of rewards came without its parts); None where nothing was measured."""
+def held_out(
+    reader: Reader, folder: Path, problems: int, there: list[Phase], begun: tuple[str, float | None] = ("", None)
+) -> dict[str, Any] | None:
+    """name, and points of step, value, low, high (None where a mean of rewards came without its parts); None where nothing was measured.
+
+    begun: the score before training and its name, which a run that goes on, or was killed, tells without its parts."""
     kept = read_json(folder / "held_out.json")
     ends = {k: _numbers(kept.get(k)) for k in ("before", "after")}
     n = len(ends["after"]) or len(ends["before"]) or problems
@@ -44,6 +48,8 @@ def held_out(reader: Reader, folder: Path, problems: int, there: list[Phase]) ->
             total = sum(p.steps for p in there)
             points = [_end(0, ends["before"], share), *(p for p in points if not ends["after"] or p["step"] < total)]
             points += [_end(total, ends["after"], share)] if ends["after"] else []
+        elif begun[1] is not None and (begun[0] == "accuracy") == share and not any(ends.values()):
+            points.insert(0, _point(0, begun[1], _interval(begun[1], n) if share else None))
         if points:
             return {"name": name, "problems": n, "points": points}
     return None

@@ -130,6 +130,28 @@ def test_held_out_points_have_intervals(root: Path) -> None:
     )
 
 
+def test_a_run_that_goes_on_has_its_point_before_training(tmp_path: Path) -> None:
+    """36 of 40, as above; a mean reward is told without the parts that its interval needs."""
+    for name, score, metric in (("right", "accuracy", "accuracy"), ("paid", "reward", "held_out_reward")):
+        where = made.write(tmp_path, name, steps=0)
+        for file in ("held_out.json", "summary.json"):
+            (where / file).unlink(missing_ok=True)
+        (where / "state.json").write_text(
+            json.dumps({"state": "running", "score": score, "before": 0.9, "started": 1.0})
+        )
+        with Store(where / "run.sqlite") as store:
+            for step in range(4):
+                store.log(
+                    "train", step, {"reward": 0.5} | ({metric: 0.5} if step == 3 else {}), made.groups(step, 1, 2), 0.5
+                )
+        found = ask(tmp_path, "run", run=name)["held_out"]
+        assert found["name"] == metric and [(p["step"], p["value"]) for p in found["points"]] == [(0, 0.9), (4, 0.5)]
+        ends = [found["points"][0][k] for k in ("low", "high")]
+        assert ends == (
+            [pytest.approx(0.7695, abs=1e-4), pytest.approx(0.9604, abs=1e-4)] if score == "accuracy" else [None, None]
+        )
+
+
 def test_very_many_held_out_points_are_thinned(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("posttrain.page.held_out._MOST", 2)
     assert [p["step"] for p in ask(root, "run", run="one")["held_out"]["points"]] == [0, 6, 12]

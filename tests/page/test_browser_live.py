@@ -113,6 +113,25 @@ def test_a_zoom_stays_while_steps_come(tab: Tab, folder: Path) -> None:
         run.end()
 
 
+def test_the_keyboard_stays_on_a_curve_while_another_appears(tab: Tab, folder: Path) -> None:
+    run = Going(folder, "walked")
+    try:
+        run.log(4, kl=0.0)
+        page = tab.open("#run?run=walked")
+        curve = chart(page, "tokens per answer").get_by_role("slider")
+        curve.focus()
+        page.keyboard.press("Home")
+        assert chart(page, "KL to the reference").count() == 0
+        run.log(2, kl=0.5)
+        expect(chart(page, "KL to the reference").locator("canvas")).to_be_visible(timeout=10_000)
+        expect(curve).to_be_focused()
+        page.keyboard.press("ArrowRight")
+        expect(curve).to_have_attribute("aria-valuenow", "2")
+        tab.clean()
+    finally:
+        run.end()
+
+
 def test_a_run_that_is_deleted_and_begun_anew(tab: Tab, folder: Path) -> None:
     run = Going(folder, "same")
     run.log(4, loss=5.0)

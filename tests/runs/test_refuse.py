@@ -62,6 +62,8 @@ ROWS = [{"question": f"say {x}"} for x in ("hi", "ho", "hu")]
         (["hft", "--plan.method", "gold(loss=\"gold(kind='x')\")"], "no reward of GOLD .kind. named 'x'"),
         (["weighted-sft", "--task", "heavy.jsonl"], "prompt 'heavy-[0-8]' has the weight 'much'; it is a number of 0 or more"),
         (["hft", "--task", "open.jsonl"], "sft learns from written answers, and the first prompt of open has none"),
+        (["osp", "--reward", "judge(url='ftp://x')"], "give the address of an OpenAI-compatible server"),
+        (["self-rewarding", "--reward", "judge(url='ftp://x')"], "give the address of an OpenAI-compatible server"),
         (["dpa", "--reward", "numeric"], "--reward gives numeric, and not helpful; name what it gives: --plan.rewards"),
     ],
 )  # fmt: skip

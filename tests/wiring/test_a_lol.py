@@ -55,6 +55,15 @@ def test_with_a_reward_the_references_own_answers_tell_values() -> None:
     assert not held_out & learned, "values are learned on held-out prompts"
 
 
+@pytest.mark.parametrize("variant", ["a-lol", "r-lol"])
+def test_a_reward_that_fails_on_all_answers_is_told_with_its_words(variant: str) -> None:
+    def fails(prompt: Any, text: str) -> float:
+        raise ValueError("no idea")
+
+    with pytest.raises(pt.UserError, match=r"not one of .* answers could be scored.*no idea"):
+        traced(f"a-lol(variant={variant!r})", rows=LOG, reward=fails)
+
+
 def test_r_lol_keeps_every_row_and_no_value() -> None:
     trace = traced("a-lol(variant='r-lol', epochs=0.3)", rows=LOG, prompts=6)
     assert trace.summary["share_kept"] == 1 and "value_error" not in trace.summary

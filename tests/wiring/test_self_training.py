@@ -165,6 +165,14 @@ def test_mistakes_are_one_sentence(asked: str, told: str) -> None:
         traced(asked, ROWS, graded)
 
 
+def test_hints_need_answers_that_can_be_shown() -> None:
+    rows = [{"question": f"say {i}"} for i in range(12)]
+    with pytest.raises(pt.UserError, match=r"has no gold answers; .* --plan.hint ''"):
+        traced("star(rounds=1)", rows, graded)
+    trace = traced("star(rounds=1, steps=1, n=4, hint='')", rows, graded)
+    assert trace.of(phase="sft.1")
+
+
 def test_somebody_must_say_which_answers_are_good() -> None:
     prompts = [{"question": r["question"]} for r in ROWS]
     with pytest.raises(pt.UserError, match="cannot grade itself; say what is good with --reward"):

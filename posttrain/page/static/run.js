@@ -1,5 +1,5 @@
 // One run: what is wrong, how it goes, what it wrote.
-import { h, fill, num, signed, duration, ago, score, link, go, select, state, rewardParts, count, ending, lengthy, append } from "./dom.js";
+import { h, fill, num, signed, duration, ago, score, link, go, select, state, rewardParts, count, ending, lengthy, append, settle } from "./dom.js";
 import { get, follow, isReport } from "./source.js";
 import { lines, stacked } from "./charts.js";
 import { picture } from "./turns.js";
@@ -55,7 +55,7 @@ export async function runView(main, params, keep) {
     const wanted = plots(about, found, { ...params, x });
     for (const [title, spec] of wanted) { if (figures.has(title)) figures.get(title).update(spec); else figures.set(title, lines(spec)); }
     const titles = wanted.map(([title]) => title).join("\n"), flat = wanted.nothing || [];
-    if (titles !== shown) fill(charts, wanted.length ? wanted.map(([title]) => figures.get(title)) : h("p", { class: "quiet" }, "No step is done yet; curves appear with the first."));
+    if (titles !== shown) settle(charts, wanted.length ? wanted.map(([title]) => figures.get(title)) : [h("p", { class: "quiet" }, "No step is done yet; curves appear with the first.")]); // whoever walks a curve stays on it
     fill(zero, flat.length ? `0 at every step: ${flat.join(", ")}.` : null);
     shown = titles;
   }

@@ -18,7 +18,7 @@ from posttrain.core.plan import Context, Do, Phase, Plan, plan
 from posttrain.core.protocols import Environment, Policy, RolloutRequest
 from posttrain.core.registry import policy_loss, prompt_sampler
 from posttrain.core.types import Group, Prompt
-from posttrain.environments.base import SPLITS, size_of
+from posttrain.environments.base import size_of
 from posttrain.environments.logs import LogData
 from posttrain.environments.task import log_task
 from posttrain.losses.aggregate import sequence_sum
@@ -164,19 +164,19 @@ class Estimate:
     def work(self, context: Context) -> None:
         log, policy, c = asked_log(context), context.role("policy"), context.config
         scorer = scored_by(context, log)
-        groups = {split: self.given(context, log.splits.get(split, ()), scorer) for split in SPLITS}
-        values = [0.0] * len(groups["train"])
+        learned = self.given(context, log.splits.get("train", ()), scorer)
+        values = [0.0] * len(learned)
         if self.baseline:
-            seen = groups["test"] if scorer is None else self.own(context, log, scorer)
+            seen = self.given(context, log.splits.get("test", ())) if scorer is None else self.own(context, log, scorer)
             pairs = [
                 (g.prompt, self.worth(r)) for g in seen for r in g.rollouts if not r.failed and r.reward is not None
             ]
             head, error = fitted(policy, [p for p, _ in pairs], [x for _, x in pairs], PASSES, c.seed)
-            values = prompt_values(policy, head, [g.prompt for g in groups["train"]])
+            values = prompt_values(policy, head, [g.prompt for g in learned])
             context.notes["value_error"] = error
         rows = [
             {"place": i, "answer": r.index, "reward": self.worth(r), "value": v, "advantage": self.worth(r) - v}
-            for i, (g, v) in enumerate(zip(groups["train"], values, strict=True))
+            for i, (g, v) in enumerate(zip(learned, values, strict=True))
             for r in g.rollouts
             if not r.failed and r.reward is not None
         ]
@@ -191,12 +191,12 @@ class Estimate:
     def worth(self, r: Any) -> float:
         return float(torch.sigmoid(torch.tensor(float(r.total)))) if self.sigmoid else float(r.total)
 
-    def given(self, context: Context, prompts: tuple[Prompt, ...], scorer: Any) -> list[Group]:
+    def given(self, context: Context, prompts: tuple[Prompt, ...], scorer: Any = None) -> list[Group]:
         """The logged answers to some prompts, with what they earned."""
         asked = RolloutRequest({"policy": context.role("policy")}, prompts, context.config.sampling)
         groups: list[Group] = logged(asked, logp=False) if prompts else []
         if scorer is not None and groups:
-            scorer.score(groups)
+            asked_scores(context, groups, scorer)
         return groups
 
     def own(self, context: Context, log: LogData, scorer: Any) -> list[Group]:

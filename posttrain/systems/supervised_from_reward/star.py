@@ -19,7 +19,7 @@ from posttrain.methods.self_training import (
     questions_of,
     scored,
 )
-from posttrain.methods.settings import written
+from posttrain.methods.settings import asked_task, written
 
 
 def hinted(prompt: Prompt, hint: str) -> Prompt:
@@ -74,5 +74,15 @@ def star(
         FROM_BASE,
         Phase("sft", imitating, lambda c: round(steps * growth ** (round_of(c) - 1)), env, rewards=written),
     )
+
+    def ready(context: Context) -> None:
+        graded(context)
+        task = asked_task(context)
+        if hint and task.prompt(0).answer in (None, [], ()):
+            raise UserError(
+                f"star shows the answer of a question that was answered wrongly, and {task.name} has no gold answers; give rows with one, or go "
+                "without hints: --plan.hint ''"
+            )
+
     settings = (("sampling.temperature", 0.0),) if n == 1 else ()
-    return Plan((TO_BASE, Cycle(parts, times=rounds)), ready=graded, settings=settings)
+    return Plan((TO_BASE, Cycle(parts, times=rounds)), ready=ready, settings=settings)
