@@ -81,8 +81,8 @@ claim(
         seeds=tuple(range(200, 210)),
         level="pocket",
         shares=(Shared("updates", within=0.9, arms=("Agent-R", "good runs alone")),),
-        tried="On seed 100, with one step on a handful of rows and pocket-2 half trained, to see that every arm runs; nothing was tuned, and "
-        "the sizes above were not tried on any seed.",
+        tried="On seed 100, with one step on a handful of rows and pocket-2 half trained, to see that every arm runs; nothing was tuned. "
+        "Then, as it stands, seed 100: Agent-R 0.65, recovered 0.23; the start 0.57.",
     ),
     __file__,
 )

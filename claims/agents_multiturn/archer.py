@@ -54,7 +54,7 @@ claim(
         shares=(Shared("updates", arms=("ArCHer", "REINFORCE")),),
         tried="On seed 100 with 15 times 32 games and both networks at the run's rate: 0.25 (ArCHer), 0.425 (start). On seed 101 the games that are played fell from 0.53 to 0.06 won "
         "over the ten times that the policy learns: a critic of so few games at so large a rate leads it astray, and nothing could be shown of critics. Hence more games, a longer warm-up and the "
-        "policy's own rate, for which the authors take half of the critic's, and a twentieth for twenty questions. Not tried since.",
+        "policy's own rate, for which the authors take half of the critic's, and a twentieth for twenty questions. As it stands, seed 101: 0.49 (ArCHer), and 0.5 of the last games that it played; REINFORCE 0.84, which has learned at the whole rate.",
     ),
     __file__,
 )

@@ -20,12 +20,13 @@ HOW: dict[str, Any] = {"max_tokens": 96, "temperature": 0.7}
 
 
 def case(split: str, index: int) -> dict[str, Any]:
-    """A patient of the workshop as a row: what it says first, its signs as facts, diagnosis and advice."""
+    """A patient of the workshop as a row: what it says first, its signs as facts, diagnosis and advice. Patients have numbers: rows of the
+    same words would be one question, and not be trained on where one is held out."""
     info = workshop("consultation", LEVEL).prompt(index, split).info
     signs, advice = consultation.ILLNESSES[info["illness"]]
     facts = [f"I have {s}." if s in signs else f"I do not have {s}." for s in consultation.SIGNS]
     return {
-        "question": f"I have {info['complaint']}.",
+        "question": f"Patient {index + (split == 'test') * CASES}: I have {info['complaint']}.",
         "facts": facts,
         "diagnosis": info["illness"],
         "recommendation": advice,
@@ -93,7 +94,7 @@ claim(
         level="pocket",
         shares=(Shared("updates", within=0.1),),
         tried="On seed 100, with one step on a handful of rows and pocket-2 half trained, to see that every arm runs; nothing was tuned, and "
-        "the sizes above were not tried on any seed.",
+        "the sizes above were not tried on any seed. Patients had no numbers then; with 300 and 150 of them none was left to train on, since all they say first is one of six complaints.",
     ),
     __file__,
 )

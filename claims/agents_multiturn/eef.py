@@ -46,8 +46,8 @@ claim(
         seeds=tuple(range(200, 210)),
         level="pocket",
         shares=(Shared("updates", within=0.6, arms=("EEF", "successes alone")),),
-        tried="On seed 100, with one step on a handful of rows and pocket-2 half trained, to see that every arm runs; nothing was tuned, and "
-        "the sizes above were not tried on any seed.",
+        tried="On seed 100, with one step on a handful of rows and pocket-2 half trained, to see that every arm runs; nothing was tuned. "
+        "Then, as it stands, seed 100: EEF 0.16, the start 0.05.",
     ),
     __file__,
 )

@@ -44,8 +44,8 @@ claim(
         seeds=tuple(range(200, 210)),
         level="pocket",
         shares=(Shared("samples", arms=("dense", "single")), Shared("updates", arms=("dense", "single"))),
-        tried="On seed 100, with one step on a handful of rows and pocket-2 half trained, to see that every arm runs; nothing was tuned, and "
-        "the sizes above were not tried on any seed.",
+        tried="On seed 100, with one step on a handful of rows and pocket-2 half trained, to see that every arm runs; nothing was tuned. "
+        "Then, as it stands, seed 100: dense 0.50, the start 0.23.",
     ),
     __file__,
 )

@@ -77,8 +77,8 @@ claim(
             Shared("samples", arms=("ToolRL", "all or nothing")),
             Shared("updates", arms=("ToolRL", "all or nothing")),
         ),
-        tried="On seed 100, with one step on a handful of rows and pocket-2 half trained, to see that every arm runs; nothing was tuned, and "
-        "the sizes above were not tried on any seed.",
+        tried="On seed 100, with one step on a handful of rows and pocket-2 half trained, to see that every arm runs; nothing was tuned. "
+        "Then, as it stands, seed 100: ToolRL 0.48, the start 0.07, and no answer in the asked form in either, so that the reward for the form is the same in all arms.",
     ),
     __file__,
 )

@@ -73,7 +73,7 @@ claim(
         ),
         tried="On seed 100 with arithmetic, 120 questions and as many steps of PPO the arm with the reference had 0.37 right, fewer than the start's 0.46: a reward model of this "
         "size does not learn to tell right results of sums from wrong ones, so that the design could show nothing. Hence word problems, where the usual mistake is seen in the "
-        "thought, and twice the questions. Checks and margins are as they were.",
+        "thought, and twice the questions: 0.58 on seed 100, 0.05 without the reference, and the start has 0.48. Checks and margins are as they were.",
     ),
     __file__,
 )

@@ -88,7 +88,7 @@ claim(
         level="pocket",
         shares=(Shared("samples"), Shared("updates"), Shared("prompts")),
         tried="Not tried on any seed beyond seeing that its arms run (60 pairs, one step), when most wanted many words, which kindness brings too; few words and "
-        "kindness are at odds.",
+        "kindness are at odds. Seed 100, MaxMin alone: 0.82 for the majority, 0.22 for the minority.",
     ),
     __file__,
 )  # fmt: skip

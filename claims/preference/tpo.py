@@ -65,7 +65,7 @@ claim(
         seeds=tuple(range(200, 210)),
         level="pocket",
         shares=(Shared("updates"),),
-        tried="On word problems nothing could be made of it: right answers there are the same text, so gold and preferred were one. As it stands it was not tried on any seed.",
+        tried="On word problems nothing could be made of it: right answers there are the same text, so gold and preferred were one. As it stands, seed 100: 0.37 (TPO), -0.18 (CPO), 0.20 (gold, then DPO), the start -0.38.",
     ),
     __file__,
 )

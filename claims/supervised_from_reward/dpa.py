@@ -106,7 +106,7 @@ claim(
         seeds=tuple(range(200, 210)),
         level="pocket",
         shares=(Shared("updates", within=0.2),),
-        tried="On seed 100 with 3 passes (54 updates): control 0.11 (half a word) and 0, named_ahead 0.75 and 0.74; the margin was 0.3. A model of this size has much to learn about a system message in 54 updates, so now there are 8 passes and the margin is half a word; this was not tried.",
+        tried="On seed 100 with 3 passes (54 updates): control 0.11 (half a word) and 0, named_ahead 0.75 and 0.74; the margin was 0.3. A model of this size has much to learn about a system message in 54 updates, so now there are 8 passes and the margin is half a word. That, seed 100, DPA alone: control 1.05, named_ahead 0.76.",
     ),
     __file__,
 )

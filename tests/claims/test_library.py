@@ -140,6 +140,12 @@ def test_a_run_led_astray_goes_on_from_where_it_is() -> None:
 def test_dialogues_are_consultations_of_the_plan() -> None:
     rows = [doctoragent_rl.case("train", i) for i in range(30)]
     env = Consulting(data({"train": rows, "test": [doctoragent_rl.case("test", 0)]}), Scripted(), doctoragent_rl.BUDGET)
+    every = [
+        [doctoragent_rl.case(s, i) for i in range(n)]
+        for s, n in (("train", doctoragent_rl.CASES), ("test", doctoragent_rl.PROBLEMS))
+    ]
+    known = data({"train": every[0], "test": every[1]})
+    assert known.size("train") == doctoragent_rl.CASES, "no patient of training is left out as one of the held-out ones"
     made = doctoragent_rl.dialogues(env, 1, 20)
     asked = [
         sum("<question>" in str(m["content"]) and m["role"] == "assistant" for m in row["messages"]) for row in made
