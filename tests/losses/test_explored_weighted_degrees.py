@@ -136,3 +136,10 @@ def test_versions_lose_ever_more_and_are_never_told_apart_by_nothing() -> None:
     # one phrase: a third of it and two thirds of it are both the whole, so there is no third version
     assert versions("It is cold.") == [(0, "It is cold."), (1, "It is.")]
     assert versions("") == [(0, "")]
+
+
+def test_a_phrase_of_words_that_stand_in_long_ones_comes_before_a_longer_one() -> None:
+    text = "alpha beta gamma delta epsilon zeta eta theta, red green blue, alpha beta"
+    # alpha and beta are in phrases of 8 and 2 words: (8 + 2) / 2 = 5 each, 10 in all; red, green and blue in one of 3: 3 each, 9 in all
+    found = [text[a:b] for a, b in key_phrases(text)]
+    assert found == ["alpha beta gamma delta epsilon zeta eta theta", "alpha beta", "red green blue"]

@@ -137,6 +137,14 @@ def test_aot_compares_margins_of_like_rank() -> None:
     torch.testing.assert_close(grad_BT.flatten().tolist(), [-sig(1), sig(1), -sig(0.5), sig(0.5)])
 
 
+def test_aot_sorts_the_references_margins_too() -> None:
+    # own margins 3, 1, 2; the reference's .5, 2, -1, which sorted are -1, .5, 2: beside 3 stands 2, beside 1 stands -1, beside 2 stands .5
+    own, ref = [[-2.0], [-5.0], [-4.0], [-5.0], [-3.0], [-5.0]], [[-4.5], [-5.0], [-3.0], [-5.0], [-6.0], [-5.0]]
+    batch = batch_of(own, pairs=[(0, 1), (2, 3), (4, 5)], ref_logp=ref)
+    loss_P, _ = value_and_gradient(aot_loss, aot_loss.card.whole(batch, {}), beta=1.0)
+    torch.testing.assert_close(loss_P.tolist(), [ls(1.0), ls(2.0), ls(1.5)])
+
+
 @pytest.mark.derived("preference_loss/aot-unpaired")
 def test_aot_unpaired_compares_rewards_of_like_rank() -> None:
     batch = aot_unpaired_loss.card.whole(batch_of(TWO, pairs=[(0, 1), (2, 3)], ref_logp=TWO_REF), {})

@@ -26,8 +26,10 @@ def unboxed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_all_programs_are_run_against_all_tests() -> None:
     tests = ["assert f(1) == 2\nassert f(2) == 3", "assert f(1) == 0", "f(1)", "assert g(1"]
-    found = passes(Unsafe(), [RIGHT, WRONG, BROKEN], tests)
-    assert found == [[True, False, False, False], [False, True, False, False], [False] * 4]
+    found = passes(Unsafe(), [RIGHT, WRONG, BROKEN, "def f(x): return 2"], tests)
+    assert found == [[True, False, False, False], [False, True, False, False], [False] * 4, [False] * 4], (
+        "all assertions"
+    )
 
 
 @pytest.mark.derived("plan/dstc")
@@ -41,6 +43,8 @@ def test_minimax() -> None:
     assert minimax([[True, False], [True, False], [False, True]]) == ((0, 0), (2, 0))
     # of those that fail a best test the one that passes fewest: columns 2, 2; rows 2, 1, 1, 0
     assert minimax([[True, True], [True, False], [False, True], [False, False]]) == ((0, 0), (3, 0))
+    # whoever passes most comes before the test that most pass: rows 2, 1, 1, 1; columns 1, 1, 3; test 2 fails at program 0 alone
+    assert minimax([[True, True, False], *[[False, False, True]] * 3]) == ((0, 0), (0, 2))
     assert minimax([[True, True]]) is None and minimax([[False], [False]]) is None
 
 
@@ -88,6 +92,20 @@ def test_kto_learns_the_two_as_good_and_bad(unboxed: None) -> None:
 
 def test_where_nothing_differs_it_ends_with_a_word(unboxed: None) -> None:
     trace = traced("dstc(problems=2)", TASK, says=[RIGHT], **HOW)
+    assert not trace.updates and "nothing to learn from" in trace.summary["stopped"]
+
+
+def test_a_program_is_not_preferred_to_itself(unboxed: None) -> None:
+    # the first passes two tests, the others the third, which the first fails: it would be both sides
+    says = [
+        RIGHT,
+        "def f(x): return 7",
+        "def f(x): return 7",
+        "assert f(1) == 2",
+        "assert f(2) == 3",
+        "assert f(0) == 7",
+    ]
+    trace = traced("dstc(problems=2)", TASK, says=ordered(says, 2), **HOW)
     assert not trace.updates and "nothing to learn from" in trace.summary["stopped"]
 
 

@@ -9,6 +9,7 @@ import torch
 from torch.nn.functional import logsigmoid
 
 import posttrain as pt
+from posttrain.core.method import find_method
 from tests.wiring.spies import ROWS, traced
 from tests.wiring.test_preference_relatives import PAIRS, check_pull, sums
 
@@ -99,6 +100,11 @@ def test_spo_tells_versions_apart_beside_dpo() -> None:
     assert only.loss == pytest.approx(
         0.1 * torch.log(torch.tensor(3.0)).item() + torch.log(torch.tensor(2.0)).item(), rel=1e-4
     )
+
+
+def test_the_head_learns_faster_than_the_policy() -> None:
+    critic = find_method("spo-selfsup-degree").critic
+    assert critic is not None and critic.lr == 1e-2
 
 
 def test_what_the_head_learns_reaches_the_policy() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import posttrain as pt
+from posttrain.core.types import Prompt
 from posttrain.methods.judged import assigned, best_and_worst, every_pair, pooled
 from posttrain.systems.preference import codeultrafeedback as cuf
 from posttrain.systems.preference import ultrafeedback as uf
@@ -70,6 +72,20 @@ def test_codeultrafeedback_judges_four_answers_together_by_the_preference_of_the
     assert not any("system" in m["role"] for s in trace.steps for g in s.groups for m in g.prompt.content)
 
 
+def test_codeultrafeedback_gives_1_to_5_points_by_the_preferences_rubric() -> None:
+    asked = cuf.criterion_of("style")
+    assert (asked.low, asked.high, asked.aspect, asked.rubric) == (1.0, 5.0, "style", cuf.RUBRICS["style"])
+
+
+def test_ultrafeedback_tells_helpfulness_three_times_in_five_and_calibration_rarely() -> None:
+    told = uf.principle(0)
+    kinds = Counter(told(i, Prompt(f"p{i}", "tell"), j).kind for i in range(2000) for j in range(4))
+    share = {kind: n / 8000 for kind, n in kinds.items()}
+    # 3/5, 1/5, and of the last fifth a tenth; each within five standard deviations, sqrt(p (1 - p) / 8000) < 0.0055
+    for kind, want in (("helpfulness", 0.6), ("truthfulness", 0.2), ("honesty", 0.18), ("calibration", 0.02)):
+        assert abs(share[kind] - want) < 5 * (want * (1 - want) / 8000) ** 0.5, kind
+
+
 def test_codeultrafeedback_without_principles_and_with_an_own_preference() -> None:
     rows = [r | {"preference": "style"} for r in ASKS]
     trace = traced("codeultrafeedback(epochs=1, principles=False, prompts=6)", rows=rows, reward={"judge": lengths},
@@ -103,6 +119,11 @@ def test_what_is_missing_or_wrong_is_said() -> None:
         traced("codeultrafeedback(ties='drp')", rows=ASKS, reward={"judge": lengths})
     with pytest.raises(pt.UserError, match="preferred no answer to another"):
         traced("codeultrafeedback(ties='drop')", rows=ASKS, reward={"judge": lambda prompt, texts: [1.0] * len(texts)})
+    tied = traced(
+        "codeultrafeedback(epochs=0.1, beta=0.3)", rows=ASKS, reward={"judge": lambda prompt, texts: [1.0] * len(texts)}
+    )
+    assert tied.summary["pairs"] > 0 and tied.updates, "of equals two are drawn"
+    assert {p.method.loss.params["beta"] for p in tied.phases} == {0.3}
     with pytest.raises(pt.UserError, match="did you mean 'style'"):
         traced("codeultrafeedback", rows=[r | {"preference": "stile"} for r in ASKS], reward={"judge": lengths})
 

@@ -48,7 +48,9 @@ def paid(trace: Any) -> list[list[Any]]:
 
 
 def test_groups_are_found_and_the_worst_served_one_pays() -> None:
-    trace = traced("maxmin-rlhf(rounds=3, passes=2, steps=2)", rows=PAIRS, num_generations=2, prompts=4, lr=0.02)
+    trace = traced(
+        "maxmin-rlhf(rounds=3, passes=2, steps=2)", rows=PAIRS, num_generations=2, prompts=4, lr=0.02, seed=1
+    )
     em = [x for i in (1, 2, 3) for x in (f"group-0.{i}", f"group-1.{i}", f"assign.{i}")]
     assert trace.parts == ["policy->start", "groups", *em, "judged", "units", "ppo", "measured"]
     taught = [{p: whose(trace, f"{p}.{i}") for p in ("group-0", "group-1")} for i in (1, 2, 3)]
@@ -56,6 +58,9 @@ def test_groups_are_found_and_the_worst_served_one_pays() -> None:
         assert (
             told["group-0"] | told["group-1"] == {"ann", "bea", "cid", "dan"} and not told["group-0"] & told["group-1"]
         )
+    assert {frozenset(x) for x in taught[0].values()} == {frozenset({"ann", "dan"}), frozenset({"bea", "cid"})}, (
+        "by lot"
+    )
     assert {frozenset(x) for x in taught[2].values()} == {frozenset({"ann", "bea"}), frozenset({"cid", "dan"})}
     assert trace.of("group-0", "group-0.2")[0].before == trace.of("group-0", "group-0.1")[-1].after, "models go on"
     for rollouts in paid(trace):
@@ -66,6 +71,12 @@ def test_groups_are_found_and_the_worst_served_one_pays() -> None:
     found = {role: trace.summary[f"group_rewards_of_{role}"] for role in ("start", "policy")}
     assert found["start"]["worst"] == min(found["start"]["group 0"], found["start"]["group 1"])
     assert found["policy"] != found["start"] and trace.summary["annotators"] == {"group 0": 2, "group 1": 2}
+
+
+def test_each_group_begins_with_a_head_of_its_own() -> None:
+    trace = traced("maxmin-rlhf(rounds=1, steps=1)", rows=PAIRS, num_generations=2, prompts=4, lr=1e-12)
+    one, other = (trace.roles[f"group-{k}"].score.out.weight for k in (0, 1))
+    assert float((one - other).detach().abs().max()) > 0.01
 
 
 def test_the_average_and_a_single_reward_are_arms_of_the_same_plan() -> None:

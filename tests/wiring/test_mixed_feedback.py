@@ -51,6 +51,9 @@ def test_huatuogpt_imitates_both_sources_and_its_judge_sees_the_doctors_answer(d
     ppo = trace.of(phase="ppo")[0]
     assert ppo.reference == trace.of(phase="sft")[-1].after == ppo.before
     assert all("reward_model" in r.rewards for s in trace.steps if s.phase == "ppo" for r in s.rollouts)
+    assert trace.phases[-1].method.shaping[0].params["coef"] == 0.02
+    size, steps = trace.phases[1].loop.env.size, sum(s.phase == "reward-model" for s in trace.steps)
+    assert steps == max(1, round(size / 2)), "one pass over the pairs, two in a step"
 
 
 def test_huatuogpt_without_the_doctors_answer_and_what_it_asks_for(distilled: str) -> None:

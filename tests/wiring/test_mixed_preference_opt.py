@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import posttrain as pt
+from posttrain.core.registry import find
 from posttrain.systems.preference.mixed_preference_opt import easy_of
 from tests.wiring.spies import traced
 
@@ -48,6 +49,9 @@ def test_the_easy_half_is_learned_from_the_hard_half_is_answered() -> None:
     )
     assert trace.phases[-1].method.shaping[0].params["coef"] == 0.05
     assert set(trace.summary["measured"]) == {"start", "dpo", "ppo"}
+    assert {p.name: p.pace for p in find("mixed-preference-opt", "plan").fn().phases()} == {
+        "reward-model": 1.0, "dpo": 0.1, "ppo": 1.0,
+    }  # fmt: skip
     assert trace.summary["split"]["gap_first"] > trace.summary["split"]["gap_second"]
 
 

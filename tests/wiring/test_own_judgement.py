@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import posttrain as pt
 from posttrain.rewards.scorers.policy_judge import PolicyJudge
-from posttrain.systems.preference.cyclealign import agreement, next_examples
+from posttrain.systems.preference import cyclealign
+from posttrain.systems.preference.cyclealign import agreement, next_examples, student_order
 from posttrain.systems.preference.osp import labelled
 from tests.wiring.spies import traced
 
@@ -25,7 +27,8 @@ def longer(prompt: Any, a: str, b: str) -> float:
 
 
 def test_osp_asks_every_two_in_both_orders_and_learns_as_surely_as_the_judge_was() -> None:
-    trace = traced("osp(rounds=2, prompts=4, n=3, pairing='all')", rows=ASKS, reward={"judge": longer})
+    trace = traced("osp(rounds=2, prompts=4, n=3, pairing='all', beta=0.2)", rows=ASKS, reward={"judge": longer})
+    assert {p.method.loss.params["beta"] for p in trace.phases} == {0.2}
     assert trace.parts == ["policy->start", "collect.1", "osp.1", "collect.2", "osp.2"]
     for i in (1, 2):
         calls = [c for c in trace.calls if c.phase == f"collect.{i}"]
@@ -137,6 +140,32 @@ def test_cyclealign_shows_its_judge_what_both_agreed_on_and_learns_whole_ranking
     }
 
 
+def test_the_student_ranks_by_the_mean_over_an_answers_tokens() -> None:
+    class Student:
+        training = True
+
+        def eval(self) -> None: ...
+        def train(self, on: bool) -> None: ...
+        def forward(self, rows: Any, needs: Any) -> dict[str, torch.Tensor]:
+            # sums -1, -2 and -4 of 1, 4 and 2 tokens: means -1, -0.5 and -2
+            return {"logp_BT": torch.tensor([[-1.0, 0, 0, 0], [-0.5, -0.5, -0.5, -0.5], [-2, -2, 0, 0]])}
+
+    assert student_order(Student(), [[0], [0] * 4, [0] * 2]) == (1, 0, 2)  # type: ignore[list-item]
+
+
+def test_cyclealign_shows_agreements_of_the_round_before_and_asks_new_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cyclealign, "student_order", lambda policy, some: tuple(range(len(some))))
+    plan = "cyclealign(rounds=3, prompts=4, n=3)"
+    trace = traced(plan, rows=ASKS, reward={"judge": by_length}, says=["aaa", "a", "aa"], sampling={"max_tokens": 10})
+    cycles = [[c for c in trace.calls if c.phase == f"cycle.{i}"] for i in (1, 2, 3)]
+    asked = [{c.args[0].id for c in calls} for calls in cycles]
+    assert not asked[0] & asked[1] and not asked[1] & asked[2] and not asked[0] & asked[2]
+    for before, calls in zip(asked, cycles[1:], strict=False):
+        (shown,) = calls[0].args[2]
+        # the judge: aaa, aa, a; the student: aaa, a, aa: they agree on two of three
+        assert shown["ranked"] in (["aaa", "aa"], ["aaa", "a"]) and shown["prompt"].id in before
+
+
 def test_cyclealign_without_updates_shows_nothing_new_and_by_the_judge_shows_its_whole_ranking() -> None:
     for update, size in (("none", 0), ("judge", 1)):
         plan = f"cyclealign(rounds=2, prompts=4, n=3, update={update!r})"
@@ -179,6 +208,11 @@ def test_self_rewarding_grades_each_answer_three_times_in_words_and_takes_best_a
             assert min(len(u.rows[int(c)].text), 5) > min(len(u.rows[int(r)].text), 5)
     first, second = trace.of(phase="dpo.1"), trace.of(phase="dpo.2")
     assert second[0].reference == first[-1].after, "each round is held to where it began"
+    drawn = [[d for d in trace.samples if d.phase == f"collect.{i}"] for i in (1, 2)]
+    asked = [{p for d in some for p in d.prompts} for some in drawn]
+    assert asked[0] and not asked[0] & asked[1], "each round has new prompts"
+    for made, some in zip((first, second), drawn, strict=True):
+        assert {r.text for u in made for r in u.rows} <= {t for d in some for t in d.texts}, "and its own pairs"
 
 
 def test_self_rewarding_learns_nothing_from_answers_that_got_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -216,6 +216,11 @@ def test_sampled_answers_can_be_ranked_too() -> None:
             assert lengths == sorted(lengths, reverse=True) and lengths[0] > lengths[-1]
 
 
+def test_brain_learns_from_answers_that_earned_the_same_too() -> None:
+    trace = traced("brain", ROWS, lambda prompt, text: 1.0, prompts=2, steps=1)
+    assert trace.updates[0].batch["ranked_LK"].shape == (2, 8)
+
+
 def test_brain_pulls_by_posterior_minus_policy_over_the_answers_to_a_prompt() -> None:
     trace = traced("brain", ROWS, lambda prompt, text: float(len(text)), prompts=4, lr=0.02)
     for step, made in zip(trace.steps, trace.updates, strict=True):

@@ -31,6 +31,12 @@ def test_rounds_collect_new_prompts_and_dpo_learns_best_against_worst_from_the_r
     assert all(update.optimiser_steps == 1 for update in (*one, *two))
 
 
+def test_epochs_are_passes_over_a_rounds_pairs() -> None:
+    trace = traced("rlhf-workflow(rounds=1, prompts=10, epochs=3, beta=0.2)", rows=ROWS, reward=length, prompts=4)
+    assert len(trace.updates) == round(3 * trace.summary["pairs"]["round 1"] / 4)
+    assert {p.method.loss.params["beta"] for p in trace.phases} == {0.2}
+
+
 def test_a_scorer_is_asked_for() -> None:
     with pytest.raises(pt.UserError, match="rlhf-workflow scores answers with a reward model: --reward FOLDER"):
         traced("rlhf-workflow", rows=ROWS)

@@ -48,6 +48,12 @@ def test_inpo_fits_the_knockouts_winner_and_loser_between_the_start_and_the_roun
     for made in trace.updates:
         for a, b in zip(made.batch["chosen_P"].tolist(), made.batch["rejected_P"].tolist(), strict=True):
             assert len(made.rows[a].text) > len(made.rows[b].text)
+    for k in (1, 2):
+        own = {t for d in said[k] for t in d.texts}
+        assert {r.text for u in trace.of(phase=f"inpo.{k}") for r in u.rows} <= own, "a round learns from its own pairs"
+    first = trace.of(phase="inpo.1")[0]
+    start_BT = reference_logp(trace, first, {"start": 1.0}) * first.batch["mask_BT"]
+    torch.testing.assert_close(first.batch["ref_logp_BT"], start_BT, rtol=1e-4, atol=1e-4)  # still where the plan began
     last = trace.of(phase="inpo.2")[0]
     want_BT = reference_logp(trace, last, {"start": 1 / 3, "previous": 2 / 3})
     torch.testing.assert_close(last.batch["ref_logp_BT"], want_BT * last.batch["mask_BT"], rtol=1e-4, atol=1e-4)
@@ -63,6 +69,12 @@ def test_inpo_can_take_any_two_and_needs_a_judge() -> None:
     trace = traced("inpo(rounds=1, prompts=6, n=2, epochs=1, pairs='random')", ROWS, {"prefer": longer}, prompts=6)
     first = {t for d in trace.samples if d.phase == "collect.1" for t in d.texts}
     assert {row.text for made in trace.updates for row in made.rows} <= first
+    gaps = [
+        len(made.rows[a].text) - len(made.rows[b].text)
+        for made in trace.updates
+        for a, b in zip(made.batch["chosen_P"].tolist(), made.batch["rejected_P"].tolist(), strict=True)
+    ]
+    assert min(gaps) >= 0 < max(gaps), "who is preferred for certain is chosen"
     with pytest.raises(pt.UserError, match="inpo learns from comparisons"):
         traced("inpo", ROWS)
     with pytest.raises(pt.UserError, match="share between 0 and 1"):
@@ -75,15 +87,29 @@ def test_the_knockout_finds_the_longest_and_the_shortest_of_five() -> None:
     made = trace.updates[0]
     assert {made.rows[i].text for i in made.batch["chosen_P"].tolist()} == {"abcde"}
     assert {made.rows[i].text for i in made.batch["rejected_P"].tolist()} == {"a"}
+    # of two as long the first wins: "a" and "cc" go up, "b" and "dd" down, where "b" loses
+    tied = {"says": ["a", "b", "cc", "dd"], "eval_problems": 0}
+    trace = traced("inpo(rounds=1, prompts=2, n=4, epochs=1)", ROWS, {"prefer": longer}, **tied)
+    made = trace.updates[0]
+    assert {made.rows[i].text for i in made.batch["chosen_P"].tolist()} == {"cc"}
+    assert {made.rows[i].text for i in made.batch["rejected_P"].tolist()} == {"b"}
+
+
+def test_a_file_that_is_gone_through_again_is_answered_anew() -> None:
+    rows = [{"question": "1+1=?", "answer": "2"}, {"question": "2+1=?", "answer": "3"}]
+    trace = traced("inpo(rounds=2, prompts=2, n=6, epochs=1)", rows, {"prefer": longer}, lr=1e-12, eval_problems=0)
+    one, two = ([t for d in trace.samples if d.phase == f"collect.{i}" for t in d.texts] for i in (1, 2))
+    assert len(one) == len(two) == 12 and one != two, "the weights have hardly moved, the draws are others"
 
 
 def test_apo_extrapolates_from_the_last_two_rounds() -> None:
-    trace = traced("apo-accelerated(rounds=2, prompts=6, n=4, alpha=0.5)", ROWS, length, prompts=6)
+    trace = traced("apo-accelerated(rounds=2, prompts=6, n=4, alpha=0.5, beta=0.2)", ROWS, length, prompts=6)
     one, two = trace.of(phase="apo.1")[0], trace.of(phase="apo.2")[0]
     (only,) = one.passes
     torch.testing.assert_close(
         one.batch["ref_logp_BT"], only.batch["logp_BT"], rtol=1e-4, atol=1e-4
     )  # both are the start
+    assert {p.method.loss.params["beta"] for p in trace.phases} == {0.2}
     want_BT = reference_logp(trace, two, {"last": 1.5, "before": -0.5})
     torch.testing.assert_close(two.batch["ref_logp_BT"], want_BT * two.batch["mask_BT"], rtol=1e-4, atol=1e-4)
     plain_BT = reference_logp(trace, two, {"last": 1.0}) * two.batch["mask_BT"]
@@ -215,6 +241,31 @@ def test_irpo_pairs_right_with_wrong_and_imitates_the_right() -> None:
     torch.testing.assert_close(
         only.pull["logp_BT"][made.batch["chosen_P"], 0], torch.full((6,), (0.05 + 0.5) / 6), rtol=1e-3, atol=1e-5
     )
+
+
+def test_irpo_makes_so_many_pairs_at_most_and_is_held_to_the_rounds_start() -> None:
+    rows = [{"question": f"{i}: what is 1+2?", "answer": "3"} for i in range(12)]
+    how: dict[str, Any] = {"says": ["3", "no", "3", "nono"], "prompts": 3, "sampling": {"max_tokens": 8}}
+    trace = traced("irpo(rounds=2, prompts=3, n=4, pairs=1)", rows, **how)
+    assert [len(u.batch["chosen_P"]) for u in trace.updates] == [3, 3], "one for each prompt"
+    one, two = trace.updates
+    assert one.reference == one.before and two.reference == two.before == one.after != one.before
+
+
+def test_irpo_takes_the_best_for_right_where_a_reward_is_not_0_or_1() -> None:
+    says = ["a", "ab", "abc", "abcd"]
+    trace = traced("irpo(rounds=1, prompts=3, n=4, pairs=3)", ROWS, length, says=says, prompts=9)
+    (made,) = trace.updates
+    assert {made.rows[i].text for i in made.batch["chosen_P"].tolist()} == {"abcd"}
+    assert {made.rows[i].text for i in made.batch["rejected_P"].tolist()} == {"a", "ab", "abc"}
+
+
+def test_rso_lets_every_accepted_answer_meet_one_other() -> None:
+    says = ["a", "ab", "abc", "abcd"]
+    trace = traced("rso(prompts=3, n=4, keep=4)", ROWS, length, says=says, prompts=6)
+    (made,) = trace.updates
+    both = [made.rows[i].text for name in ("chosen_P", "rejected_P") for i in made.batch[name].tolist()]
+    assert sorted(both) == sorted(says * 3), "4 accepted ones are two pairs"
 
 
 def test_rso_accepts_by_reward_and_pairs_two_by_two() -> None:
