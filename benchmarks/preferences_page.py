@@ -64,7 +64,7 @@ def table(rows: Sequence[Row]) -> list[str]:
         out.append(f"| {' | '.join(cells)} |")
     for name, some in runs.items():
         last = [r["points"][-1] for r in some]
-        rates = ", ".join(dict.fromkeys(f"{r['lr_used']:.2g}" for r in some))
+        rates = ", ".join(dict.fromkeys(f"{r['lr_used']:.3g}" for r in some))
         cells = [NAMES[name], rates, *(over_seeds([f(p) for p in last]) for f in (won, level, theirs)), over_seeds([p["kl"] for p in last]),
                  mean_of(last, "tokens", digits=0), mean_of(last, "ended", 100), variety(last)]  # fmt: skip
         cells += [f"{fmean(r['spent'][k] for r in some):,.0f}" for k in ("updates", "written", "sampled")]
@@ -115,7 +115,12 @@ def rates(rows: Sequence[Row]) -> list[str]:
     """What rates came to on the seed and the prompts they were chosen on, by the reward model that policies may use."""
     found = [r for r in rows if r.get("split") == "dev"]
     if not found:
-        return ["Rates are the package's own for a model of this size."]
+        given = {NAMES[r["method"]]: r["lr"] for r in rows if r.get("lr") is not None and r.get("method") in NAMES}
+        if not given:
+            return ["Rates are the package's own for a model of this size."]
+        return [
+            f"Rates were given ({', '.join(f'{name} {lr:g}' for name, lr in given.items())}), not chosen by a trial."
+        ]
     tried = sorted({r["lr"] for r in found})
     cells = {(r["method"], r["lr"]): r["points"][-1] for r in found}
     one = found[0]

@@ -68,10 +68,10 @@ def options(parser: Parser) -> None:
     use_option(parser)
 
 
-def confirm(ids: list[str], jobs: int) -> int:
+def confirm(ids: list[str], jobs: int, write: bool) -> int:
     """One line per claim: the recorded digits again, or where they differ."""
     wrong = 0
-    for id, differs in claims_module("confirm").confirm(ids, jobs):
+    for id, differs in claims_module("confirm").confirm(ids, jobs, write):
         print(f"{id:32} {'confirmed' if not differs else 'DIFFERS: ' + '; '.join(differs[:3])}", flush=True)
         wrong += bool(differs)
     return 1 if wrong else 0
@@ -97,7 +97,7 @@ def main(args: argparse.Namespace) -> int:
     if not (args.ids or args.family or args.all or args.outdated):
         raise UserError("say which claims: ids, --family NAME or --all; posttrain list --stage claim shows them")
     if args.confirm:
-        return confirm(args.ids, args.jobs)
+        return confirm(args.ids, args.jobs, not args.no_write)
     records = claims_module("record").check(args.ids, args.family, how(args))
     if args.json:
         print(json.dumps(records))
