@@ -52,12 +52,25 @@ def refuse(config: Config, method: Method, policy: Policy | None = None) -> None
     streams(method, set(policy.provides) if policy is not None else LANGUAGE)
     groups(config, method)
     unused(config, method.reads, method.name)
+    untrained(config, method)
     method.critic.asked(config)
     measured(config, method)
     floor(config)
     others(config, method)
     if config.tools:
         takes_turns(method)
+
+
+def untrained(config: Config, method: Method) -> None:
+    """A critic whose values are credit learns from a term: --terms takes the place of a method's own ones, that of values among them."""
+    learned = {name for o in method.objectives for part in (o.loss, *o.terms) for name in part.card.reads}
+    idle = [name for name in OLD if name in method.reads and name.removeprefix("old_") not in learned]
+    if idle and not config.critic:
+        own = " + ".join(t.name for t in method.terms)
+        raise UserError(
+            f"{method.name}'s credit comes from a critic ({idle[0].removeprefix('old_')}) that no loss or term would train (terms: {own or 'none'}), so its values would stay as they "
+            f'begin; add the loss of values: --terms "{" + ".join(filter(None, ("value-loss", own)))}"'
+        )
 
 
 def takes_turns(method: Method) -> None:

@@ -29,7 +29,7 @@ def test_a_plan_has_memory_layouts_stages_and_a_command() -> None:
     said = call(*PLAN, "--nodes", "2", "--price", "2")
     assert said.code == 0, said.err
     for word in ("2 nodes of 8 x h100-80gb", "colocated, synchronous", "memory per card", "fp32 shards of the parameters",
-                 "gathered bf16 layers", "activations", "logits", "keys and values", "engine's joined matrices", "reference", "time per step",
+                 "gathered bf16 layers", "activations", "keys and values", "engine's joined matrices", "reference", "time per step",
                  "rollouts", "training", "publishing", "bottleneck", "failures", "GPU-hours", "per GPU-hour", "command", "posttrain run grpo"):  # fmt: skip
         assert word in said.out, word
     assert "simulated" in said.out and "measured on one H200" in said.out

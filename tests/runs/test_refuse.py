@@ -144,3 +144,14 @@ def test_short_lists_and_batches_of_one_are_told_before_anything_is_loaded(
     assert said.code == 2 and "lists of at least 3 answers" in said.err, said.err
     said = call("run", "kto", "--task", str(labels), "--prompts", "1", "--runs", str(tmp_path))
     assert said.code == 2 and "--prompts 1 has none" in said.err, said.err
+
+
+def test_a_critic_that_nothing_trains_is_refused() -> None:
+    """--terms takes the place of PPO's own, and the loss of its critic was among them. One that was trained before may stay as it is."""
+    alone = find_method("ppo").but(terms="kl(coef=0.04)")
+    with pytest.raises(UserError, match=re.escape('add the loss of values: --terms "value-loss + kl"')):
+        refuse(Config(), alone)
+    with pytest.raises(UserError, match=r"terms: none.*--terms \"value-loss\""):
+        refuse(Config(), find_method("ppo").but(terms=()))
+    refuse(Config(critic="runs/values"), alone)
+    refuse(Config(), find_method("ppo").but(terms=("value-loss", "kl(coef=0.04)")))
