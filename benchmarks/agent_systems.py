@@ -37,6 +37,7 @@ from posttrain.core.registry import Part
 from posttrain.core.types import Message
 from posttrain.environments.data import data
 from posttrain.environments.gold_calls import calling
+from posttrain.environments.questions import Layout
 from posttrain.environments.searching import STOP, Document, Index, information
 from posttrain.policies.load import load_model
 from posttrain.rollouts.sample import sample
@@ -44,6 +45,7 @@ from posttrain.systems.agents_multiturn import reseek as seek
 from posttrain.systems.agents_multiturn import toolrl as tools
 from posttrain.view.systems_table import agents_table
 
+PLAIN = Layout(reward="exact_match")  # of rows that systems grade in their own ways; needs no package
 CALLS, WORDS = ("simple_python", "live_simple", "multiple"), 900  # files of BFCL; characters of a row's tools at most
 ASKED, CHARACTERS = ("hotpotqa_200", "hotpotqa_100_reflexion", "2wikimultihop"), 400  # of a paragraph
 TURNS, K = 3, 2  # searches of an episode, documents of a search
@@ -116,7 +118,9 @@ def rows_of(folder: str, name: str, most: int = 0) -> list[Row]:
 
 
 def calls_env(rows: Mapping[str, Sequence[Row]]) -> Environment:
-    return calling(data({k: list(v) for k, v in rows.items()}), tools.instructed, tools.calls_right, "toolrl")
+    return calling(
+        data({k: list(v) for k, v in rows.items()}, layout=PLAIN), tools.instructed, tools.calls_right, "toolrl"
+    )
 
 
 def shown_calls(folder: str, most: int) -> list[list[Message]]:
@@ -134,7 +138,7 @@ def shown_searches(folder: str, most: int) -> list[list[Message]]:
     """A search for each title that a question rests on, what it found judged by whether it holds the answer, and the answer."""
     index, out = Index(f"{folder}/documents.jsonl"), []
     for row in rows_of(folder, "search-shown", most):
-        prompt = data({"train": [row]}).prompt(0)
+        prompt = data({"train": [row]}, layout=PLAIN).prompt(0)
         said: list[Message] = [{"role": "user", "content": seek.ASK.replace("{question}", row["question"])}]
         lead = ""
         for title in row["supporting"][:TURNS]:
@@ -165,7 +169,9 @@ def measured(job: Row, folder: str) -> tuple[Environment, dict[str, Figure], Par
         }
         return calls_env({"train": few, "test": test}), parts, sample
     retrieve = Index(f"{folder}/documents.jsonl").retrieve(K)
-    env = seek.Seeking(data({"train": few, "test": test}), retrieve, lambda prompt, trail: 0.0, TURNS, seek.ASK)
+    env = seek.Seeking(
+        data({"train": few, "test": test}, layout=PLAIN), retrieve, lambda prompt, trail: 0.0, TURNS, seek.ASK
+    )
     right: Figure = lambda made: share(made, lambda r: r.total > 0.5)  # noqa: E731
     return env, {"right": right, "judged_well": judged_well, "searches": told("searches")}, seek.judged_search
 

@@ -1,7 +1,7 @@
 """One GPU shared in four ways: one process; the same sharded by FSDP2 in a world of one; trainer and rollout worker as two processes on the card,
 in turn and with a lag of 1. The same run each time, started as users start it: 32 questions, 8 answers of 128 tokens, random weights of a known shape.
 
-python -m benchmarks.one_card --shape SmolLM2-135M --steps 12 --out benchmarks/results/one_card.json
+python -m benchmarks.one_card --shape SmolLM2-135M --steps 12 --out benchmarks/sweeps/one_card.json
 
 Seconds are medians over the steps after the first three; the arms take turns, so many rounds. `posttrain run` itself checks sampler against trainer at
 every step: its largest gap is kept beside the seconds.

@@ -1,9 +1,9 @@
 r"""Five ways to learn from preferences on one published model and one public set of pairs: DPO, KTO, SimPO, INPO (online) and DPA, three seeds.
 
 python -m benchmarks.preference_data --source ../shared/data/alpaca_eval_prefs --model smollm2 --out carry/prefs
-python -m benchmarks.preferences --data carry/prefs --check 5e-6 1.5e-5 5e-5 --out benchmarks/results/preferences.json     (rates, on a seed and prompts of their own)
-python -m benchmarks.preferences --data carry/prefs --rates dpo=5e-6 kto=5e-6 --out benchmarks/results/preferences.json
-python -m benchmarks.preferences_page benchmarks/results/preferences.json docs/preferences.md         (table and picture)
+python -m benchmarks.preferences --data carry/prefs --check 5e-6 1.5e-5 5e-5 --out benchmarks/sweeps/preferences.json     (rates, on a seed and prompts of their own)
+python -m benchmarks.preferences --data carry/prefs --rates dpo=5e-6 kto=5e-6 --out benchmarks/sweeps/preferences.json
+python -m benchmarks.preferences_page benchmarks/sweeps/preferences.json docs/preferences.md         (table and picture)
 
 Two reward models are trained first, on pairs of different prompts: `helpful`, which INPO and DPA may use, and `judge`, which only judges. Every policy
 answers the same held-out prompts at temperature 1, and so does the start; the judge says which of the two answers is better, answer by answer.

@@ -1,6 +1,6 @@
 """The rows of `benchmarks.preferences` as a table and a picture, written into the page that describes them.
 
-python -m benchmarks.preferences_page benchmarks/results/preferences.json docs/preferences.md
+python -m benchmarks.preferences_page benchmarks/sweeps/preferences.json docs/preferences.md
 """
 
 from __future__ import annotations
