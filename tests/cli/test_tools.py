@@ -196,7 +196,9 @@ def test_tools_as_functions_of_python(tmp_path: Path) -> None:
     }  # fmt: skip
     summary = pt.run(name="f", **how)
     assert summary["steps"] == 1 and seen and set(seen) == {"x"}
-    with pytest.raises(pt.UserError, match="functions are given to a method; to a plan that plays episodes give their file"):
+    with pytest.raises(
+        pt.UserError, match="functions are given to a method; to a plan that plays episodes give their file"
+    ):
         pt.run(method="rlhf-workflow", task="arithmetic", tools=[look], runs=tmp_path)
     with pytest.raises(pt.UserError, match="workers build the tools"):
         pt.run(name="g", sampler="process", **how | {"task": "arithmetic"})
