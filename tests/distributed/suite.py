@@ -200,7 +200,8 @@ def half(folder: str, name: str, steps: int, **more: Any) -> None:
 
 def long_runs(folder: str, **more: Any) -> None:
     """Methods with a reference and a critic, with adapters, with pairs, with a score for each answer."""
-    near = find_method("ppo").but(terms=(kl.but(coef=0.5),))
+    ppo = find_method("ppo")
+    near = ppo.but(terms=(*ppo.terms, kl.but(coef=0.5)))
     run(folder, "ppo", near, steps=3, **more)
     run(folder, "lora", "grpo", steps=2, model=adapted(tiny.policy(), Config(lora=4)), **more)
     pairs: dict[str, Any] = {"task": PAIRS, "reward": None, "num_generations": None, "sampling": None}
