@@ -8,6 +8,7 @@ python -m posttrain.view.methods_page          writes it too
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,12 @@ def _rows(told: list[Row]) -> list[str]:
     return lines
 
 
+def _where(rows: list[dict[str, Any]]) -> str:
+    """Each machine with how many of the runs it made."""
+    made = Counter(f"{r['hardware']}, {r['versions']}, {r['date']}" for r in rows)
+    return "; ".join(f"{place} ({n} runs)" for place, n in made.items()) if len(made) > 1 else next(iter(made))
+
+
 def _turns(rows: list[dict[str, Any]]) -> list[str]:
     """How credit is given over the turns of an episode."""
     first = rows[0]
@@ -116,7 +123,7 @@ def _turns(rows: list[dict[str, Any]]) -> list[str]:
     return [
         "## Which credit for episodes of several turns?", "",
         f"`{first['model']}` in a guessing game of three turns, {first['steps']} steps of {first['prompts']} games x {first['n']} tries, as many updates each, "
-        f"{seeds} seeds; mean reward of held-out games in percent (every seed in brackets). {first['hardware']}, {first['versions']}, {first['date']};",
+        f"{seeds} seeds; mean reward of held-out games in percent (every seed in brackets). {_where(rows)};",
         "`python -m benchmarks.systems --help` has the command. `grpo` shares one credit over the whole episode; `advantage=turns` compares what came after",
         "each turn with the same turn of the others, without bias; gigpo adds steps from the same state; `turn_gae` asks a critic at the beginning of each turn.", "",
         *systems_table(rows), "",
