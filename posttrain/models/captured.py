@@ -120,7 +120,12 @@ class Passes:
         numbers = laid.numbers.pin_memory()
         if kind in self.kept:
             self.kept.move_to_end(kind)
-        elif self.refused or kind not in self.seen or not self._capture(kind, laid, numbers, temperature):
+        elif (
+            self.refused
+            or kind not in self.seen
+            or not room(device)
+            or not self._capture(kind, laid, numbers, temperature)
+        ):
             self.seen.add(kind)  # most sizes of rows that differ in length never come back
             return likelihood_of(model, laid, numbers.to(device, non_blocking=True), temperature)[: laid.real]
         one = self.kept[kind]
@@ -146,6 +151,13 @@ class Passes:
             )
             return False
         return True
+
+
+def room(device: torch.device) -> bool:
+    """Whether half of the card is free: what a graph needs is its own from then on, and a run that fits without must still fit."""
+    free, total = torch.cuda.mem_get_info(device)
+    spare = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return 2 * (free + spare) > total
 
 
 def capture(policy: Any, written: bool) -> None:

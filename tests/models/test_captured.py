@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from posttrain.core.turn import Observation, Turn
-from posttrain.models.captured import Passes, accumulate, likelihood_of, padded, rounded
+from posttrain.models.captured import Passes, accumulate, likelihood_of, padded, room, rounded
 from posttrain.models.decoder import Decoder
 from posttrain.models.layout import Rows
 from posttrain.models.shape import DecoderConfig
@@ -91,9 +91,21 @@ def test_where_nothing_can_be_captured_every_pass_is_launched_with_the_same_padd
     monkeypatch.setattr("posttrain.models.captured.Captured", refuse)
     monkeypatch.setattr("posttrain.models.captured.half_precision", lambda model: True)
     monkeypatch.setattr("posttrain.models.captured.layers_to_recompute", lambda *_: 0)
+    monkeypatch.setattr("posttrain.models.captured.room", lambda device: True)
     monkeypatch.setattr("torch.cuda.graph_pool_handle", lambda: None)
     monkeypatch.setattr("torch.Tensor.pin_memory", lambda x: x)
     passes, rows = Passes(tiny()), Rows.of(turns(SIZES))
     seen = [passes.likelihood(rows, 1.0) for _ in range(3)]
     assert all(x is not None and torch.equal(x, seen[0]) for x in seen)
     assert capsys.readouterr().err.count("cannot be captured here (operation not permitted") == 1
+
+
+@pytest.mark.parametrize(
+    ("free", "reserved", "allocated", "expected"), [(60, 10, 5, True), (40, 30, 5, True), (40, 10, 5, False)]
+)
+def test_a_graph_is_made_only_where_half_of_the_card_is_free(monkeypatch, free, reserved, allocated, expected):
+    """Of 100: what is free, and what this process holds and does not use."""
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (free, 100))
+    monkeypatch.setattr("torch.cuda.memory_reserved", lambda device: reserved)
+    monkeypatch.setattr("torch.cuda.memory_allocated", lambda device: allocated)
+    assert room(torch.device("cuda")) is expected
