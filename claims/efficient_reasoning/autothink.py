@@ -29,7 +29,7 @@ def two_modes(bench: Bench) -> Path:
         }
         for p in prompts
     ]
-    return bench.run("both", method="sft", task=bench.rows("both", rows), steps=80, prompts=16)
+    return bench.once("both", method="sft", task=bench.rows("both", rows), steps=80, prompts=16)
 
 
 def measured(bench: Bench, run: Path) -> Measured:

@@ -6,7 +6,8 @@
             run = bench.run("ppo", method="ppo", task="arithmetic", reward=str(model), steps=30)
             return bench.measured(run, task="arithmetic", problems=200)
 
-`run_arm(seed, method="lite-ppo", task=..., steps=...)` is the case of a single run. Each run is a folder that goes when the arm is done;
+`run_arm(seed, method="lite-ppo", task=..., steps=...)` is the case of a single run. `bench.once` is `bench.run` for what the arms of a seed
+make alike. Each run is a folder that goes when the arm is done;
 what stays is the curve of every step, and what all runs together spent (BUDGETS): by whoever is the policy, for roles besides it
 (a reward model, a critic with its own weights) under their names, as in "reward_model/updates".
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +25,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import posttrain
+from claims.machinery.once import key_of, made_once, shelf
 from posttrain.core.config import Config, from_dict
 from posttrain.core.loop import Loop
 from posttrain.core.protocols import Environment, Policy
@@ -85,6 +88,25 @@ class Tally:
                 curve.setdefault(name, []).append(float(f"{metrics[name]:.4g}"))
         curve.setdefault("updates", []).append(loop.learner.updates)
 
+    def add(self, other: Tally) -> None:
+        """What another counted, but for its curves."""
+        self.counted += other.counted
+        self.updates |= other.updates
+        for key, ids in other.seen.items():
+            self.seen.setdefault(key, set()).update(ids)
+
+    def told(self) -> dict[str, Any]:
+        seen = {key: sorted(ids) for key, ids in self.seen.items()}
+        return {"counted": self.counted, "seen": seen, "updates": [[*at, n] for at, n in self.updates.items()]}
+
+    @classmethod
+    def from_told(cls, told: Mapping[str, Any]) -> Self:
+        made = cls()
+        made.counted += Counter(told["counted"])
+        made.seen = {key: set(ids) for key, ids in told["seen"].items()}
+        made.updates = {(phase, key): n for phase, key, n in told["updates"]}
+        return made
+
     def spent(self) -> dict[str, float]:
         out = Counter({k: len(ids) for k, ids in self.seen.items()}) + self.counted
         for (_, key), n in self.updates.items():
@@ -125,12 +147,36 @@ class Bench:
         summary = posttrain.run(name=name, runs=self.folder, callbacks=(tally,), **given)
         if "judge_calls" in summary:  # questions that a plan asked its judge
             tally.counted["judge_calls"] += int(summary["judge_calls"])
-        self.curves[name] = tally.curves
-        self.tally.counted += tally.counted
-        self.tally.updates |= {(f"{name}/{phase}", k): n for (phase, k), n in tally.updates.items()}
-        for key, ids in tally.seen.items():
-            self.tally.seen.setdefault(key, set()).update(ids)
+        self._count(name, tally)
         return self.folder / name
+
+    def once(self, name: str, **settings: Any) -> Path:
+        """`run`, for what every arm of this seed makes alike: the first to come makes it, the others copy it with what it spent."""
+        place = shelf()
+        if place is None:
+            return self.run(name, **settings)
+
+        def make(there: Path) -> None:
+            mine, self.tally = self.tally, Tally()
+            curves, self.curves = self.curves, {}
+            try:
+                self.run(name, **settings).rename(there / "run")
+                (there / "spent.json").write_text(json.dumps({"tally": self.tally.told(), "curves": self.curves}))
+            finally:
+                self.tally, self.curves = mine, curves
+
+        same = {"name": name, "seed": self.seed, "device": _DEVICE[0], "settings": settings}
+        found = made_once(place / key_of(same, self.folder), make)
+        shutil.copytree(found / "run", self.folder / name)
+        spent = json.loads((found / "spent.json").read_text())
+        self.tally.add(Tally.from_told(spent["tally"]))
+        self.curves |= spent["curves"]
+        return self.folder / name
+
+    def _count(self, name: str, tally: Tally) -> None:
+        self.curves[name] = tally.curves
+        tally.updates = {(f"{name}/{phase}", k): n for (phase, k), n in tally.updates.items()}
+        self.tally.add(tally)
 
     def policy(self, run: Path | None) -> Any:
         """The policy that a run ended with; None: the embedded model as it comes."""

@@ -1,4 +1,5 @@
 """Arms and seeds side by side: every (arm, seed) is a process's job, and its outcome a file, so that a killed check goes on where it was.
+Arms of one seed may share a start (claims/machinery/once.py), so those that run side by side are of different seeds where they can be.
 
 WORK/<claim>/<fingerprint>/<arm>-<seed>.json: metrics, what was spent, curves, seconds, machine and commit. Results of other code lie
 in other folders and are never mixed in. Folders of several machines merge: they hold different seeds of the same code.
@@ -66,8 +67,8 @@ def outcomes(c: Claim, seeds: Sequence[int], work: Path) -> list[Outcome]:
 
 
 def run_jobs(jobs: Sequence[Job], side_by_side: int = 1, tell: Tell | None = None) -> dict[str, str]:
-    """Those that are not finished yet. A claim one of whose runs fails is given up, the others go on; returns why, by claim."""
-    left = [job for job in jobs if not job.file.is_file()]
+    """Those that are not finished yet, as many seeds at a time as run side by side. A claim one of whose runs fails is given up, the others go on; returns why, by claim."""
+    left = in_turn([job for job in jobs if not job.file.is_file()], side_by_side)
     say, began, failed = tell or (lambda line: None), time.monotonic(), dict[str, str]()
     if len(left) < len(jobs):
         say(f"{len(jobs) - len(left)} of {len(jobs)} runs are there from before")
@@ -84,6 +85,19 @@ def run_jobs(jobs: Sequence[Job], side_by_side: int = 1, tell: Tell | None = Non
             f"{there}/{len(jobs)} {job.id}: {job.arm}, seed {job.seed}, {made:.1f} s; {spent:.0f} s so far, {eta:.0f} s left"
         )
     return failed
+
+
+def in_turn(jobs: Sequence[Job], side_by_side: int) -> list[Job]:
+    """Claim by claim, a few seeds at a time, arm by arm: neighbours are of different seeds, and do not wait for one start."""
+    ids = list(dict.fromkeys(job.id for job in jobs))
+    arms = {id: list(dict.fromkeys(job.arm for job in jobs if job.id == id)) for id in ids}
+    seeds = {id: list(dict.fromkeys(job.seed for job in jobs if job.id == id)) for id in ids}
+
+    def place(job: Job) -> tuple[int, int, int, int]:
+        at = seeds[job.id].index(job.seed)
+        return ids.index(job.id), at // max(side_by_side, 1), arms[job.id].index(job.arm), at
+
+    return sorted(jobs, key=place)
 
 
 def _done(jobs: Sequence[Job], side_by_side: int) -> Iterator[tuple[Job, float | Exception]]:
@@ -138,11 +152,12 @@ def work_on(job: Job) -> float:
     import torch
 
     from claims.machinery.arms import on_device
+    from claims.machinery.once import kept_in
     from posttrain.runs.in_memory import one_thread
 
     if not registered(job.id):
         import_module(job.module)
-    with one_thread(), on_device(job.device):
+    with one_thread(), on_device(job.device), kept_in(job.file.parent / "shared"):
         made = run_one(find_claim(job.id).arms, job.arm, job.seed)
     machine = {
         "device": job.device or "cpu",

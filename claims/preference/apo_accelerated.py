@@ -19,7 +19,7 @@ def rounds(seed: int, alpha: float, pace: float = 1.0) -> Measured:
     """A reward model of comparisons; then the registered plan, three rounds of 128 questions with 8 answers each."""
     with Bench(seed) as bench:
         pairs = bench.rows("pairs", written_comparisons(TASK, LEVEL, seed, COMPARED, CARE))
-        model = bench.run("rm", method="reward-model", task=pairs, steps=60, prompts=32)
+        model = bench.once("rm", method="reward-model", task=pairs, steps=60, prompts=32)
         plan = f"apo-accelerated(rounds={ROUNDS}, prompts={ASKED}, epochs=2, alpha={alpha})"
         run = bench.run(
             "plan", method=plan, task=TASK, level=LEVEL, think=True, reward=str(model), prompts=PROMPTS, sampling=HOW, lr=LR * pace,

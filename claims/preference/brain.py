@@ -15,7 +15,7 @@ def trained(seed: int, method: str) -> Measured:
     """Two passes of a reward model over the same comparisons, then 15 steps of 16 requests with 8 answers each, four updates from each step."""
     with Bench(seed) as bench:
         pairs = comparisons(bench, PAIRS, NOISE)
-        model = bench.run("rm", method="reward-model", task=pairs, **passes(pairs, 2, 16))
+        model = bench.once("rm", method="reward-model", task=pairs, **passes(pairs, 2, 16))
         common = ASKED | {"prompts": PROMPTS, "steps": STEPS, "lr": LR, "num_generations": 8, "eval_problems": 0}
         run = bench.run("run", method=method, reward=str(model), **common)
         return bench.measured(run, "instructions", 200, gold, level=1, think=False, sampling=HOW)

@@ -47,7 +47,7 @@ def base(bench: Bench, at: int, told: str) -> str:
     folder = bench.folder / f"drawn{at}"
     save_model(LanguagePolicy(model, load_tokenizer(str(POCKET))), folder)
     return str(
-        bench.run(
+        bench.once(
             f"base{at}", method="sft", model=str(folder), task=told, steps=READ, prompts=32, lr=3e-3, seed=1000 * bench.seed + at,
             sampling=HOW,
         )

@@ -48,7 +48,7 @@ def trained(seed: int, rules: bool, model: bool) -> Measured:
     """A reward model of the pairs, rules of the same pairs, or both; then 15 steps of 64 answers."""
     with Bench(seed) as bench, chatting(reply) as url, patch.dict(os.environ, {"POSTTRAIN_CACHE": str(bench.folder)}):
         pairs = preferred(bench)
-        judge = bench.run("rm", method="reward-model", task=pairs, steps=48, prompts=16) if model else Path()
+        judge = bench.once("rm", method="reward-model", task=pairs, steps=48, prompts=16) if model else Path()
         asked = ASKED | ({"reward": str(judge)} if model else {})
         if rules:
             run = bench.run("rules", method=f"autorule(served='{url}', pairs='{pairs}', steps={STEPS})", **asked)

@@ -35,7 +35,7 @@ def trained(seed: int, method: str | Method = "raft", ranked: bool = True) -> Me
     """4 rounds of 8 answers to 48 requests, the best imitated in 4 passes of 4 updates; ranked=False: which of the 8 is imitated is drawn, by a reward that is noise."""
     with Bench(seed) as bench:
         pairs = comparisons(bench, PAIRS, NOISE)
-        model = bench.run("rm", method="reward-model", task=pairs, **passes(pairs, 3, 16))
+        model = bench.once("rm", method="reward-model", task=pairs, **passes(pairs, 3, 16))
         noise = bench.folder / f"noise_of_{bench.folder.name.replace('-', '_')}.py"  # another module for each arm
         noise.write_text(NOBODY)
         how: dict[str, Any] = ASKED | {"prompts": PROMPTS, "steps": ROUNDS}
@@ -47,7 +47,7 @@ def rounds(seed: int, count: int) -> Measured:
     """The best of 32 / count in each of so many rounds, 16 / count passes: as many answers to 48 requests a round, as many updates."""
     with Bench(seed) as bench:
         pairs = comparisons(bench, PAIRS, NOISE)
-        model = bench.run("rm", method="reward-model", task=pairs, **passes(pairs, 3, 16))
+        model = bench.once("rm", method="reward-model", task=pairs, **passes(pairs, 3, 16))
         method = find_method("raft").but(rollout=sample.but(n=32 // count), epochs=16 // count)
         run = bench.run("run", method=method, reward=str(model), **ASKED | {"prompts": PROMPTS, "steps": count})
         return bench.measured(run, "instructions", 200, judged(model), level=1, think=False, sampling=HOW)

@@ -45,7 +45,7 @@ class AgentBench(Bench):
     def taught(self, rows: Sequence[Sequence[Message]], passes: float = 2.0, **columns: Any) -> Path:
         """A run that has imitated these conversations, every turn of the assistant: what the arms of a claim begin with."""
         file = self.rows("shown", [{"messages": list(said)} | columns for said in rows])
-        return self.run("shown", method="sft", task=file, steps=round(passes * len(rows) / 16), prompts=16)
+        return self.once("shown", method="sft", task=file, steps=round(passes * len(rows) / 16), prompts=16)
 
     def looked(
         self,

@@ -31,7 +31,7 @@ def rambling(bench: Bench) -> Path:
         }
         for p in prompts
     ]
-    return bench.run("rambling", method="sft", task=bench.rows("rambling", rows), steps=STEPS, prompts=16)
+    return bench.once("rambling", method="sft", task=bench.rows("rambling", rows), steps=STEPS, prompts=16)
 
 
 def longer(text: str, again: int) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from claims.machinery.claim import _CLAIMS, Claim, Filed, find_claim
 from claims.machinery.record import How, check
-from claims.machinery.runner import folder_of, jobs_of, merge, outcomes, run_jobs, seeds_from
+from claims.machinery.runner import folder_of, in_turn, jobs_of, merge, outcomes, run_jobs, seeds_from
 from claims.machinery.summary import table
 from posttrain.core.errors import UserError
 
@@ -39,6 +39,15 @@ def test_jobs_run_in_processes_of_their_own_with_one_thread(toy: Claim, tmp_path
     run_jobs(jobs, 2, said.append)  # nothing is left to do
     assert said[-1] == "2 of 2 runs are there from before"
     assert sorted(p.name for p in folder_of(toy, tmp_path).iterdir()) == ["one-0.json", "two__too-0.json"]
+
+
+def test_those_that_run_side_by_side_are_of_different_seeds(toy: Claim, tmp_path: Path) -> None:
+    """So that no arm waits for a start that another arm of its seed makes; claims stay one after the other, arms in their order."""
+    jobs = jobs_of(toy, (5, 6, 7), tmp_path)
+    assert [(j.arm, j.seed) for j in in_turn(jobs, 2)] == [
+        ("one", 5), ("one", 6), ("two, too", 5), ("two, too", 6), ("one", 7), ("two, too", 7),
+    ]  # fmt: skip
+    assert in_turn(jobs, 1) == jobs == in_turn(jobs, 0)
 
 
 @pytest.mark.parametrize("side_by_side", [1, 2])
