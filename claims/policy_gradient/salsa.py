@@ -49,13 +49,14 @@ claim(
             Check("better than near one fine-tuning", "accuracy", "SALSA", "near one", margin=0.02),
             Check("better than near one of twice the length", "accuracy", "SALSA", "near one of twice the length"),
         ),
-        seeds=tuple(range(200, 212)),
+        seeds=tuple(range(212, 228)),
         level="pocket",
-        shares=(Shared("prompts"), Shared("samples"), Shared("updates", arms=("SALSA", "near one"))),
+        shares=(Shared("prompts", within=0.05), Shared("samples"), Shared("updates", arms=("SALSA", "near one"))),
         tried="Attempt 1 trained lookup tables, in which the average had seen twice the data. On the embedded model, seed 100, KL price 0.02 (the plan's): "
         "SALSA 0.76, near one 0.58; at 0.2 it was 0.81, 0.85, and 0.70 near one of twice the length: there the average is no gain, so what is checked holds "
         "for the plan's own price at most. With 520 comparisons, a quarter of them against the right answer, the reward model was bad and all "
-        "arms were hacked: 0.35, 0.25, 0.56 (twice the length) at 0.02, 0.70 and 0.60 at 0.2. Margins were set after these.",
+        "arms were hacked: 0.35, 0.25, 0.56 (twice the length) at 0.02, 0.70 and 0.60 at 0.2. Margins were set after these. The seeds 200-211 were run and not recorded, "
+        "nor looked at: different prompts were to be equal to the last one, and phases draw a few others. Hence an allowance of a twentieth, and new seeds.",
     ),
     __file__,
 )

@@ -86,7 +86,7 @@ claim(
         ),
         seeds=tuple(range(200, 210)),
         level="pocket",
-        shares=(Shared("samples"), Shared("updates"), Shared("prompts")),
+        shares=(Shared("samples"), Shared("updates"), Shared("prompts", within=0.05)),
         tried="Not tried on any seed beyond seeing that its arms run (60 pairs, one step), when most wanted many words, which kindness brings too; few words and "
         "kindness are at odds. Seed 100, MaxMin alone: 0.82 for the majority, 0.22 for the minority.",
     ),

@@ -34,10 +34,10 @@ def measured(bench: Bench, run: Any) -> Measured:
     return bench.measured(run, TASK, PROBLEMS, level=LEVEL, think=True, sampling=HOW)
 
 
-def by_plan(seed: int, variant: str, epochs: float) -> Measured:
-    """The registered plan; fewer rows are kept by advantage than by reward, and come more often."""
+def by_plan(seed: int, variant: str) -> Measured:
+    """The registered plan; fewer rows are kept by advantage than by reward, and come more often in as many updates."""
     with Bench(seed) as bench:
-        plan = f"a-lol(variant={variant!r}, epochs={epochs})"
+        plan = f"a-lol(variant={variant!r}, steps={STEPS})"
         task = bench.rows("log", log(seed))
         return measured(bench, bench.run("plan", method=plan, task=task, prompts=PROMPTS, eval_problems=0))
 
@@ -58,20 +58,22 @@ claim(
         "the log and than the reward itself as the weight (R-LoL).",
         experiment="The embedded model on word problems with a chain of thought; 400 logged answers of which four in ten are right, each with a lenient judge's grade: "
         "0.8 where it is right, 0.5 where it is wrong, and noise. The registered plan (values from held-out rows of the log), the same as R-LoL, plain imitation; each in "
-        "about 22 updates of 16 answers. Accuracy of one sampled answer to each of 400 held-out problems, which no arm is trained on.",
+        "22 updates of 16 answers. Accuracy of one sampled answer to each of 400 held-out problems, which no arm is trained on.",
         arms={
-            "A-LoL": partial(by_plan, variant="a-lol", epochs=2.5),
-            "R-LoL": partial(by_plan, variant="r-lol", epochs=1.0),
+            "A-LoL": partial(by_plan, variant="a-lol"),
+            "R-LoL": partial(by_plan, variant="r-lol"),
             "imitation": by_imitation,
         },
         checks=(
             Check("better than imitation", "accuracy", "A-LoL", "imitation", margin=0.1),
             Check("better than the reward as a weight", "accuracy", "A-LoL", "R-LoL", margin=0.05),
         ),
-        seeds=tuple(range(200, 210)),
+        seeds=tuple(range(210, 222)),
         level="pocket",
-        shares=(Shared("updates", within=0.25), Shared("written", within=0.25)),
-        tried="On seed 100, as it stands: 0.97 (A-LoL), 0.70 (R-LoL), 0.51 (imitation).",
+        shares=(Shared("updates"), Shared("written")),
+        tried="On seed 100, as it stands: 0.97 (A-LoL, in 31 updates), 0.70 (R-LoL), 0.51 (imitation). "
+        "The seeds 200-209 were run so and not recorded, nor looked at: how many answers are kept differs by seed, and with it the updates differed by more than a "
+        "quarter. Hence as many updates for all, and new seeds.",
     ),
     __file__,
 )

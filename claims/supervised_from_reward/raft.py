@@ -84,7 +84,11 @@ claim(
         ),
         seeds=tuple(range(210, 220)),
         level="pocket",
-        shares=(Shared("prompts", arms=("RAFT", "a drawn answer", "PPO")), Shared("samples"), Shared("updates")),
+        shares=(
+            Shared("prompts", within=0.05, arms=("RAFT", "a drawn answer", "PPO")),
+            Shared("samples"),
+            Shared("updates"),
+        ),
         tried="Attempts before this one trained lookup tables. On word problems, seed 100, with a reward model of 480 right and wrong answers and 10 rounds of "
         "8 questions, which is 160 updates of 2 answers: RAFT 0.24, a drawn answer 0.22, the best of 2 0.49, PPO 0.20, the start 0.47. The reward "
         "model knew little of what is right, and rounds so small forget; hence a task of taste, and few large rounds as in the paper. One round of 8 requests with a reward "

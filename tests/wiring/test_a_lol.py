@@ -70,6 +70,12 @@ def test_r_lol_keeps_every_row_and_no_value() -> None:
     assert all(r.reward == WORTH[r.text] for s in trace.steps for r in s.rollouts)
 
 
+@pytest.mark.parametrize("variant", ["a-lol", "r-lol"])
+def test_as_many_updates_as_are_asked_for_whatever_is_kept(variant: str) -> None:
+    trace = traced(f"a-lol(variant={variant!r}, steps=3)", rows=LOG, prompts=6)
+    assert [u.optimiser_steps for u in trace.updates] == [1, 1, 1]
+
+
 def test_scores_go_through_a_sigmoid_where_it_is_asked_for() -> None:
     trace = traced("a-lol(variant='r-lol', sigmoid=True, epochs=0.2)", rows=LOG, prompts=6)
     for r in (r for s in trace.steps for r in s.rollouts):

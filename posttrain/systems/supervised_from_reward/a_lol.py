@@ -241,8 +241,8 @@ def imitated(context: Context) -> LogData:
 
 @plan(title="A-LoL", paper=PAPER)
 def a_lol(
-    variant: str = "a-lol", clip: float = 0.9, beta: float = 0.05, priority: bool = True, epochs: float = 1.0, warmup: float = 0.0,
-    sigmoid: bool = False,
+    variant: str = "a-lol", clip: float = 0.9, priority: bool = True, epochs: float = 1.0, warmup: float = 0.0, sigmoid: bool = False,
+    steps: int = 0,
 ) -> Plan:  # fmt: skip
     """A-LoL: advantage-based offline policy gradient. Learn from logged answers that are better than the reference would do.
 
@@ -252,21 +252,22 @@ def a_lol(
     states of the prompt, fitted by squared error to what the reference's own answers to held-out prompts earn (the log's own answers to them where there
     is no --reward to score others). The reference is the model as the plan begins, or what --plan.warmup passes of imitation make of it.
 
-    variant: "a-lol"; "seq", a ratio for each token; "ref-free", no ratio; "kl", no ratio and beta times the log-ratio as a penalty; "r-lol", R in
+    variant: "a-lol"; "seq", a ratio for each token; "ref-free", no ratio; "kl", no ratio and 0.05 times the log-ratio as a penalty; "r-lol", R in
     place of A (no value; rows with R <= 0 are dropped). priority: draw in proportion to A; else every kept row alike. epochs: passes over as many rows as are
     kept. warmup: passes of plain imitation of the whole log first. sigmoid: rewards go through one, for scores of a reward model.
+    steps: as many updates instead of `epochs` passes.
 
     Departures: the authors put a reward model's score through a sigmoid (`--plan.sigmoid True`), as their value head ends in one; here the
     head is linear and begins at the mean. It has no dropout, and a rate of 1e-3 where theirs is 1e-5 for a width of 4,096; 10 passes and the pass with the least
-    error are theirs. beta is this package's; their KL variant has a price and no ratio, as here, but no default. They train QLoRA of rank 64 at 2e-4 with a norm of 0.3 for 9,000
+    error are theirs. The penalty of 0.05 is this package's; their KL variant has one and no ratio, as here, but no default. They train QLoRA of rank 64 at 2e-4 with a norm of 0.3 for 9,000
     steps times the share that is kept; here all weights, at a rate for the size, for `epochs`. Clip 0.9, sums over tokens, and A both as the chance of being drawn and as
     the weight are theirs. Their baselines weighted cloning and R-GOLD are not here.
     """
     if variant != "r-lol" and variant not in VARIANTS:
         raise unknown("variant of A-LoL", variant, (*VARIANTS, "r-lol"))
-    if not 0 < clip <= 1 or beta < 0 or epochs <= 0 or warmup < 0:
+    if not 0 < clip <= 1 or epochs <= 0 or warmup < 0 or steps < 0:
         raise UserError(
-            f"got clip={clip:g}, beta={beta:g}, epochs={epochs:g}, warmup={warmup:g}; clip is in (0, 1], epochs above 0"
+            f"got clip={clip:g}, epochs={epochs:g}, warmup={warmup:g}, steps={steps}; clip is in (0, 1], epochs above 0"
         )
     estimate = Estimate(sigmoid, baseline=variant != "r-lol")
     loss = "a-lol" if variant == "r-lol" else variant
@@ -282,8 +283,8 @@ def a_lol(
     warm = (Phase("sft", sft, epochs_of(imitated, warmup), imitated, rewards=written, measured=True),) if warmup else ()
     learn = Phase(
         "a-lol",
-        offline(loss, clip, beta, priority),
-        epochs_of(positive, epochs),
+        offline(loss, clip, priority=priority),
+        steps or epochs_of(positive, epochs),
         positive,
         rewards=written,
         measured=True,
