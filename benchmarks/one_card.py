@@ -118,8 +118,9 @@ def main() -> None:
         for arm in args.arms * args.rounds:
             try:
                 row = one(arm, model, args, Path(there))
-            except subprocess.TimeoutExpired:
-                row = {"arm": arm, "error": f"longer than {args.limit:g} s"}
+            except subprocess.TimeoutExpired as late:
+                last = (late.stderr or b"").decode(errors="replace")[-1500:]
+                row = {"arm": arm, "error": f"longer than {args.limit:g} s; it had said: {last}"}
             rows.append(row | facts)
             print({k: row.get(k) for k in ("arm", "whole_s", *STAGES, "largest_gap", "error") if k in row}, flush=True)
             if args.out:
