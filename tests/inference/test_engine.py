@@ -12,10 +12,10 @@ from posttrain.core.sampling import Sampling
 from posttrain.inference.attention import heads_fit
 from posttrain.inference.engine import Engine
 from posttrain.inference.jobs import Job
-from posttrain.inference.prefill import Prefill
 from posttrain.models.decoder import Decoder
 from posttrain.models.sampling import generate
 from posttrain.models.shape import DecoderConfig
+from tests.inference.graphs import use_graphs
 
 SHAPES = {
     "llama": DecoderConfig(60, 32, 48, 2, 4, 2, 8),
@@ -215,30 +215,16 @@ def test_new_weights_are_seen_at_once():
 def test_prefill_in_rounded_shapes_as_graphs_do_changes_nothing(monkeypatch, prefix_cache):
     """A GPU prefills batches of rounded shapes, from the second time on as a captured graph with inputs of its own."""
 
-    class Graph:
-        def __init__(self, prefill, inputs):
-            self.prefill, self.inputs, self.replayed = prefill, inputs, 0
-
-        def replay(self):
-            self.replayed += 1
-            self.prefill.fused.prefill(*self.inputs, self.prefill.pages)
-
-    def capture(self, size, given):
-        inputs = tuple(torch.zeros_like(x) for x in given)
-        self.graphs[size] = Graph(self, inputs), inputs
-
-    monkeypatch.setattr(Prefill, "_capture", capture)
     model = small_model("llama")
     engine = Engine(model, num_pages=90, prefix_cache=prefix_cache)
     engine.generate(LONG, MANY, Sampling(20), [])
-    engine.slots.prefill.pool = "a GPU's"
+    graphs = use_graphs(engine, monkeypatch)
     for step in range(4):
         contexts = [c.roll(step) for c in LONG[:3]]  # three sequences of up to 129 tokens: prefilled as four of 160
         want = generate(model, contexts, MANY[:3], Sampling(20), [1])
         assert texts(engine.generate(contexts, MANY[:3], Sampling(20), [1])) == texts(want)
-    graphs = engine.slots.prefill.graphs
-    replayed = {size: graph.replayed for size, (graph, _) in graphs.items()}
-    assert replayed == {(4, 160): 3} if not prefix_cache else sum(replayed.values()) > 1
+    replayed = {shape: graph.replayed for shape, (graph, _) in graphs.items()}
+    assert replayed == {(4, 160, 0): 3} if not prefix_cache else sum(replayed.values()) > 1
 
 
 def test_growing_frees_the_old_memory_first(monkeypatch):

@@ -14,8 +14,10 @@ from posttrain.core.sampling import Sampling
 from posttrain.core.turn import Observation, Turn, join
 from posttrain.inference.engine import Engine
 from posttrain.inference.pages import Pages
+from posttrain.inference.prefill import SPAN
 from posttrain.inference.sessions import Session
 from posttrain.policies.engine_turns import EngineTurns
+from tests.inference.graphs import use_graphs
 from tests.inference.test_engine_random import agreed, on_an_edge
 from tests.runs import tiny_run
 
@@ -113,6 +115,20 @@ def test_each_token_is_read_once_and_one_more_a_turn(kind: str) -> None:
     check(policy, chat, how)
     all_free(engine)
     assert engine.prefill_tokens == read_once(chat)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_later_turns_in_rounded_shapes_as_graphs_do_are_the_same(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """A GPU replays what it has captured for the shape: sequences, new tokens and positions to look at are rounded up."""
+    policy, how = tiny_run.policy(), Sampling(12)
+    engine = Engine(policy.model, max_slots=5, num_pages=400)
+    engine.prepare(7, 7 * 102 + 64, 12, policy.stop_ids, kept=7)
+    graphs = use_graphs(engine, monkeypatch)
+    chat, _ = talk(policy, how, seed, turns=7, engine=engine)
+    check(policy, chat, how)
+    later = {shape: graph.replayed for shape, (graph, _) in graphs.items() if shape[2]}
+    assert sum(later.values()) >= 2, later
+    assert all((n.bit_count() == 1 and width % 32 == 0 and used % SPAN == 0) for n, width, used in later)
 
 
 @pytest.mark.parametrize("seed", range(1, 9))
