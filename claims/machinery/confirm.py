@@ -1,12 +1,13 @@
 """Did a change of structure change a number? The first seed of a claim again; where it gives the recorded digits, the record holds.
 
 A record says which code it was made with. After code was moved or renamed the whole experiment need not be repeated to know that
-nothing else happened: one seed through all arms, equal to the last recorded digit, is written down as `confirmed`, with the code it
+nothing else happened: one seed through all arms, equal to one in the last recorded digit, is written down as `confirmed`, with the code it
 was run with and the seed, in a line of its own after the attempt's. A number that differs confirms nothing: the claim needs new seeds.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from datetime import date
@@ -17,7 +18,7 @@ from claims.machinery.evidence import attempts, is_waiting
 from claims.machinery.experiment import run_arms
 from claims.machinery.fingerprint import fingerprint, ground
 from claims.machinery.record import append
-from claims.machinery.verdict import short
+from claims.machinery.verdict import same_digits, short
 from posttrain.runs.in_memory import one_thread
 
 
@@ -32,7 +33,7 @@ def first_seed(id: str) -> dict[str, dict[str, list[float]]]:
 def differing(made: dict[str, Any], found: dict[str, dict[str, list[float]]]) -> list[str]:
     """`arm: metric` wherever the new value is not the recorded one."""
     out = [f"{arm}: {m}" for arm, metrics in found.items() for m, xs in metrics.items()
-           if made["arms"].get(arm, {}).get(m, {}).get("values", [None])[0] != xs[0]]  # fmt: skip
+           if not same_digits(made["arms"].get(arm, {}).get(m, {}).get("values", [math.nan])[0], xs[0])]  # fmt: skip
     return out + [arm for arm in made["arms"] if arm not in found]
 
 

@@ -2,7 +2,7 @@
 
 A file of attempts is only ever added to. What stands in the way of a better-looking result is refused here: a claim whose file is
 not committed as it is (its margins could still be moved), and numbers of seeds that an attempt has used before, unless they are that
-attempt again, digit by digit.
+attempt again, digit by digit (but for one in the last: kinds of CPU round differently).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from claims.machinery.evidence import attempts, attempts_file, curves_file, is_w
 from claims.machinery.experiment import Result, gathered
 from claims.machinery.fingerprint import fingerprint, ground, reached
 from claims.machinery.runner import WORK, folder_of, jobs_of, merge, outcomes, run_jobs
-from claims.machinery.verdict import RULE, compared, short, told_of, values_of
+from claims.machinery.verdict import RULE, compared, same_digits, short, told_of, values_of
 from posttrain.core.errors import UserError
 
 Tell = Callable[[str], None]
@@ -184,7 +184,7 @@ def write_record(c: Claim, made: dict[str, Any], result: Result, folder: Path | 
     """Add an attempt; returns it with its number and date. The same numbers again are no attempt: a line says that they came again."""
     before = attempts(c, folder)
     today = {"date": date.today().isoformat()}
-    if before and numbers(before[-1]) == numbers(made):
+    if before and repeated(before[-1], made):
         again = {"confirms": before[-1]["attempt"], **today, "seeds": made["seeds"]}
         append(c, again | {k: made[k] for k in ("fingerprint", "ground", "machines")}, folder)
         return made | {k: before[-1][k] for k in ("attempt", "date")}
@@ -225,6 +225,19 @@ def numbers(made: dict[str, Any]) -> list[Any]:
     """What makes an attempt another one: margins, and every value of every arm. Names, words and the rule of intervals do not."""
     values = [[x["values"] for x in metrics.values()] for metrics in made["arms"].values()]
     return [[c["margin"] for c in made["checks"]], made["seeds"], values]
+
+
+def repeated(before: dict[str, Any], made: dict[str, Any]) -> bool:
+    """Whether an attempt is one that was made before: the same margins and seeds, and the same digits."""
+    then, now = numbers(before), numbers(made)
+    return then[:2] == now[:2] and alike(then[2], now[2])
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Lists of lists of numbers with the same digits."""
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(alike, one, other))
+    return same_digits(one, other)
 
 
 def _summary(xs: list[float]) -> dict[str, Any]:

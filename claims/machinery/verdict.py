@@ -136,3 +136,11 @@ def rounded(values: dict[str, Any]) -> dict[str, Any]:
 
 def short(x: float) -> float:
     return float(f"{x:.6g}")
+
+
+def same_digits(one: float, other: float) -> bool:
+    """Whether two numbers are equal as records round them, but for one in the last digit: kinds of CPU round sums differently."""
+    a, b = short(one), short(other)
+    if a == b or not (math.isfinite(a) and math.isfinite(b)):
+        return a == b
+    return abs(a - b) <= 1.01 * 10.0 ** (math.floor(math.log10(max(abs(a), abs(b)))) - 5)

@@ -101,8 +101,11 @@ def same(a: Sequence[Sample | Rollout], b: Sequence[Sample | Rollout]) -> None:
 
 @pytest.mark.parametrize("name", ["decoder", "gpt2", "gemma2"])
 def test_answers_do_not_depend_on_the_batch(name: str) -> None:
-    # transformers' own kernels round by the shape of the batch: in float32 one draw in a million falls on the other side of a boundary
-    policy = tiny.policy() if name == "decoder" else tiny.policy(tiny.wrapped(name).double())
+    policy = tiny.policy() if name == "decoder" else tiny.policy(tiny.wrapped(name))
+    if (
+        name == "gpt2"
+    ):  # its kernels round by the shape of the batch: in float32 one draw in a million falls on the other side of a boundary
+        policy.model.double()
     how, n = Sampling(16, top_p=0.95), 8
     ask = tiny.prompts(*TEXTS)
     together = policy.sample(ask, n, how, seed=1, step=2)
