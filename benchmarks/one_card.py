@@ -1,5 +1,5 @@
 """One GPU shared in four ways: one process; the same sharded by FSDP2 in a world of one; trainer and rollout worker as two processes on the card,
-in turn and with a lag of 1. The same run each time, started as users start it: 32 questions, 8 answers of 128 tokens, random weights of a known shape.
+in turn and with a lag of 1, weights from files or from the card's memory. The same run each time, started as users start it: 32 questions, 8 answers of 128 tokens, random weights of a known shape.
 
 python -m benchmarks.one_card --shape SmolLM2-135M --steps 12 --out benchmarks/sweeps/one_card.json
 
@@ -34,6 +34,9 @@ ARMS: dict[str, list[str]] = {
     "FSDP2, world of 1": ["--gpus", "1"],
     "two processes, in turn": ["--sampler", "process", "--shards", "1"],
     "two processes, lag 1": ["--sampler", "process", "--shards", "1", "--lag", "1", "--loss", "tis"],
+    "two processes, lag 1, ipc": [
+        *("--sampler", "process", "--shards", "1", "--lag", "1", "--loss", "tis", "--weights-over", "ipc")
+    ],
     "one process, lag 1": ["--shards", "1", "--lag", "1", "--loss", "tis"],
 }
 SKIP = 3  # first steps, in which kernels are compiled and buffers grow

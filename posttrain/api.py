@@ -16,9 +16,9 @@ from posttrain.core.pause import Pause, Paused
 from posttrain.core.ranks import ranks
 from posttrain.core.registry import Part, find, fold, parse, parts
 from posttrain.distributed.choose import Elsewhere, closing, settled
-from posttrain.distributed.choose import refuse as refuse_elsewhere
 from posttrain.distributed.group import joined
 from posttrain.distributed.led import led
+from posttrain.distributed.refuse import refuse as refuse_elsewhere
 from posttrain.environments.adapters.verifiers import adopt
 from posttrain.environments.contents import contents, mentioned
 from posttrain.environments.conversions import KINDS

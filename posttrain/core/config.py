@@ -131,6 +131,9 @@ class Config:
     a run cannot be repeated to the bit; 0: off"""
     rollout_timeout: float = 1800.0
     """seconds that a worker may take for a shard before it is killed and replaced"""
+    weights_over: str = "files"
+    """how weights get to workers: "files" (in the run's folder; Ray's object store), "ipc" (from GPU memory to workers of this machine),
+    "nccl" (from card to card) or "gloo" (over TCP, on CPUs); changes speed, never the answers"""
     ray_address: str = ""
     """address of a running Ray cluster (host:port, or auto), for --sampler ray; if empty, Ray is started here"""
     eval_every: int = 0
@@ -199,14 +202,9 @@ class Config:
 
 _LONGEST_NAME = 200  # bytes: file systems allow 255, and a run's files add to it
 _POSITIVE = (
-    ("lr", "a learning rate"),
-    ("critic_lr", "a learning rate"),
-    ("max_norm", "a norm"),
-    ("critic_max_norm", "a norm"),
-    ("reward_timeout", "a time"),
-    ("rollout_timeout", "a time"),
-    ("episode_seconds", "a time"),
-)
+    ("lr", "a learning rate"), ("critic_lr", "a learning rate"), ("max_norm", "a norm"), ("critic_max_norm", "a norm"),
+    ("reward_timeout", "a time"), ("rollout_timeout", "a time"), ("episode_seconds", "a time"),
+)  # fmt: skip
 _RANGES: dict[str, tuple[int, int]] = {
     "steps": (0, 10**9),
     "prompts": (1, 10**6),
@@ -239,13 +237,14 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "layout": ("shared", "packed", "padded"),
     "dtype": ("", "float32", "bfloat16"),
     "sampler": ("local", "process", "ray"),
+    "weights_over": ("files", "ipc", "nccl", "gloo"),
 }
 
 
 # who samples and scores where: of a single method, trained by `posttrain run`
 ELSEWHERE = (
     "sampler", "engine", "rollout_workers", "reward_workers", "shards", "lag", "max_staleness", "rollout_timeout",
-    "ray_address",
+    "weights_over", "ray_address",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""From settings to who samples and who scores: the source of a run, and what cannot work, in a sentence."""
+"""From settings to who samples and who scores: the source of a run."""
 
 from __future__ import annotations
 
@@ -11,30 +11,28 @@ from typing import Any
 
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
-from posttrain.core.method import Method
 from posttrain.core.protocols import RolloutRequest
 from posttrain.core.ranks import ranks
 from posttrain.core.registry import Part, find
 from posttrain.distributed import ledger as ledgers
 from posttrain.distributed import versions as published
+from posttrain.distributed.direct import FILES, Direct, handed
 from posttrain.distributed.led import begun_by_all
 from posttrain.distributed.ledger import Ledger
 from posttrain.distributed.local import LocalSampler
 from posttrain.distributed.opportunistic import OpportunisticSource
 from posttrain.distributed.pool import Handle, Pool
 from posttrain.distributed.process import Process
+from posttrain.distributed.refuse import in_shards
 from posttrain.distributed.remote import RemoteSampler
 from posttrain.distributed.rewards import RewardPool
 from posttrain.distributed.setup import PACKAGE, setup
 from posttrain.distributed.shards import Sampler
 from posttrain.distributed.sources import Schedule, ShardedSource
 from posttrain.distributed.versions import Versions
-from posttrain.environments.conversions import KINDS
-from posttrain.policies.vllm import choose as engines
 from posttrain.rewards.runtime.score import RewardSum, say_once
 
 _SHARDS = 8  # pieces of a step where workers sample
-_CORRECTED = "--loss tis, --loss decoupled_ppo or --loss ppo"
 
 
 def settled(config: Config) -> Config:
@@ -42,139 +40,6 @@ def settled(config: Config) -> Config:
     if config.shards or config.sampler == "local":
         return config
     return dataclasses.replace(config, shards=_SHARDS)
-
-
-def in_shards(config: Config) -> bool:
-    """Whether a run is more than one call of the rollout part per step in this process."""
-    return config.sampler != "local" or config.lag > 0 or (config.shards > 1 and ranks().shards == 1)
-
-
-def refuse(config: Config, method: Method, given: Mapping[str, Any]) -> None:
-    """One sentence for settings that cannot work, before anything is loaded."""
-    _options(config)
-    _divided(config, method)
-    _engine(config, method, given)
-    if config.reward_workers and ("scorer" in given or "env" in given):
-        what = "reward" if "scorer" in given else "task"
-        raise UserError(
-            f"reward workers build the reward from settings, and this run was given a {what} as an object of Python; name it "
-            f"({what}='FILE.py:NAME'), or leave reward_workers away"
-        )
-    if not in_shards(config):
-        return
-    if kind := method.rollout.card.data:
-        raise UserError(
-            f"{method.name} learns from {kind} that are there already, so nobody samples; leave --sampler and --lag away"
-        )
-    if "source" in given:
-        raise UserError(
-            "a source of its own was given for this run, which says where rollouts come from; leave --sampler and --lag away"
-        )
-    if config.lag or config.max_staleness:
-        _off_policy(config, method)
-    if config.sampler != "local":
-        _elsewhere(config, method, given)
-
-
-def _options(config: Config) -> None:
-    """Options that mean nothing without another."""
-    if config.sampler == "local" and config.rollout_workers > 1:
-        raise UserError(f"--rollout-workers {config.rollout_workers} needs --sampler process, or ray")
-    if config.max_staleness and config.sampler == "local":
-        raise UserError("--max-staleness is of workers that sample while this process trains; add --sampler process")
-    if config.max_staleness and config.lag:
-        raise UserError("--lag is a fixed age of the weights, and --max-staleness the most; use one of the two")
-    if config.ray_address and config.sampler != "ray":
-        raise UserError(f"--ray-address {config.ray_address} needs --sampler ray")
-
-
-_LARGE = (
-    "dist_BTV",
-    "hidden_BTD",
-    "mixed_logp_BT",
-    "scores_BK",
-    "topk_id_BTK",
-)  # streams that rows cannot be divided with
-
-
-def _divided(config: Config, method: Method) -> None:
-    """Whether rows can be divided among processes."""
-    size, here = config.context_parallel, ranks()
-    if size == 1:
-        return
-    if config.exact_sums:
-        why = "exact sums are of whole rows; leave one of both away"
-    elif not hasattr(here, "gather_saving"):
-        why = f"there is one; add --gpus {size}"
-    elif here.world % size:
-        why = f"{size} do not divide the {here.world} that there are; use a number that does"
-    elif large := sorted(name for name in method.reads if name.removeprefix("ref_") in _LARGE):
-        why = (
-            f"{method.name} reads {large[0]}, more than a number for each action, which is not gathered; leave it away"
-        )
-    else:
-        return
-    raise UserError(f"--context-parallel {size} divides rows among processes, and {why}")
-
-
-def _engine(config: Config, method: Method, given: Mapping[str, Any]) -> None:
-    if not config.engine:
-        return
-    engines.check(config)
-    if method.scores or method.rollout.card.data in KINDS:
-        raise UserError(
-            f"{method.name} samples no answers, so there is nothing for --engine {config.engine} to do; leave it away"
-        )
-    if given.get("others"):
-        raise UserError(
-            f"several policies play here, and --engine {config.engine} has the weights of one; leave it away"
-        )
-
-
-def _off_policy(config: Config, method: Method) -> None:
-    told = f"--lag {config.lag}" if config.lag else f"--max-staleness {config.max_staleness}"
-    for goal in method.objectives:
-        if goal.loss.card.stage == "policy_loss" and "old_logp_BT" not in goal.loss.card.reads:
-            raise UserError(
-                f"with {told} answers come from older weights, and {goal.loss.name} has no ratio to the weights that sampled them; use a "
-                f"loss that corrects for it ({_CORRECTED}), or leave it away"
-            )
-    if method.rounds > 1:
-        raise UserError(
-            f"{method.name} asks more prompts when it has seen the answers of a step, and with {told} the weights that made them are "
-            "gone by then; add --rounds 1, or leave it away"
-        )
-
-
-def _elsewhere(config: Config, method: Method, given: Mapping[str, Any]) -> None:
-    """Workers build the policy, the task and the rollout from settings."""
-    if "policy" in given:
-        raise UserError(
-            "workers load the model by its name, and this run was given one as an object of Python; use --sampler local"
-        )
-    if given.get("others"):
-        raise UserError(
-            f"several policies play here ({', '.join(given['others'])}), and workers have one; use --sampler local"
-        )
-    part = method.rollout
-    if part.fn.__module__ == "__main__":
-        raise UserError(
-            f"workers would have to run your script to find the rollout {part.name}; put it into a file of its own and import that"
-        )
-    if find(part.name, "rollout").fn is not part.fn:
-        raise UserError(
-            f"workers find the rollout {part.name} by its name, and this one is another; use --sampler local"
-        )
-    if "tools" in given:
-        raise UserError(
-            "workers build the tools from settings, and these were given as functions of Python; name their file (tools='FILE.py'), or use "
-            "--sampler local"
-        )
-    if "env" in given and (given["env"].opens or part.name != "sample"):
-        raise UserError(
-            "workers build the task from settings, and this run was given one as an object of Python; name it (task='FILE.py:NAME'), "
-            "or use --sampler local"
-        )
 
 
 @dataclass
@@ -199,10 +64,12 @@ class Elsewhere:
             sampler = LocalSampler(rollout, ask, ledger, begun_by_all if several else None)
         else:
             told = setup(c, rollout, env="env" not in self.given, use=self.files(rollout), folder=self.folder)
-            pool = Pool(self.handles(told, useful(c)), c.rollout_timeout)
+            handles = self.handles(told, useful(c))
+            direct = self.direct()
+            pool = Pool(handed(handles, direct), c.rollout_timeout)
             self.open.append(pool)
             first = next(iter(policies.values()))
-            sampler = RemoteSampler(pool, first, Versions(self.folder / published.FOLDER), ledger)
+            sampler = RemoteSampler(pool, first, Versions(self.folder / published.FOLDER), ledger, direct)
         if c.max_staleness:
             return self._opportunistic(parts, sampler)
         made = ShardedSource(*parts, schedule=Schedule(c.steps, c.shards or 1, c.lag), sampler=sampler, ledger=ledger)
@@ -248,6 +115,20 @@ class Elsewhere:
             found: list[Handle] = actors(told, workers, self.config, sample)
             return found
         return [Process(told, i) for i in range(workers)]
+
+    def direct(self) -> Direct | None:
+        """Where weights go from memory to memory: who keeps them there."""
+        c = self.config
+        if c.weights_over == FILES:
+            return None
+        host = "127.0.0.1"
+        if c.sampler == "ray":
+            from posttrain.distributed.ray_pool import here
+
+            host = here()
+        made = Direct(c.weights_over, host)
+        self.open.append(made)
+        return made
 
     def files(self, rollout: Part) -> list[str]:
         """Files of the user's that register parts: those of --use, and the one of the rollout."""

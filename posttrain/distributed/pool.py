@@ -21,10 +21,15 @@ T = TypeVar("T")
 Message = Callable[[], bytes] | None  # made when somebody is free: it may name weights that are newer by then
 DEATHS = 3  # of workers on one task, or at the start of one worker, before it is given up
 OK, MISTAKE, ERROR = b"=", b"!", b"?"  # the first byte of a reply: a result, a sentence for the user, a traceback
+REFUSED = b"~"  # the weights could not be taken from memory (direct.py): the worker has none now
 
 
 class Died(Exception):
     """A worker is gone; the message says how it ended."""
+
+
+class NotTaken(Exception):
+    """Weights did not come from memory; the message says why."""
 
 
 class Lost(UserError):

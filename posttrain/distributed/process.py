@@ -13,6 +13,7 @@ import weakref
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from posttrain.distributed.pool import Died
 
@@ -34,6 +35,11 @@ class Process:
     @property
     def pid(self) -> int | None:
         return self.popen.pid if self.popen else None
+
+    @property
+    def life(self) -> Any:
+        """The process that there is now."""
+        return self.popen
 
     def start(self) -> bytes:
         if self.popen is not None and self.popen.poll() is None:

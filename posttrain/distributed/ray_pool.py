@@ -16,7 +16,7 @@ import numpy as np
 
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
-from posttrain.distributed.pool import Died, Handle
+from posttrain.distributed.pool import REFUSED, Died, Handle
 from posttrain.distributed.worker import Worker
 from posttrain.runs.wire import unpack
 
@@ -33,6 +33,11 @@ class Actor:
         self.actor: Any = None
         self.has = ""  # the hash of the weights that it has
 
+    @property
+    def life(self) -> Any:
+        """The actor that there is now."""
+        return self.actor
+
     def start(self) -> bytes:
         import ray
 
@@ -46,8 +51,9 @@ class Actor:
         want = unpack(message)
         if "path" not in want or want["weights"] == self.has:
             return self._call(self.actor.reply.remote(message, None), timeout)
-        reply = self._call(self.actor.reply.remote(message, self.weights.of(want["path"], want["weights"])), timeout)
-        self.has = want["weights"]
+        stored = None if "ticket" in want else self.weights.of(want["path"], want["weights"])
+        reply = self._call(self.actor.reply.remote(message, stored), timeout)
+        self.has = want["weights"] if reply[:1] != REFUSED else ""
         return reply
 
     def _call(self, future: Any, timeout: float) -> bytes:
@@ -155,6 +161,15 @@ def connected(address: str, workers: int) -> Any:
         )
     _OURS.append(ray)
     return ray
+
+
+def here() -> str:
+    """The address at which the cluster's machines reach this one."""
+    import ray
+
+    library: Any = ray
+    found: str = library.util.get_node_ip_address()
+    return found
 
 
 def disconnect() -> None:

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from posttrain.core.errors import UserError
 from posttrain.core.protocols import Policy
 from posttrain.core.types import Group
+from posttrain.distributed.direct import Direct
 from posttrain.distributed.ledger import Ledger
 from posttrain.distributed.pool import Pool, then
 from posttrain.distributed.shards import Shard
@@ -18,14 +19,18 @@ from posttrain.runs.wire import Unsendable, pack, unpack
 class RemoteSampler:
     """Sends shards to a pool of workers, of this machine or of Ray."""
 
-    def __init__(self, pool: Pool, policy: Policy, versions: Versions, ledger: Ledger) -> None:
-        self.pool, self.policy, self.versions, self.ledger = pool, policy, versions, ledger
+    def __init__(
+        self, pool: Pool, policy: Policy, versions: Versions, ledger: Ledger, direct: Direct | None = None
+    ) -> None:
+        self.pool, self.policy, self.versions, self.ledger, self.direct = pool, policy, versions, ledger, direct
         self.live = -1  # the version that was published last
 
     def ready(self, version: int, live: bool) -> str:
         """Live weights are written once however many steps they make."""
         if live and version != self.live:
-            self.versions.publish(version, self.policy)
+            written = self.versions.publish(version, self.policy)
+            if self.direct is not None:
+                self.direct.hold(written, self.policy)
             self.live = version
         return self.versions.find(version).digest
 
@@ -50,6 +55,8 @@ class RemoteSampler:
 
     def forget(self, keep: set[int]) -> None:
         self.versions.forget(keep)
+        if self.direct is not None:
+            self.direct.forget(keep)
 
     def close(self) -> None:
         self.pool.close()

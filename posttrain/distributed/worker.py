@@ -31,6 +31,7 @@ class Worker:
         self.config, self.rollout = restored(self.told, index)
         self.version, self.number = "", -1  # the hash of the weights that it has, and which version they are
         self.policy: Any = None
+        self.taker: Any = None  # where weights come from memory
         self.env: Any = None
         self.scorer: Any = None
         self._begin_rewards() if self.told["role"] == "reward" else self._begin_rollouts(index)
@@ -61,12 +62,14 @@ class Worker:
     def reply(self, message: bytes, weights: Any = None) -> bytes:
         """The answer to a message. weights: their bytes, where they are not read from the disk."""
         from posttrain.core.errors import UserError
-        from posttrain.distributed.pool import ERROR, MISTAKE, OK
+        from posttrain.distributed.pool import ERROR, MISTAKE, OK, REFUSED, NotTaken
         from posttrain.runs.wire import Unsendable, pack, unpack
 
         try:
             asked = unpack(message)
             return OK + pack(self.score(asked) if asked["do"] == "score" else self.make(asked, weights))
+        except NotTaken as error:
+            return REFUSED + str(error).encode()
         except UserError as error:
             return MISTAKE + str(error).encode()
         except Unsendable as error:
@@ -85,7 +88,10 @@ class Worker:
         if self.version != asked["weights"]:
             self.version = ""  # half loaded is none
             try:
-                load(self.policy, asked["path"], weights)
+                if "ticket" in asked:
+                    self.taken(asked["ticket"])
+                else:
+                    load(self.policy, asked["path"], weights)
             except FileNotFoundError:
                 raise UserError(
                     f"a worker cannot read {asked['path']}, the weights of version {asked['version']}: somebody removed them, or the disk is not "
@@ -100,6 +106,13 @@ class Worker:
         else:
             groups = make(self.rollout, ask, asked["version"])
         return record(Shard(step, 0, 0, asked["version"], tuple(prompts)), groups, asked["weights"])
+
+    def taken(self, ticket: dict[str, Any]) -> None:
+        """The weights from the memory of the process that trains."""
+        from posttrain.distributed.direct import Taker
+
+        self.taker = self.taker or Taker()
+        self.taker.take(ticket, self.policy)
 
     def renewed(self, asked: dict[str, Any]) -> int:
         """Take newer weights than the ones that a shard was to be made by, where the run's folder has some; the version that is there now."""

@@ -110,6 +110,7 @@ _WHO = (
     "rollout_workers",
     "reward_workers",
     "rollout_timeout",
+    "weights_over",
     "ray_address",
     "context_parallel",
 )  # works, not what is done

@@ -54,6 +54,10 @@ class Inside:
         self.worker: Worker | None = None
         self.busy, self.killed = threading.Lock(), False
 
+    @property
+    def life(self) -> Any:
+        return self.worker
+
     def start(self) -> bytes:
         self.worker, self.killed = self.worker or Worker(self.setup, self.index), False
         return b"="

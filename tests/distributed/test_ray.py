@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from posttrain.core.errors import UserError
+from posttrain.distributed.ray_pool import Weights
 from tests.distributed import small
 from tests.distributed.test_workers import files, learned
 from tests.runs.test_resume import same
@@ -43,6 +44,7 @@ class Killer:
     def on_rollouts(self, loop: Any, step: int, groups: Any) -> None:
         if step == 1:
             handle = loop.source.sampler.pool.handles[0]
+            handle = getattr(handle, "inner", handle)
             pid = self.ray.get(handle.actor.pid.remote())
             os.kill(pid, signal.SIGKILL)
 
@@ -51,6 +53,19 @@ def test_actors_make_the_run_that_one_process_makes_and_one_is_killed(ray: Any, 
     small.start(files, tmp_path / "local", steps=3)
     small.start(files, tmp_path / "ray", (Killer(ray),), steps=3, sampler="ray", rollout_workers=1)
     same(learned(tmp_path / "ray/small"), learned(tmp_path / "local/small"))
+
+
+def test_actors_are_handed_weights_from_memory(
+    ray: Any, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over gloo, and not by the object store, also after one was killed."""
+    stored: list[str] = []
+    monkeypatch.setattr(Weights, "of", lambda self, path, digest: stored.append(path))
+    small.start(files, tmp_path / "local", lag=1, steps=3, device="cpu")
+    how: dict[str, Any] = {"sampler": "ray", "weights_over": "gloo", "lag": 1, "steps": 3, "device": "cpu"}
+    small.start(files, tmp_path / "ray", (Killer(ray),), **how)
+    same(learned(tmp_path / "ray/small"), learned(tmp_path / "local/small"))
+    assert not stored
 
 
 def test_more_workers_than_the_cluster_has_places_for(ray: Any, files: Path, tmp_path: Path) -> None:

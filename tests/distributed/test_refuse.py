@@ -11,7 +11,8 @@ from posttrain.core.errors import UserError
 from posttrain.core.method import find_method
 from posttrain.core.protocols import Environment
 from posttrain.core.registry import Part, find
-from posttrain.distributed.choose import refuse, settled
+from posttrain.distributed.choose import settled
+from posttrain.distributed.refuse import refuse
 from posttrain.distributed.setup import check, code, setup
 from posttrain.methods.grpo import grpo
 from posttrain.rollouts.sample import sample

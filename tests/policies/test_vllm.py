@@ -20,7 +20,7 @@ from posttrain.api import run_config
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.sampling import Sampling
-from posttrain.distributed.choose import refuse
+from posttrain.distributed.refuse import refuse
 from posttrain.methods.grpo import grpo
 from posttrain.models.lora import add_lora
 from posttrain.policies.load import load_model

@@ -1,0 +1,296 @@
+"""Weights from memory to memory: a worker takes a version from the device that trains, and not from a file.
+
+The process that trains keeps the versions that are in use as flat copies, since it goes on changing the weights. A worker takes one when it
+begins a shard of it, never before: a broadcast to all at once would make those that are ready wait for those that still sample.
+
+    ipc    the copy itself, opened by its CUDA handle: workers of this machine, on the same card or another
+    nccl   sent from card to card, through a process group of the two
+    gloo   sent over TCP, likewise: for CPUs
+
+What cannot be had so is had from the file, which is written anyway: a restart needs it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.multiprocessing.reductions import rebuild_cuda_tensor, reduce_tensor
+
+from posttrain.core.errors import UserError
+from posttrain.core.protocols import Policy
+from posttrain.distributed.pool import REFUSED, Died, Handle, NotTaken
+from posttrain.distributed.versions import DTYPES, Version, sampled
+from posttrain.rewards.runtime.score import say_once
+from posttrain.runs.wire import pack, unpack
+
+FILES = "files"
+_PIECE = 1 << 28  # bytes sent at a time
+_ALIGN = 256
+_NAMES = {kind: name for name, kind in DTYPES.items()}
+_JOIN, _SEND = timedelta(seconds=60), timedelta(seconds=300)
+_OF_HANDLE = (
+    "storage_handle", "storage_size_bytes", "storage_offset_bytes", "ref_counter_handle", "ref_counter_offset",
+    "event_handle", "event_sync_required",
+)  # fmt: skip
+Layout = list[list[Any]]  # of each tensor: name, dtype, shape, where it begins
+
+
+@dataclass
+class Slot:
+    """A version in memory."""
+
+    flat: Tensor
+    number: int = -1
+    digest: str = ""
+
+
+class Direct:
+    """The side of the process that trains."""
+
+    def __init__(self, way: str, host: str = "127.0.0.1") -> None:
+        self.way, self.host = way, host
+        self.layout: Layout = []
+        self.slots: list[Slot] = []
+        self.groups: dict[str, Any] = {}
+        self.told: set[tuple[str, int]] = set()  # (worker, slot) whose memory it has been told of
+        self.store = None if way == "ipc" else TCPStore(host, 0, None, True, wait_for_workers=False)
+        self.lock = threading.Lock()
+
+    def hold(self, version: Version, policy: Policy) -> None:
+        """Copy the weights as they are now, into the memory of a version that nobody can ask for any more where there is one."""
+        table = sampled(policy)
+        self.layout = laid(table)
+        size = size_of(self.layout)
+        with self.lock:
+            slot = next((s for s in self.slots if s.number in (-1, version.number) and len(s.flat) == size), None)
+            if slot is None:
+                slot = Slot(torch.empty(size, dtype=torch.uint8, device=next(iter(table.values())).device))
+                self.slots.append(slot)
+            slot.number, slot.digest = version.number, ""
+        for name, x in views(slot.flat, self.layout):
+            x.copy_(table[name])
+        if slot.flat.is_cuda:
+            torch.cuda.synchronize(slot.flat.device)
+        slot.digest = version.digest
+
+    def forget(self, keep: Collection[int]) -> None:
+        """The memory of all others may be used again."""
+        with self.lock:
+            for slot in self.slots:
+                if slot.number not in keep:
+                    slot.number, slot.digest = -1, ""
+
+    def ticket(self, worker: str, digest: str) -> dict[str, Any] | None:
+        """What a worker needs to know to take a version; None where it is not in memory."""
+        with self.lock:
+            place = next((i for i, s in enumerate(self.slots) if s.digest == digest), None)
+        if place is None:
+            return None
+        told: dict[str, Any] = {"way": self.way, "worker": worker, "slot": place, "layout": self.layout}
+        if self.store is not None:
+            return told | {"host": self.host, "port": self.store.port}
+        if (worker, place) in self.told:
+            return told
+        self.told.add((worker, place))
+        return told | {"device": self.slots[place].flat.device.index, "handle": handle_of(self.slots[place].flat)}
+
+    @contextmanager
+    def giving(self, ticket: dict[str, Any]) -> Iterator[None]:
+        """Send meanwhile what a ticket says, where it must be sent."""
+        if self.store is None:
+            yield
+            return
+        thread = threading.Thread(
+            target=self._send, args=(ticket,), name=f"weights for {ticket['worker']}", daemon=True
+        )
+        thread.start()
+        yield
+        thread.join()
+
+    def _send(self, ticket: dict[str, Any]) -> None:
+        with suppress(RuntimeError):  # the worker says so, or is gone
+            worker, flat = ticket["worker"], self.slots[ticket["slot"]].flat
+            if worker not in self.groups:
+                self.groups[worker] = pair(ticket, self.store, 0, flat.device)
+            moved(self.groups[worker].send, flat, 1)
+
+    def drop(self, worker: str) -> None:
+        """A worker that is gone: whoever sends to it stops."""
+        group = self.groups.pop(worker, None)
+        if group is not None and hasattr(group, "abort"):
+            with suppress(RuntimeError):
+                group.abort()
+
+    def close(self) -> None:
+        for worker in list(self.groups):
+            self.drop(worker)
+
+
+class Handed:
+    """A worker as the pool sees it, whose weights are handed to it."""
+
+    def __init__(self, inner: Any, direct: Direct, index: int) -> None:
+        self.inner, self.direct, self.index = inner, direct, index
+        self.lives, self.life = 0, None  # processes so far, and the present one
+        self.has, self.off = "", False
+
+    def start(self) -> bytes:
+        reply: bytes = self.inner.start()
+        if self.inner.life is not self.life:
+            self.direct.drop(self.worker)
+            self.lives, self.life, self.has = self.lives + 1, self.inner.life, ""
+        return reply
+
+    @property
+    def worker(self) -> str:
+        return f"{self.index}.{self.lives}"
+
+    def ask(self, message: bytes, timeout: float) -> bytes:
+        asked = unpack(message)
+        wanted = asked.get("weights", "")
+        ticket = None if self.off or wanted in ("", self.has) else self.direct.ticket(self.worker, wanted)
+        if ticket is None:
+            return self._plain(message, wanted, timeout)
+        try:
+            with self.direct.giving(ticket):
+                reply: bytes = self.inner.ask(pack(asked | {"ticket": ticket}), timeout)
+        except Died:
+            self.direct.drop(self.worker)
+            raise
+        if reply[:1] != REFUSED:
+            self.has = wanted
+            return reply
+        self.off = True
+        say_once(
+            f"--weights-over {self.direct.way}: {reply[1:].decode(errors='replace')}; they are read from files instead"
+        )
+        return self._plain(message, wanted, timeout)
+
+    def _plain(self, message: bytes, wanted: str, timeout: float) -> bytes:
+        reply: bytes = self.inner.ask(message, timeout)
+        self.has = wanted or self.has
+        return reply
+
+    def kill(self) -> None:
+        self.inner.kill()
+        self.direct.drop(self.worker)
+
+
+class Taker:
+    """The side of a worker."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, Any] = {}
+        self.opened: dict[int, Tensor] = {}  # slots of the process that trains
+
+    @torch.no_grad()
+    def take(self, ticket: dict[str, Any], policy: Any) -> None:
+        """The weights that a ticket is for, into the policy. NotTaken where that fails: then some of them may be others."""
+        mine = sampled(policy)
+        wrong = {name for name, *_ in ticket["layout"]} ^ set(mine)
+        if wrong:
+            raise UserError(
+                f"the weights that came are of another model than this worker has: {sorted(wrong)[:3]} are in one of them only; the worker "
+                "must have the same --model"
+            )
+        try:
+            found = (
+                self._opened(ticket)
+                if ticket["way"] == "ipc"
+                else self._received(ticket, next(iter(mine.values())).device)
+            )
+            for name, x in views(found, ticket["layout"]):
+                mine[name].copy_(x)
+            if found.is_cuda:  # until then the memory must stay as it is
+                torch.cuda.synchronize(found.device)
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise NotTaken(str(error).strip().partition("\n")[0][:200] or type(error).__name__) from None
+
+    def _opened(self, ticket: dict[str, Any]) -> Tensor:
+        slot = ticket["slot"]
+        if slot not in self.opened:
+            named = {k: bytes.fromhex(x) if isinstance(x, str) else x for k, x in ticket["handle"].items()}
+            shape = torch.Size([size_of(ticket["layout"])])
+            self.opened[slot] = rebuild_cuda_tensor(
+                Tensor, shape, (1,), 0, torch.UntypedStorage, torch.uint8, ticket["device"], requires_grad=False, **named
+            )  # fmt: skip
+        return self.opened[slot]
+
+    def _received(self, ticket: dict[str, Any], device: torch.device) -> Tensor:
+        if ticket["worker"] not in self.groups:
+            store = TCPStore(ticket["host"], ticket["port"], None, False, _JOIN)
+            self.groups[ticket["worker"]] = pair(ticket, store, 1, device)
+        flat = torch.empty(size_of(ticket["layout"]), dtype=torch.uint8, device=device)
+        moved(self.groups[ticket["worker"]].recv, flat, 0)
+        return flat
+
+
+def pair(ticket: dict[str, Any], store: Any, rank: int, device: torch.device) -> Any:
+    """The process group of the process that trains (0) and one worker (1); nothing of torch's default group is touched."""
+    own = PrefixStore(f"weights {ticket['worker']}", store)
+    if ticket["way"] == "nccl":
+        if device.type != "cuda":
+            raise RuntimeError("NCCL needs a GPU on both sides")
+        torch.cuda.set_device(device)
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = _SEND
+        return dist.ProcessGroupNCCL(own, rank, 2, options)
+    made = dist.ProcessGroupGloo(own, rank, 2, _JOIN)
+    made._set_default_timeout(_SEND)
+    return made
+
+
+def moved(send: Callable[..., Any], flat: Tensor, other: int) -> None:
+    """Send a flat tensor, or receive it, in pieces; beside what the device does otherwise."""
+    aside = torch.cuda.Stream(flat.device) if flat.is_cuda else None
+    with torch.cuda.stream(aside) if aside is not None else nullcontext():
+        for i, piece in enumerate(flat.split(_PIECE)):
+            send([piece], other, i).wait()
+    if aside is not None:
+        aside.synchronize()
+
+
+def handle_of(flat: Tensor) -> dict[str, Any]:
+    """What another process opens the memory of a CUDA tensor by, as numbers and texts."""
+    fields = reduce_tensor(flat)[1]
+    named = zip(_OF_HANDLE, (*fields[7:10], *fields[11:15]), strict=True)
+    return {k: x.hex() if isinstance(x, bytes) else x for k, x in named}
+
+
+def laid(table: dict[str, Tensor]) -> Layout:
+    """Where each tensor lies in one flat piece of memory."""
+    out: Layout = []
+    for name, x in table.items():
+        out.append([name, _NAMES[x.dtype], list(x.shape), -(-size_of(out) // _ALIGN) * _ALIGN])
+    return out
+
+
+def size_of(layout: Layout) -> int:
+    """Bytes in all."""
+    if not layout:
+        return 0
+    _, kind, shape, at = layout[-1]
+    return int(at) + _size(kind, shape)
+
+
+def views(flat: Tensor, layout: Layout) -> Iterator[tuple[str, Tensor]]:
+    for name, kind, shape, at in layout:
+        yield name, flat[at : at + _size(kind, shape)].view(DTYPES[kind]).view(shape)
+
+
+def _size(kind: str, shape: list[int]) -> int:
+    return torch.Size(shape).numel() * DTYPES[kind].itemsize
+
+
+def handed(handles: list[Any], direct: Direct | None) -> list[Handle]:
+    """The same workers, with their weights from memory."""
+    return handles if direct is None else [Handed(handle, direct, i) for i, handle in enumerate(handles)]
