@@ -59,13 +59,18 @@ def own_rows(x: Tensor, rank: int, world: int) -> Tensor:
     return shares[rank] if rank < len(shares) else x[:0]
 
 
+def rows_like(mine: Tensor, given: Tensor, rank: int, world: int) -> Tensor:
+    """The rows of this process out of a whole tensor, or as they are where only these were read."""
+    return given if given.shape == mine.shape else own_rows(given, rank, world)
+
+
 @torch.no_grad()
 def load_whole(into: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> tuple[list[str], list[str]]:
     """Whole tensors into rows, by name; which names were missing, and which were not expected."""
     for name, x in into.items():
         if name in given and is_row(x):
             mesh = x.device_mesh
-            x.to_local().copy_(own_rows(given[name], mesh.get_local_rank(), mesh.size()))
+            x.to_local().copy_(rows_like(x.to_local(), given[name], mesh.get_local_rank(), mesh.size()))
         elif name in given:
             x.copy_(given[name])
     return [name for name in into if name not in given], [name for name in given if name not in into]

@@ -26,8 +26,9 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from posttrain.core.errors import UserError
-from posttrain.runs.tables import WRITERS, Tables, intact, read_table, size_of, whole_tables, write_table
+from posttrain.runs.tables import WRITERS, Tables, intact, own_tables, read_table, size_of, whole_tables, write_table
 
+Share = tuple[int, int] | None  # a process and how many there are
 FORMAT = 2
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -96,8 +97,8 @@ def finish_writing(folder: Path, temporary: Path, ck: Checkpoint, there: dict[st
     return target
 
 
-def read(path: Path) -> Checkpoint:
-    """The checkpoint, every file checked against its hash; Damaged says what is wrong."""
+def read(path: Path, share: Share = None) -> Checkpoint:
+    """The checkpoint, every file checked against its hash; Damaged says what is wrong. share: of tensors in rows only those of one process."""
     try:
         outer = json.loads((path / "state.json").read_text())
         body = outer["body"]
@@ -107,19 +108,25 @@ def read(path: Path) -> Checkpoint:
         raise Damaged(f"state.json cannot be read ({type(error).__name__})") from None
     if body["format"] > FORMAT:
         raise UserError(f"{path} has format {body['format']}, this version reads up to {FORMAT}; upgrade posttrain")
-    tables = whole_tables({file: _load_table(path / file, want) for file, want in body["files"].items()})
+    files = {file: _checked(path / file, want) for file, want in body["files"].items()}
+    try:
+        tables = own_tables(files, *share) if share else whole_tables({f: read_table(at) for f, at in files.items()})
+    except (OSError, SafetensorError) as error:
+        raise Damaged(f"{path.name} cannot be read ({type(error).__name__})") from None
     state, rounded = attach(body["state"], tables.pop("state", {})), body.get("rounded", {})
     for name, dtype in rounded.items():
         tables["weights"][name] = tables["masters"][name].to(getattr(torch, dtype))
     return Checkpoint(body["phase"], body["step"], tables, state, rounded)
 
 
-def newest(folder: Path, phase: str, warn: Callable[[str], None] | None = None) -> Checkpoint | None:
+def newest(
+    folder: Path, phase: str, warn: Callable[[str], None] | None = None, share: Share = None
+) -> Checkpoint | None:
     """The newest intact checkpoint of a phase, or None; damaged ones are reported and skipped."""
     listed = listing(folder, phase)
     for _, path in listed:
         try:
-            return read(path)
+            return read(path, share)
         except Damaged as damage:
             (warn or _stderr)(f"checkpoint {path.name} is damaged and was passed over: {damage}")
     if listed:
@@ -155,16 +162,16 @@ def sweep(*folders: Path) -> None:
 # ---- tables and state
 
 
-def _load_table(path: Path, want: dict[str, Any]) -> dict[str, Tensor]:
+def _checked(path: Path, want: dict[str, Any]) -> Path:
     try:
         size = path.stat().st_size
         if size != want["bytes"]:
             raise Damaged(f"{path.name} has {size} bytes, {want['bytes']} were written")
         if not intact(path, want):
             raise Damaged(f"{path.name} is not what was written")
-        return read_table(path)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         raise Damaged(f"{path.name} cannot be read ({type(error).__name__})") from None
+    return path
 
 
 def detach(state: Any, tables: Tables) -> tuple[Any, Tables]:

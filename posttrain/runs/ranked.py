@@ -15,7 +15,7 @@ from posttrain.core.errors import UserError
 from posttrain.core.protocols import Policy
 from posttrain.core.ranks import by_lead, ranks
 from posttrain.runs.best import Best, best_of, is_better
-from posttrain.runs.checkpoint import Checkpoint, begin_writing, disk_errors, finish_writing, name_of, read
+from posttrain.runs.checkpoint import Checkpoint, Share, begin_writing, disk_errors, finish_writing, name_of, read
 from posttrain.runs.learner_tables import learner_tables, load_learners, tables_in_rows
 from posttrain.runs.run import Run
 from posttrain.runs.tables import Tables, size_of, write_table
@@ -31,6 +31,11 @@ def open_run(folder: Path, settings: dict[str, Any], fresh: bool = False, extend
 
 class Shared:
     """What both kinds do together."""
+
+    def shared(self, loop: Any) -> Share:
+        """Which rows of a checkpoint are this process's; all processes ask at the same time."""
+        here = ranks()
+        return (here.rank, here.world) if any(tables_in_rows(loop.learners).values()) else None
 
     def saved(self, now: bool) -> None:
         """now: the run ends here, and nobody ends before the lead has written."""
@@ -56,6 +61,7 @@ class Lead(Shared, Run):
         by_lead(lambda: Run.__init__(self, folder, config, fresh=fresh, extend=extend))
 
     def restore(self, loop: Any) -> int:
+        self.share = self.shared(loop)
         first, loop.stopping = by_lead(lambda: (Run.restore(self, loop), loop.stopping))
         return first
 
@@ -111,9 +117,10 @@ class Follower(Shared, Run):
             self.close()
 
     def restore(self, loop: Any) -> int:
+        self.share = self.shared(loop)
         first, stopping = by_lead(_never)
         if first:
-            ck = read(self.checkpoints / name_of(loop.phase, first - 1))
+            ck = read(self.checkpoints / name_of(loop.phase, first - 1), self.share)
             load_learners(loop.learners, ck.tables, ck.state["learners"])
             for name, part in loop.stateful().items():
                 if name in ck.state["parts"]:

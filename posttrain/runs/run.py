@@ -21,7 +21,7 @@ from posttrain.core.protocols import Policy
 from posttrain.core.types import Group
 from posttrain.runs.background import Background
 from posttrain.runs.best import BEST, Best, keep_best
-from posttrain.runs.checkpoint import Checkpoint, detach, disk_errors, newest, prune, sweep, write, write_atomic
+from posttrain.runs.checkpoint import Checkpoint, Share, detach, disk_errors, newest, prune, sweep, write, write_atomic
 from posttrain.runs.learner_tables import learner_tables, load_learners, tables_in_rows
 from posttrain.runs.lock import hold, release
 from posttrain.runs.settings import agreed, foreign, read_config, same_threads
@@ -131,6 +131,8 @@ class Run(SmallFiles):
 
     # ---- what the loop calls
 
+    share: Share = None  # which rows of a checkpoint this process reads; None: whole tensors
+
     def restore(self, loop: Any) -> int:
         """The newest good checkpoint of the phase into the loop; the first step to do, 0 without a checkpoint.
 
@@ -139,7 +141,7 @@ class Run(SmallFiles):
         check_name(loop.phase)
         self.log_rollouts = loop.config.log_rollouts
         self.writer.wait()
-        ck = newest(self.checkpoints, loop.phase)
+        ck = newest(self.checkpoints, loop.phase, share=self.share)
         first = 0 if ck is None else ck.step + 1
         if ck is not None:
             if ck.state["config"] not in (self.fingerprint, self.earlier):

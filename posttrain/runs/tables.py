@@ -11,11 +11,13 @@ import json
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -100,6 +102,38 @@ def whole_tables(files: Tables) -> Tables:
         for key in parts[0]:
             out[name][key] = torch.cat([parts[r][key] for r in sorted(parts)])
     return out
+
+
+def own_tables(files: dict[str, Path], rank: int, world: int) -> Tables:
+    """The same for one of several processes: of tensors in rows only those that are its own, so that no process needs memory for all of them.
+    Any number of processes may have written them."""
+    out: Tables = {}
+    rows: dict[str, dict[int, Path]] = {}
+    for file, path in files.items():
+        name, _, part = file.removesuffix(".safetensors").partition(".rows-")
+        if part:
+            rows.setdefault(name, {})[int(part.split("-of-")[0])] = path
+        else:
+            out[name] = read_table(path)
+    for name, parts in rows.items():
+        with ExitStack() as stack:
+            opened = [stack.enter_context(safe_open(parts[r], "pt")) for r in sorted(parts)]
+            out.setdefault(name, {}).update(
+                {key: _own([one.get_slice(key) for one in opened], rank, world) for key in opened[0].keys()}
+            )  # noqa: SIM118
+    return out
+
+
+def _own(parts: list[Any], rank: int, world: int) -> Tensor:
+    """Of a tensor that lies in parts the rows that FSDP gives to a process (models/rows.py: own_rows)."""
+    lengths = [part.get_shape()[0] for part in parts]
+    share = -(-sum(lengths) // world)
+    first, last = (min(sum(lengths), r * share) for r in (rank, rank + 1))
+    found, at = [], 0
+    for part, length in zip(parts, lengths, strict=True):
+        found.append(part[max(0, min(length, first - at)) : max(0, min(length, last - at))])
+        at += length
+    return torch.cat(found)
 
 
 def file_digest(path: Path) -> str:

@@ -21,7 +21,7 @@ from posttrain.core.ranks import Ranks, dealt
 from posttrain.models.context import Context
 from posttrain.models.decoder import Decoder
 from posttrain.models.four_bit import FourBit
-from posttrain.models.rows import Whole, local, own_rows
+from posttrain.models.rows import Whole, local, rows_like
 from posttrain.weights.critic import Named
 from posttrain.weights.masters import Masters
 from posttrain.weights.parallel import Local, company
@@ -99,7 +99,7 @@ class Sharded(Local):
 
     def own(self, parameter: Tensor, whole: Tensor) -> Tensor:
         rows = getattr(parameter, "rows", False) and whole.dim() > 0
-        return own_rows(whole, self.ranks.rank, self.ranks.world) if rows else whole
+        return rows_like(parameter, whole, self.ranks.rank, self.ranks.world) if rows else whole
 
     def pieces(self, costs: Sequence[float]) -> list[tuple[int, bool]]:
         hands = dealt(list(costs), self.ranks.world // self.divided)
@@ -155,11 +155,13 @@ def shard(model: Decoder, learns: bool) -> None:
         param_dtype=model.lm_head.weight.dtype if half else None, reduce_dtype=torch.float32, cast_forward_inputs=False
     )
     object.__setattr__(model, "computes_in", model.lm_head.weight.dtype)
-    if learns:
-        model.float()
     for block in model.model.layers:
+        if learns:
+            block.float()  # one at a time: no card has room for a whole model in float32
         fully_shard(block, mp_policy=how)
         register_fsdp_forward_method(block, "packed")
+    for rest in (model.model.embed_tokens, model.model.norm, model.lm_head) if learns else ():
+        rest.float()
     fully_shard(model, mp_policy=how)
     for name in _PASSES:
         register_fsdp_forward_method(model, name)
@@ -213,4 +215,4 @@ class Rows(Masters):
         for name, p in self.named:
             if name in tensors:
                 x = tensors[name]
-                p.copy_(own_rows(x, self.ranks.rank, self.ranks.world) if p.rows else x)  # type: ignore[attr-defined]
+                p.copy_(rows_like(p, x, self.ranks.rank, self.ranks.world) if p.rows else x)  # type: ignore[attr-defined]
