@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 import posttrain.api as api
+from benchmarks.rollout import SHAPES, scaled
 from posttrain.core.config import Config
 from posttrain.core.sampling import Sampling
 from posttrain.distributed import choose
@@ -37,6 +38,9 @@ from posttrain.distributed.versions import Versions, load
 from posttrain.distributed.worker import Worker
 from posttrain.environments.task import task
 from posttrain.methods.grpo import grpo
+from posttrain.models.decoder import Decoder
+from posttrain.policies.language import LanguagePolicy
+from posttrain.policies.load import load_tokenizer
 from posttrain.runs.build import load_policy
 from posttrain.runs.run import Run
 from posttrain.runs.wire import pack, unpack
@@ -248,15 +252,16 @@ def _but(config: Config, **changes: Any) -> Config:
 
 
 def _median(n: int, work: Callable[[int], Any]) -> float:
-    work(0)
+    work(0)  # leaves what there is to be read
     return statistics.median(_timed(lambda k=k: work(k)) for k in range(1, n + 1))  # type: ignore[misc]
 
 
-def publish(folder: Path, steps: int) -> list[dict[str, Any]]:
-    """One hash and three copies: out of the weights into the page cache, from there into a table, and into the worker's own."""
-    policy, versions = load_policy(Config()), Versions(folder)
+def publish(folder: Path, steps: int, shape: str = "") -> list[dict[str, Any]]:
+    """One hash and three copies: out of the weights into the page cache, from there into a table, and into the worker's own. Of the embedded
+    model, or of random weights of a known shape, on a GPU where there is one."""
+    policy, versions = load_policy(Config()) if not shape else random_policy(shape), Versions(folder)
     other = policy.clone()
-    out = _median(steps, lambda k: versions.publish(k, policy))
+    out = _median(steps, lambda k: versions.publish(1, policy))
     into = _median(steps, lambda k: load(other, versions.find(1).path))
     size = Path(versions.find(1).path).stat().st_size
     return [{
@@ -265,18 +270,26 @@ def publish(folder: Path, steps: int) -> list[dict[str, Any]]:
     }]  # fmt: skip
 
 
+def random_policy(shape: str) -> LanguagePolicy:
+    cuda = torch.cuda.is_available()
+    with torch.device("cuda" if cuda else "cpu"):
+        model = scaled(Decoder(SHAPES[shape])).to(torch.bfloat16)
+    return LanguagePolicy(model, load_tokenizer(str(Path(api.__file__).parent / "models" / "pocket")))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["hide", "kills", "overhead", "tail", "publish"])
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--every", type=float, default=15.0, help="seconds between kills")
     parser.add_argument("--sampler", default="local", help="of hide")
+    parser.add_argument("--shape", default="", choices=["", *SHAPES], help="of publish")
     parser.add_argument("--note", default="", help="what else the machine was doing")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         at = Path(folder)
-        more = {"kills": [args.every], "hide": [args.sampler]}.get(args.what, [])
+        more = {"kills": [args.every], "hide": [args.sampler], "publish": [args.shape]}.get(args.what, [])
         rows = globals()[args.what](at, args.steps, *more)
     for row in rows:
         row |= {
