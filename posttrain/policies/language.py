@@ -87,9 +87,13 @@ class LanguagePolicy(Samples):
     def _ids(self, text: str, what: str) -> list[int]:
         return self.ahead.ids.get(text) or token_ids(self.tokenizer, [(text, what)])[0]
 
-    def read_ahead(self, prompts: Sequence[Prompt]) -> None:
-        """Prompts with written answers that are about to be asked for, in one call."""
-        self.ahead = read_ahead(self, prompts)
+    def read_ahead(self, prompts: Sequence[Prompt], known: Ahead | None = None) -> None:
+        """Prompts with written answers that are about to be asked for, in one call. known: they were read already."""
+        self.ahead = known or self.reading(prompts)
+
+    def reading(self, prompts: Sequence[Prompt]) -> Ahead:
+        """The same without keeping it: may be called in another thread."""
+        return read_ahead(self, prompts)
 
     def decode(self, tokens: Tensor) -> str:
         """The text of actions: without special tokens, except tags around calls of tools."""

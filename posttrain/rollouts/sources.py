@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
+from threading import Thread
 from typing import Any
 
 from posttrain.core.protocols import Curriculum, Environment, Policy, Replies, RolloutRequest, Scorer
@@ -13,7 +15,10 @@ from posttrain.core.registry import Part
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Group, Prompt
 from posttrain.environments.base import size_of
-from posttrain.prompts.uniform import copy_of
+from posttrain.environments.stream import Stream
+from posttrain.prompts.uniform import copy_of, uniform
+
+_UNIFORM: Any = uniform  # the part
 
 
 class LocalSource:
@@ -31,6 +36,7 @@ class LocalSource:
         self._of: dict[str, Prompt] = {}  # what those prompts are that were asked under another identity
         self._refills = 0  # rounds so far that were not the first of their step
         self.replies: Replies | None = None  # of environments with turns, for a run that is resumed
+        self._coming: Coming | None = None  # the next step's rows, where they are there already
 
     def next(self, step: int) -> tuple[list[Group], Any]:
         """prompts -> rollouts -> rewards; a failed reward is masked and counted, never taken as 0.
@@ -48,26 +54,40 @@ class LocalSource:
         )
         groups, report = scored(self.scorer, self.answered(asked))
         self._last, self._step = earlier + groups, step
+        self._read_on(asked)
         return groups, report
 
     def answered(self, asked: RolloutRequest) -> list[Group]:
         """The groups of a request; texts that are there already are read at once."""
-        ahead = (
-            getattr(asked.policy, "read_ahead", None)
-            if getattr(getattr(self.rollout, "card", None), "data", "")
-            else None
-        )
-        if ahead is not None:
-            ahead(asked.prompts)
-        made: list[Group] = self.rollout(asked)
+        if not self._written or not hasattr(asked.policy, "read_ahead"):
+            made: list[Group] = self.rollout(asked)
+            return made
+        came, self._coming = self._coming, None
+        asked.policy.read_ahead(asked.prompts, came.read if came and came.prompts is asked.prompts else None)
+        made = self.rollout(asked)
         return made
+
+    def _read_on(self, asked: RolloutRequest) -> None:
+        """Begin to read the next step's rows, while this one is learned from: where what comes is a function of the step alone."""
+        plain = type(self.curriculum) is _UNIFORM.fn and not isinstance(self.env, Stream)
+        if self._written and plain and hasattr(asked.policy, "reading"):
+            at = asked.step + 1 + self._refills
+            self._coming = Coming(at, lambda: self.curriculum.propose(self.prompts, at, asked.policy), asked.policy)
+
+    @property
+    def _written(self) -> str:
+        """What kind of answers are there already; empty where they are sampled."""
+        return str(getattr(getattr(self.rollout, "card", None), "data", ""))
 
     def propose(self, step: int) -> list[Prompt]:
         """The next prompts of a step."""
         earlier = self._earlier(step)
         self._refills += bool(earlier)
-        policy = next(iter(self.policies.values()))
-        prompts = self.curriculum.propose(self.prompts, step + self._refills, policy)
+        at = step + self._refills
+        came = self._coming.prompts if self._coming and self._coming.at == at and not earlier else None
+        if came is not None:
+            return came
+        prompts = self.curriculum.propose(self.prompts, at, next(iter(self.policies.values())))
         if not earlier and not self.few:
             return prompts
         named = apart(prompts, {g.prompt.id for g in earlier})
@@ -82,13 +102,14 @@ class LocalSource:
     def few(self) -> bool:
         """Whether a step asks for more prompts than there are to sample answers to: of the task, or of those that the curriculum takes."""
         taken = getattr(self.curriculum, "inner", self.curriculum)
-        written = getattr(getattr(self.rollout, "card", None), "data", "")  # answers that are there already
-        return not written and any(
+        return not self._written and any(
             0 < n < self.prompts for n in (size_of(self.env, "train"), getattr(taken, "pool", 0))
         )
 
     def publish(self, version: int) -> None:
         """The policies were updated: the curriculum sees the groups of the step."""
+        if self._coming is not None:
+            self._coming.wait()
         of, seen = self._of, {g.prompt.id for g in self._last}
         self.curriculum.observe([replace(g, prompt=of[g.prompt.id]) if g.prompt.id in of else g for g in self._last])
         self._step, self._of = -1, {id: was for id, was in of.items() if id not in seen}  # others are of steps to come
@@ -103,6 +124,26 @@ class LocalSource:
         self._refills = int(state.get("refills", 0))
         if "curriculum" in state and hasattr(self.curriculum, "load_state_dict"):
             self.curriculum.load_state_dict(state["curriculum"])
+
+
+class Coming:
+    """Rows of the step after this one: chosen and tokenised in another thread, which has nothing to do with the weights."""
+
+    def __init__(self, at: int, choose: Callable[[], list[Prompt]], policy: Any) -> None:
+        self.at, self.read = at, None  # which rows, and what the policy has read of them
+        self.prompts: list[Prompt] | None = None
+        self.thread = Thread(target=self._work, args=(choose, policy), name="next rows", daemon=True)
+        self.thread.start()
+
+    def _work(self, choose: Callable[[], list[Prompt]], policy: Any) -> None:
+        with suppress(Exception):  # it is met again, and told, where the rows are asked for
+            prompts = choose()
+            self.read = policy.reading(prompts)
+            self.prompts = prompts
+
+    def wait(self) -> None:
+        """No thread outlives its step."""
+        self.thread.join()
 
 
 def apart(prompts: Sequence[Prompt], taken: set[str]) -> list[Prompt]:

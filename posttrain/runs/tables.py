@@ -118,9 +118,10 @@ def own_tables(files: dict[str, Path], rank: int, world: int) -> Tables:
     for name, parts in rows.items():
         with ExitStack() as stack:
             opened = [stack.enter_context(safe_open(parts[r], "pt")) for r in sorted(parts)]
+            names = list(opened[0].keys())
             out.setdefault(name, {}).update(
-                {key: _own([one.get_slice(key) for one in opened], rank, world) for key in opened[0].keys()}
-            )  # noqa: SIM118
+                {key: _own([one.get_slice(key) for one in opened], rank, world) for key in names}
+            )
     return out
 
 
