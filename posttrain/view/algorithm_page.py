@@ -154,7 +154,8 @@ def tried(claim: index.Row) -> list[str]:
     for a in claim["attempts"]:
         last = a is claim["attempts"][-1]
         since = ", stale" if a["level"] == "table" else ", the code has changed since"
-        verdict = a["verdict"] + (since if last and claim["stale"] else "")
+        since = ", of an earlier claim" if a.get("earlier") else since if claim["stale"] else ""
+        verdict = a["verdict"] + (since if last else "")
         verdict += f" (recorded as {a['recorded_verdict']})" if "recorded_verdict" in a else ""
         checks = "; ".join(interval(c) for c in a["checks"])
         when = ", ".join([a["date"], f"{a['seeds']} seeds", *(f"commit {c}" for c in a.get("commits", []))])

@@ -93,6 +93,11 @@ def expected(r: Row) -> list[str]:
         return []
     last = claim["attempts"][-1]
     lines = [f"`posttrain check {claim['id']}` (in a checkout) repeats this experiment: {claim['experiment']}", ""]
+    if last.get("earlier"):
+        lines += [
+            f"These are the numbers of attempt {last['attempt']}, at an earlier claim with other checks or seeds:",
+            "",
+        ]
     for c in last["checks"]:
         numbers = f"{c['difference']:+.3g} {span(c)} in the claimed direction"
         lines.append(f"- {c['name']}: {c['metric']} differs by {numbers}: {'shown' if c['shown'] else 'not shown'}")
