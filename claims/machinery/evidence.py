@@ -12,6 +12,7 @@ from typing import Any
 
 from claims.machinery.claim import Claim, claims, file_of
 from claims.machinery.fingerprint import ROOT, fingerprint
+from claims.machinery.spending import apart
 from claims.machinery.verdict import compared, reread, values_of
 
 _TOLD = ("attempt", "date", "verdict", "level", "seeds", "checks")  # of an attempt, in the index
@@ -81,7 +82,7 @@ def told(c: Claim) -> dict[str, Any]:
     """What the index carries of a claim: words, verdicts and intervals of every attempt, no values of arms."""
     made = [
         {k: a[k] for k in _TOLD}
-        | {"seeds": len(a["seeds"])}
+        | {"seeds": len(a["seeds"]), "checks": [x | ({"spent": y} if (y := apart(a, x)) else {}) for x in a["checks"]]}
         | {k: a[k] for k in ("recorded_verdict",) if k in a}
         | ({"earlier": True} if is_earlier(c, a) else {})
         | ran(a)

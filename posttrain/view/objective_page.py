@@ -16,7 +16,7 @@ from typing import Any
 from posttrain.core.evidence import as_run, outcome
 from posttrain.core.index import PACKAGE, Row, index
 from posttrain.core.method import find_method
-from posttrain.view.algorithm_page import interval
+from posttrain.view.attempts import interval
 from posttrain.view.methods_page import PAGE, page_of, systems
 from posttrain.view.systems_table import agents_table, systems_table
 
@@ -69,7 +69,8 @@ def page() -> str:
         "Made from the records by `make pages`: for what you have, the systems whose claim was tried, and how it came out. *Shown* means that the",
         "interval of every check lies above its margin ([claims](claims.md)); what is not shown was not refuted either, and every number is",
         "of a small model. `pocket` is the embedded language model, `table` a lookup table, which says what is true in principle and little",
-        "about language models. Start with the plain method that is named, and take what was shown on a language model first.", "",
+        "about language models. `with 2x the samples` behind a check: what the arm that is to be better spent, against the other, where the two differ by",
+        "more than a fifth. Start with the plain method that is named, and take what was shown on a language model first.", "",
     ]  # fmt: skip
     known = index()["claims"]
     for question, (start, ids) in QUESTIONS.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from posttrain.core.index import Row
-from posttrain.view.algorithm_page import interval, tried
+from posttrain.view.attempts import interval, tried
 from posttrain.view.claim_summary import claim_summary
 
 CHECK = {"name": "more", "metric": "x", "difference": 0.3, "low": -0.1, "high": 0.7, "margin": 0.1, "shown": False}

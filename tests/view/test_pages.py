@@ -13,7 +13,7 @@ from claims.machinery.evidence import attempts, attempts_file, is_stale, is_wait
 from claims.machinery.fingerprint import ROOT
 from posttrain.commands.run import PARTS
 from posttrain.core.index import row
-from posttrain.view.algorithm_page import tried
+from posttrain.view.attempts import tried
 from posttrain.view.methods_page import PAGE, every_page, left_over, page, systems
 from posttrain.view.objective_page import FILE, QUESTIONS, _rows, _start, _systems, objective_page
 from posttrain.view.stage_pages import stage_pages
