@@ -1,11 +1,11 @@
-r"""Twelve systems on one published language model: the same questions, as many answers and as many updates each, three seeds, two tasks.
+r"""Twelve systems on one published language model: the same questions and as many answers each, three seeds, two tasks.
 
 python examples/smollm2_tasks.py --out tasks
 python -m benchmarks.systems --model smollm2 --tasks tasks/word-problems tasks/two-digit-sums --jobs 4 --out benchmarks/sweeps/systems.json
 python -m benchmarks.systems --out benchmarks/sweeps/systems.json --table        (no run: what is there, as Markdown)
 
-Every method runs as registered but for what makes arms equal: 8 answers to each of 16 questions a step, 4 updates a step, no refill of
-dropped groups. A task with turns is scored by the mean reward of held-out episodes. How credit is given over turns:
+Every method runs as registered but for what makes arms equal: 8 answers to each of 16 questions a step, at most 4 updates a step (those that
+leave groups out have none for some), no refill of dropped groups: DAPO runs without its dynamic sampling. A task with turns is scored by the mean reward of held-out episodes. How credit is given over turns:
 
 python -m benchmarks.systems --model pocket --tasks examples/guess.py:Guess --systems "ppo(advantage='turn_gae')" ppo gigpo grpo \
     "grpo(advantage='turns')" --seeds 0 1 2 3 4 5 6 7 --steps 25 --problems 200 --max-tokens 16 --device cpu --jobs 20 \
@@ -34,7 +34,7 @@ UPDATES = 4  # a step
 
 
 def equal(id: str, n: int) -> Any:
-    """The registered method with as many answers and updates as the others."""
+    """The registered method with as many answers as the others, no updates more, and no other prompts in the place of groups left out."""
     from posttrain.core.method import find_method
 
     method = find_method(id)

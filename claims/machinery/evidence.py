@@ -12,7 +12,8 @@ from typing import Any
 
 from claims.machinery.claim import Claim, claims, file_of
 from claims.machinery.fingerprint import ROOT, fingerprint
-from claims.machinery.verdict import reread
+from claims.machinery.spending import apart
+from claims.machinery.verdict import compared, reread, values_of
 
 _TOLD = ("attempt", "date", "verdict", "level", "seeds", "checks")  # of an attempt, in the index
 Attempt = dict[str, Any]
@@ -66,12 +67,24 @@ def is_waiting(c: Claim, folder: Path | None = None) -> bool:
     return not any(made["seeds"] == list(c.seeds) for made in attempts(c, folder))
 
 
+def is_earlier(c: Claim, made: Attempt) -> bool:
+    """Whether an attempt was at an earlier claim: its seeds are others, or it compared something else or by another margin."""
+    return made["seeds"] != list(c.seeds) or asked(c, made) != [x.asked() for x in c.checks]
+
+
+def asked(c: Claim, made: Attempt) -> list[Any]:
+    """What an attempt compared, and its margins; words do not count."""
+    values = values_of(made)
+    return [compared(c, told, values).asked() for told in made["checks"]]
+
+
 def told(c: Claim) -> dict[str, Any]:
     """What the index carries of a claim: words, verdicts and intervals of every attempt, no values of arms."""
     made = [
         {k: a[k] for k in _TOLD}
-        | {"seeds": len(a["seeds"])}
+        | {"seeds": len(a["seeds"]), "checks": [x | ({"spent": y} if (y := apart(a, x)) else {}) for x in a["checks"]]}
         | {k: a[k] for k in ("recorded_verdict",) if k in a}
+        | ({"earlier": True} if is_earlier(c, a) else {})
         | ran(a)
         for a in judged_attempts(c)
     ]

@@ -17,11 +17,11 @@ from typing import Any
 
 from claims.machinery.claim import Claim, claims, file_of, find_claim
 from claims.machinery.committed import has_history, must_be_committed, must_have_been_committed
-from claims.machinery.evidence import attempts, attempts_file, curves_file, is_waiting
+from claims.machinery.evidence import attempts, attempts_file, curves_file, is_earlier, is_waiting
 from claims.machinery.experiment import Result, gathered
 from claims.machinery.fingerprint import fingerprint, ground, reached
 from claims.machinery.runner import WORK, folder_of, jobs_of, merge, outcomes, run_jobs
-from claims.machinery.verdict import RULE, compared, same_digits, short, told_of, values_of
+from claims.machinery.verdict import RULE, same_digits, short, told_of
 from posttrain.core.errors import UserError
 
 Tell = Callable[[str], None]
@@ -109,21 +109,13 @@ def _unused(c: Claim, folder: Path | None) -> None:
     """An error where the claim would be tried once more on seeds that have been looked at: with other checks, or not the same seeds."""
     made = attempts(c, folder)
     used = {seed for a in made for seed in a["seeds"]}
-    if not used & set(c.seeds) or (
-        made[-1]["seeds"] == list(c.seeds) and _checks(c, made[-1]) == [x.asked() for x in c.checks]
-    ):
+    if not used & set(c.seeds) or not is_earlier(c, made[-1]):
         return
     free = max(used) + 1
     raise UserError(
         f"{c.id}: seeds {_few(used & set(c.seeds))} were used by an earlier attempt; another margin, check or world is a new attempt "
         f"on seeds not used before, such as seeds=tuple(range({free}, {free + len(c.seeds)}))"
     )
-
-
-def _checks(c: Claim, made: dict[str, Any]) -> list[Any]:
-    """What an attempt compared, and its margins; words do not count."""
-    values = values_of(made)
-    return [compared(c, told, values).asked() for told in made["checks"]]
 
 
 def _made(c: Claim, how: How, recording: bool) -> dict[str, Any] | None:

@@ -35,11 +35,17 @@ def _run(id: str, level: str) -> dict[str, Any] | None:
     claim = index()["claims"].get(id)
     tried = [a for a in claim["attempts"] if a["level"] == level] if claim else []
     if claim and tried:
-        last = tried[-1]
-        stale = claim["stale"] and last is claim["attempts"][-1]
-        return {"verdict": last["verdict"], "attempt": last["attempt"], "stale": stale, "file": attempts_file(claim)}
+        return as_run(claim, tried[-1])
     measured = index()["real"].get(id) if level == "real" else None
     return {"verdict": "measured", "file": measured["file"]} if measured else None
+
+
+def as_run(claim: Row, made: Row) -> dict[str, Any]:
+    """How an attempt at a claim came out. Only the last is stale, or of an earlier claim (other checks or seeds): those before are history."""
+    last = made is claim["attempts"][-1]
+    earlier = {"earlier": True} if last and made.get("earlier") else {}
+    told = {"verdict": made["verdict"], "attempt": made["attempt"], "stale": claim["stale"] and last}
+    return told | earlier | {"file": attempts_file(claim)}
 
 
 def attempts_file(claim: Row) -> str:
@@ -61,7 +67,7 @@ def in_words(levels: dict[str, Any]) -> str:
 
 
 def outcome(run: dict[str, Any]) -> str:
-    """shown (attempt 3); the code of a stale one has changed since."""
+    """shown (attempt 3); the code of a stale one has changed since, an earlier claim had other checks or seeds."""
     inside = [f"attempt {run['attempt']}"] if "attempt" in run else []
-    inside += ["stale"] if run.get("stale") else []
+    inside += ["of an earlier claim"] if run.get("earlier") else ["stale"] if run.get("stale") else []
     return f"{run['verdict']} ({', '.join(inside)})" if inside else str(run["verdict"])

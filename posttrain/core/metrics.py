@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-from posttrain.core.types import Group, Origin
+from posttrain.core.types import Group, Origin, Rollout
 
 Metrics = dict[str, float]
 
@@ -39,7 +39,14 @@ def describe(groups: list[Group], kept: list[Group]) -> Metrics:
     for name in names if len(names) > 1 else ():
         values = [r.rewards[name] for r in rollouts if name in r.rewards and r.rewards[name] == r.rewards[name]]
         out[f"reward/{name}"] = sum(values) / len(values) if values else math.nan
-    return out
+    return out | noted(rollouts)
+
+
+def noted(rollouts: list[Rollout]) -> Metrics:
+    """The means of what a rollout part notes of its answers (`info["figures"]`), over those that it noted it of."""
+    told = [r.info["figures"] for r in rollouts if "figures" in r.info]
+    of = {name: [float(x[name]) for x in told if name in x] for name in sorted({k for x in told for k in x})}
+    return {f"answers/{name}": sum(values) / len(values) for name, values in of.items()}
 
 
 def sampled(origin: Origin) -> bool:

@@ -17,7 +17,7 @@ from posttrain.core.types import Group, Rollout
 def row_keys(groups: list[Group], rows: list[Turn], owners: list[Rollout], T: int) -> dict[str, Tensor]:
     """node_BS (B, T + 1) for answers sampled as trees, state_BT where states are given, task_B where tasks are, turn_BT where
     a row has several turns, topk_id_BTK and topk_logp_BTK where a teacher's likeliest tokens came with the answers, rating_BK where
-    ratings did."""
+    ratings did, progress_B where it was measured what an answer added."""
     out = {}
     if any(r.branch is not None for r in owners):
         if len(rows) > sum(len(g.rollouts) for g in groups):
@@ -36,6 +36,8 @@ def row_keys(groups: list[Group], rows: list[Turn], owners: list[Rollout], T: in
         most = max(len(r.info.get("ratings", ())) for r in owners)
         told = [[*map(float, r.info.get("ratings", ())), *[float("nan")] * most][:most] for r in owners]
         out["rating_BK"] = torch.tensor(told)
+    if any("progress" in r.info for r in owners):
+        out["progress_B"] = torch.tensor([float(r.info.get("progress", 0.0)) for r in owners])
     return out
 
 

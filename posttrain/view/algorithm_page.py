@@ -17,6 +17,7 @@ from posttrain.core.evidence import attempts_file, evidence, files, in_words
 from posttrain.core.method import FIELD_STAGES, Method, find_method
 from posttrain.core.plan import Copy, Cycle, Do, Gate, Make, Phase, Plan
 from posttrain.core.registry import _PARTS, STAGES, Card, Part, discover_new, find, fold, parse
+from posttrain.view.attempts import tried
 
 _PLUMBING = tuple(
     f"posttrain.core.{x}" for x in ("types", "turn", "batch", "protocols", "errors", "part", "registry", "sampling")
@@ -145,33 +146,6 @@ def claim_page(id: str) -> str | None:
     return "\n".join([f"# {claim['title']}", "", *words, *facts, "", *tried(claim), ""])
 
 
-def tried(claim: index.Row) -> list[str]:
-    """Every attempt at a claim, oldest first, each check with its interval."""
-    out = [
-        "| attempt | level | verdict | difference, interval over seeds (Student t, 99.5%), and margin of each check |",
-        "|---|---|---|---|",
-    ]
-    for a in claim["attempts"]:
-        last = a is claim["attempts"][-1]
-        since = ", stale" if a["level"] == "table" else ", the code has changed since"
-        verdict = a["verdict"] + (since if last and claim["stale"] else "")
-        verdict += f" (recorded as {a['recorded_verdict']})" if "recorded_verdict" in a else ""
-        checks = "; ".join(interval(c) for c in a["checks"])
-        when = ", ".join([a["date"], f"{a['seeds']} seeds", *(f"commit {c}" for c in a.get("commits", []))])
-        out.append(f"| {a['attempt']} ({when}) | {a['level']} | {verdict} | {checks} |")
-    return out
-
-
-def interval(c: dict[str, Any]) -> str:
-    """A check as it came out."""
-    mark = "" if c["shown"] else "**not shown** "
-    told = f"{c['difference']:+.3g} {span(c)}"
-    then = c.get("recorded")
-    if then and then["shown"] != c["shown"]:
-        told += f" (recorded as {'shown' if then['shown'] else 'not shown'}: {then['how']} [{then['low']:+.3g}, {then['high']:+.3g}])"
-    return f"{mark}{c['name']} {told}" + (f", margin {c['margin']:+g}" if c["margin"] else "")
-
-
 def link(paper: str) -> str:
     kind, _, id = paper.partition(":")
     return f" <https://arxiv.org/abs/{id}>" if kind.lower() == "arxiv" and id else ""
@@ -286,12 +260,3 @@ def outline(some: Iterable[Any], indent: str = "") -> list[str]:
                 )
             )
     return out
-
-
-def span(c: dict[str, Any]) -> str:
-    """The interval of a check, or why there is none."""
-    how = str(c.get("how", ""))
-    if how.startswith("no spread"):
-        return "on every seed: no spread, no interval"
-    ends = f"[{c['low']:+.3g}, {c['high']:+.3g}]"
-    return f"{ends} (exact: least and largest of all seeds)" if how.startswith("exact") else ends

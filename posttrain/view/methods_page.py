@@ -64,12 +64,13 @@ def systems() -> list[Row]:
 
 
 def study(claim: Row) -> Row:
-    """A claim about no part of its own, as a row."""
+    """A claim about no method or plan, as a row; a part of its name lends it its tests."""
+    lent = [r for r in rows() if r["id"] == claim["id"]]
     departures = f"\n\nDepartures: {claim['departures']}" if claim["departures"] else ""
     return {
         "name": claim["id"], "id": claim["id"], "stage": "claim", "title": claim["title"], "paper": claim["paper"],
         "family": claim["family"], "file": claim["file"], "idea": f"{claim['title']}: {claim['says']}", "doc": claim["says"] + departures,
-        "parts": [], "derived": [], "learns": [],
+        "parts": [], "derived": [t for r in lent for t in r["derived"]], "learns": [t for r in lent for t in r["learns"]],
     }  # fmt: skip
 
 

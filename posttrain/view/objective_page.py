@@ -10,10 +10,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from posttrain.core.evidence import as_run, outcome
 from posttrain.core.index import PACKAGE, Row, index
-from posttrain.view.algorithm_page import interval
+from posttrain.core.method import find_method
+from posttrain.view.attempts import interval
 from posttrain.view.methods_page import PAGE, page_of, systems
 from posttrain.view.systems_table import agents_table, systems_table
 
@@ -66,7 +69,8 @@ def page() -> str:
         "Made from the records by `make pages`: for what you have, the systems whose claim was tried, and how it came out. *Shown* means that the",
         "interval of every check lies above its margin ([claims](claims.md)); what is not shown was not refuted either, and every number is",
         "of a small model. `pocket` is the embedded language model, `table` a lookup table, which says what is true in principle and little",
-        "about language models. Start with the plain method that is named, and take what was shown on a language model first.", "",
+        "about language models. `with 2x the samples` behind a check: what the arm that is to be better spent, against the other, where the two differ by",
+        "more than a fifth. Start with the plain method that is named, and take what was shown on a language model first.", "",
     ]  # fmt: skip
     known = index()["claims"]
     for question, (start, ids) in QUESTIONS.items():
@@ -83,30 +87,23 @@ def page() -> str:
 
 
 def _start(start: str, told: list[Row]) -> list[str]:
-    shown = [
-        c["id"] for c in told if c["attempts"][-1]["verdict"] == "shown" and c["attempts"][-1]["level"] in _LANGUAGE
-    ]
-    found = (
-        f"Shown on a language model: {', '.join(f'`{id}`' for id in shown)}."
-        if shown
-        else "Nothing was shown on a language model."
-    )
+    shown = [f"`{c['id']}`" for c in told if _shown(c) and c["attempts"][-1]["level"] in _LANGUAGE]
+    found = f"Shown on a language model: {', '.join(shown)}." if shown else "Nothing was shown on a language model."
     return [f"{f'Start with {start}. ' if start else ''}{found}", ""]
+
+
+def _shown(c: Row) -> bool:
+    """Whether the claim as it stands was shown: an attempt with other checks or seeds is of an earlier one."""
+    return c["attempts"][-1]["verdict"] == "shown" and not c["attempts"][-1].get("earlier")
 
 
 def _rows(told: list[Row]) -> list[str]:
     pages = {r["id"]: page_of(r).removeprefix("docs/") for r in systems()}
     lines = ["| system | outcome | checks |", "|---|---|---|"]
-    order = sorted(
-        told,
-        key=lambda c: (c["attempts"][-1]["level"] not in _LANGUAGE, c["attempts"][-1]["verdict"] != "shown", c["id"]),
-    )
-    for c in order:
+    for c in sorted(told, key=lambda c: (c["attempts"][-1]["level"] not in _LANGUAGE, not _shown(c), c["id"])):
         last = c["attempts"][-1]
-        outcome = f"{last['level']}: {last['verdict']} (attempt {last['attempt']}{', stale' if c['stale'] else ''})"
-        lines.append(
-            f"| [{c['id']}]({pages[c['id']]}) | {outcome} | {'; '.join(interval(x | {'recorded': None}) for x in last['checks'])} |"
-        )
+        checks = "; ".join(interval(x | {"recorded": None}) for x in last["checks"])
+        lines.append(f"| [{c['id']}]({pages[c['id']]}) | {last['level']}: {outcome(as_run(c, last))} | {checks} |")
     return lines
 
 
@@ -133,19 +130,34 @@ def _turns(rows: list[dict[str, Any]]) -> list[str]:
 def _systems(rows: list[dict[str, Any]]) -> list[str]:
     one = rows[0]
     told = (
-        f"{one['steps']} steps of {one['n']} answers to each of {one['prompts']} questions, 4 updates a step, the package's learning rate "
+        f"{one['steps']} steps of {one['n']} answers to each of {one['prompts']} questions, at most 4 updates a step, the package's learning rate "
         f"for all; {one['model']}, held-out accuracy in percent with every seed ({one['hardware']}, {one['versions']}, {one['date']}; "
-        "`python -m benchmarks.systems`). Tokens and updates are means over runs: DAPO and CISPO leave out groups whose answers all earned the "
-        "same, so late in a run some of their updates have no group."
+        f"`python -m benchmarks.systems`). Tokens and updates are means over runs.{_fewer(rows)}"
     )
     return [
-        "## Twelve systems on one published model, at equal answers and updates",
+        "## Twelve systems on one published model, at equal answers",
         "",
         told,
         "",
-        *systems_table(rows),
+        *systems_table(_as_run(rows)),
         "",
     ]
+
+
+def _fewer(rows: list[dict[str, Any]]) -> str:
+    """Who took fewer updates than the others, and why."""
+    of = {r["system"]: fmean(x["spent"]["updates"] for x in rows if x["system"] == r["system"]) for r in rows}
+    few = [f"`{system}` took {n:.0f}" for system, n in sorted(of.items()) if n < max(of.values())]
+    if not few:
+        return ""
+    why = "groups whose answers all earned the same are left out, so that late in a run some updates have no group"
+    return f" Updates differ: {' and '.join(few)} of {max(of.values()):.0f}, since {why}."
+
+
+def _as_run(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows with the systems' names as they were run: `benchmarks.systems` asks no other prompts in the place of groups that are left out."""
+    refill = {r["system"] for r in rows if find_method(r["system"]).rounds > 1}
+    return [r | {"system": f"{r['system']}, without refilled batches"} if r["system"] in refill else r for r in rows]
 
 
 def _agents(rows: list[dict[str, Any]]) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from posttrain.core.config import Config
 from posttrain.core.evidence import attempts_file, evidence, in_words
 from posttrain.core.index import Row, index, row
-from posttrain.view.algorithm_page import span, tried
+from posttrain.view.attempts import span, spent, tried
 from posttrain.view.methods_page import PAGE, page_of, paper, systems
 
 _UP = "../../../"  # from a page to the project
@@ -93,8 +93,13 @@ def expected(r: Row) -> list[str]:
         return []
     last = claim["attempts"][-1]
     lines = [f"`posttrain check {claim['id']}` (in a checkout) repeats this experiment: {claim['experiment']}", ""]
+    if last.get("earlier"):
+        lines += [
+            f"These are the numbers of attempt {last['attempt']}, at an earlier claim with other checks or seeds:",
+            "",
+        ]
     for c in last["checks"]:
-        numbers = f"{c['difference']:+.3g} {span(c)} in the claimed direction"
+        numbers = f"{c['difference']:+.3g} {span(c)} in the claimed direction{spent(c)}"
         lines.append(f"- {c['name']}: {c['metric']} differs by {numbers}: {'shown' if c['shown'] else 'not shown'}")
     return lines
 

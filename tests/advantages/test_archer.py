@@ -16,6 +16,7 @@ from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.systems.agents_multiturn.archer import Memory, TurnAdvantage, turn_td, turns_of
 
 
+@pytest.mark.derived("plan/archer")
 def test_targets_of_stored_and_fresh_turns() -> None:
     """gamma 0.5. Row 0 is stored, r = 1, not done, Vslow(s') = (2, 4): goals 2 and 3; Q = (1, 5): errors 1 and 4, L = 2 * 5 = 10, dL/dQ = 4 (Q - goal)
     = (-4, 8). Row 1 is stored and done: goals 1 and 1 whatever Vslow says; Q = (1, 0): L = 2 * 1. Row 2 is fresh: V = (0, 1), Qslow = (3, 1): L = 2 * 9,

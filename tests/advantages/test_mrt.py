@@ -35,6 +35,17 @@ def test_credit_by_hand() -> None:
     torch.testing.assert_close(mrt(batch(), alpha=2.0), torch.tensor(expected, dtype=torch.float64))
 
 
+@pytest.mark.derived("advantage/mrt")
+def test_progress_of_a_whole_continuation_is_part_of_what_it_earned() -> None:
+    # outcomes 1, 0; progress -.25, .5; alpha 2: R = .5, 1: mean .75, std .353553: A = -+.25 / .353653. With alpha 0: GRPO
+    plain = batch().but(reward_BT=torch.tensor([[0, 0, 1, 0], [0, 0, 0, 0]], dtype=torch.float64))
+    made = plain.but(progress_B=torch.tensor([-0.25, 0.5], dtype=torch.float64))
+    g = 0.25 / (math.sqrt(0.125) + 1e-4)
+    expected = torch.tensor([[-g, -g, -g, 0], [g, 0, g, 0]], dtype=torch.float64)
+    torch.testing.assert_close(mrt(made, alpha=2.0), expected)
+    torch.testing.assert_close(mrt(made, alpha=0.0), grpo(plain))
+
+
 def test_without_progress_it_is_grpo() -> None:
     plain = batch().but(reward_BT=torch.tensor([[0, 0, 1, 0], [0, 0, 0, 0]], dtype=torch.float64))
     torch.testing.assert_close(mrt(plain), grpo(plain))

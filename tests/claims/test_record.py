@@ -12,7 +12,7 @@ import pytest
 
 from claims.machinery import record as recording
 from claims.machinery.claim import _CLAIMS, Check, Claim, Filed, claim, find_claim
-from claims.machinery.evidence import attempts, attempts_file, is_stale, told
+from claims.machinery.evidence import attempts, attempts_file, is_earlier, is_stale, told
 from claims.machinery.fingerprint import ROOT
 from claims.machinery.record import How, check, is_outdated, numbers
 from claims.machinery.summary import table
@@ -85,6 +85,19 @@ def test_another_margin_or_check_needs_seeds_not_used_before(coin: Claim, tmp_pa
     assert checked(tmp_path)[0]["attempt"] == 2
     assert (tmp_path / "test_record.jsonl").read_text().startswith(first)
     assert [(x["attempt"], x["verdict"]) for x in lines(tmp_path)] == [(1, "not shown"), (2, "shown")]
+
+
+def test_an_attempt_with_other_seeds_checks_or_margins_is_of_an_earlier_claim(coin: Claim, tmp_path: Path) -> None:
+    checked(tmp_path)
+    (made,) = attempts(coin, tmp_path)
+    for now, earlier in (
+        ({}, False),
+        ({"tried": "more words", "checks": (replace(CHECKS[0], name="renamed"), CHECKS[1])}, False),
+        ({"seeds": (3, 4, 5)}, True),
+        ({"checks": (*CHECKS, replace(CHECKS[0], lower=True))}, True),
+        ({"checks": (replace(CHECKS[0], margin=0.5), CHECKS[1])}, True),
+    ):
+        assert is_earlier(replace(coin, **now), made) is earlier, now
 
 
 def test_other_numbers_on_the_same_seeds_are_refused(coin: Claim, tmp_path: Path) -> None:

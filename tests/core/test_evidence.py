@@ -47,6 +47,14 @@ def test_each_level_tells_its_last_attempt(monkeypatch: pytest.MonkeyPatch) -> N
     assert in_words(found) == "derived, table: shown (attempt 2), pocket: not shown (attempt 3, stale), real: measured"
 
 
+def test_an_attempt_at_an_earlier_claim_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = [attempt(1, "table", "shown") | {"earlier": True}, attempt(2, "pocket", "shown") | {"earlier": True}]
+    made = {"claims": {"x": {"file": "claims/f/x.py", "stale": True, "attempts": tried}}, "real": {}}
+    monkeypatch.setattr(module, "index", lambda: made)
+    told = in_words(evidence({"id": "x", "derived": [], "learns": []}))
+    assert told == "table: shown (attempt 1), pocket: shown (attempt 2, of an earlier claim)"
+
+
 def test_recorded_levels() -> None:
     one_shot = index()["claims"]["one-shot-rlvr"]
     assert {a["level"] for a in one_shot["attempts"]} == {"pocket"}

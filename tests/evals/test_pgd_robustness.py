@@ -13,6 +13,7 @@ from posttrain.systems.reward_shaping_safety.rl_pgd_robustness import (
     Answer,
     Label,
     harden,
+    moved,
     project,
     random_change,
     reward_guided_pgd,
@@ -50,6 +51,36 @@ def test_the_step_goes_towards_the_better_output_and_stays_in_the_ball() -> None
     for search in (reward_guided_pgd, untargeted_pgd):
         assert search(reads, other_than(0), eps=0.5).tolist() == [-0.5, -0.5]
     assert project(torch.tensor([-2.0, 0.1, 2.0]), 0.5).tolist() == pytest.approx([-0.5, 0.1, 0.5])
+
+
+@pytest.mark.derived("plan/rl-pgd-robustness")
+def test_one_step_of_the_search_by_hand() -> None:
+    """At (1, 1): u = 3, logits (3, -3): log p_1 = -6 - log(1 + e^-6) = -6.002476; p_0 = 0.997527, d log p_1 / dx = p_0 (-2, -4) =
+    (-1.995054, -3.990109), d log p_0 / dx = (1 - p_0) (2, 4) = (0.004945, 0.009890). Cross-entropy falls against its gradient: towards label 1 by
+    (-step, -step), away from label 0 the same way; beyond the ball it is cut: -0.45 - 0.125 -> -0.5."""
+    reads, none = Label(linear, torch.tensor([1.0, 1.0])), torch.zeros(2)
+    for label, value, slope in ((1, -6.002476, (-1.995054, -3.990109)), (0, -0.002476, (0.004945, 0.009890))):
+        delta = none.clone().requires_grad_()
+        logp = reads.logp(delta, (label,))
+        logp.backward()
+        assert logp.item() == pytest.approx(value, abs=1e-5)
+        assert delta.grad is not None and delta.grad.tolist() == pytest.approx(slope, abs=1e-5)
+    assert moved(reads, none, (1,), -0.125, 0.5).tolist() == [-0.125, -0.125]
+    assert moved(reads, none, (0,), 0.125, 0.5).tolist() == [-0.125, -0.125]
+    assert moved(reads, torch.full((2,), -0.45), (1,), -0.125, 0.5).tolist() == [-0.5, -0.5]
+
+
+@pytest.mark.derived("plan/rl-pgd-robustness")
+def test_the_target_is_the_best_scored_output_and_of_equals_the_likeliest() -> None:
+    """Three outputs with logits (0, x, -x) at x = 1, all of them drawn. Score 1 for output 2 alone: it is aimed at, d log p_2 / dx < 0, so x falls by
+    2.5 eps a step in one step, cut to -eps. Scores all 0: output 1 is the likeliest, d log p_1 / dx > 0, so x rises to +eps."""
+
+    def three(x_BF: torch.Tensor) -> torch.Tensor:
+        return torch.cat([torch.zeros_like(x_BF), x_BF, -x_BF], -1)
+
+    reads = Label(three, torch.tensor([1.0]))
+    for score, change in ((lambda y: float(y == (2,)), -0.5), (lambda y: 0.0, 0.5)):
+        assert reward_guided_pgd(reads, score, eps=0.5, steps=1).tolist() == [change]
 
 
 def test_what_the_model_gets_wrong_is_not_counted() -> None:

@@ -10,7 +10,16 @@ import torch
 from posttrain.core import laws
 from posttrain.core.errors import UserError
 from posttrain.core.registry import find
-from posttrain.losses.aggregate import Totals, constant, pair_mean, sequence_mean, sequence_sum, token_mean
+from posttrain.losses.aggregate import (
+    Totals,
+    answer_mean,
+    constant,
+    list_mean,
+    pair_mean,
+    sequence_mean,
+    sequence_sum,
+    token_mean,
+)
 from posttrain.losses.objective import objective, zero_padding
 from posttrain.losses.policy.ppo import ppo
 from posttrain.losses.preference.dpo import dpo
@@ -54,6 +63,33 @@ def test_pairs_with_a_dead_half_do_not_count() -> None:
     batch.mask_BT[3] = 0.0
     assert Totals.of(batch).pairs == 1
     assert pair_mean(torch.tensor([1.0, 7.0]), batch, Totals.of(batch)).item() == 1.0
+
+
+@pytest.mark.derived("aggregate/list-mean")
+def test_lists_with_a_dead_answer_and_lists_of_one_do_not_count() -> None:
+    # losses 6 and 2 of the lists (0, 1, 2) and (3, 4); answer 6 of the list (5, 6) is dead, (7) is alone: (6 + 2) / 2 = 4; dL/dloss = 1/2, 1/2, 0, 0
+    batch = batch_of([[0.0]] * 8)
+    batch.mask_BT[6] = 0.0
+    batch = batch.but(ranked_LK=torch.tensor([[0, 1, 2], [3, 4, -1], [5, 6, -1], [7, -1, -1]]))
+    loss_L = torch.tensor([6.0, 2.0, 9.0, 5.0], requires_grad=True)
+    out = list_mean(loss_L, batch, Totals.of(batch))
+    out.backward()
+    assert out.item() == 4.0 and loss_L.grad is not None and loss_L.grad.tolist() == [0.5, 0.5, 0.0, 0.0]
+
+
+@pytest.mark.derived("aggregate/answer-mean")
+def test_answers_that_nobody_labelled_do_not_count() -> None:
+    # labels good, bad, none, good; the last answer is dead: (2 + 4) / 2 = 3, dL/dloss = 1/2, 1/2, 0, 0
+    batch = batch_of([[0.0]] * 4)
+    batch.mask_BT[3] = 0.0
+    labels = torch.tensor([1.0, 0.0, math.nan, 1.0])
+    # where nobody labelled any, all live ones count: (2 + 4 + 9) / 3 = 5, 1/3 each
+    for more, value, weights in (({"label_B": labels}, 3.0, [1 / 2, 1 / 2, 0, 0]), ({}, 5.0, [1 / 3, 1 / 3, 1 / 3, 0])):
+        loss_B = torch.tensor([2.0, 4.0, 9.0, 7.0], requires_grad=True)
+        out = answer_mean(loss_B, batch.but(**more), Totals.of(batch.but(**more)))
+        out.backward()
+        assert out.item() == value and loss_B.grad is not None
+        torch.testing.assert_close(loss_B.grad, torch.tensor(weights))
 
 
 def test_overflow_in_padding_does_not_poison() -> None:

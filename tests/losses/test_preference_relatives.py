@@ -188,11 +188,24 @@ def test_bco_shifts_by_the_mean_reward_of_all_updates() -> None:
     loss_B, grad_BT = value_and_gradient(part, first)
     torch.testing.assert_close(loss_B.tolist(), [ls(0.5), ls(0.5)])
     torch.testing.assert_close(grad_BT.flatten().tolist(), [-0.5 * sig(-0.5), 0.5 * sig(-0.5)])
-    # beta l = 1.5 and .5: with those before the mean is (0 + 2) / 4 = .5
+    # beta l = 1.5 and .5: with those before the classes' means are 1 and 0: .5
     second = part.card.whole(labelled([-1, -1], [-4, -2], [1, 0]), memory, **part.params)
     loss_B, grad_BT = value_and_gradient(part, second)
     torch.testing.assert_close(loss_B.tolist(), [ls(1.0), math.log(2)])
     torch.testing.assert_close(grad_BT.flatten().tolist(), [-0.5 * sig(-1.0), 0.25])
+
+
+@pytest.mark.derived("preference_loss/bco")
+def test_bco_weighs_both_classes_alike_however_many_they_are() -> None:
+    # beta l = 1 and 3 (good), -1 (bad), 9 (nobody said): (2 - 1) / 2 = .5, where the mean over all three is 1
+    part, memory = bco_loss.but(beta=1.0), dict[str, float]()
+    batch = part.card.whole(labelled([-1, -1, -2, -1], [-2, -4, -1, -10], [1, 1, 0, NONE]), memory, **part.params)
+    loss_B, grad_BT = value_and_gradient(part, batch)
+    torch.testing.assert_close(loss_B.tolist()[:3], [ls(0.5), ls(2.5), ls(1.5)])
+    torch.testing.assert_close(grad_BT.flatten().tolist()[:3], [-sig(-0.5), -sig(-2.5), sig(-1.5)])
+    # only good answers so far: delta is their mean, 2
+    (delta, _) = part.card.whole(labelled([-1, -1], [-2, -4], [1, 1]), {}, **part.params)["delta_B"].tolist()
+    assert delta == 2.0
 
 
 # ---- ranked lists

@@ -93,7 +93,7 @@ def runnable(name: str) -> Method:
     if m.reference.name == "teacher":
         return m.but(reference=Part(Tutor, fixed.card))
     if name == "mrt":  # the tiny model writes no thoughts
-        return m.but(rollout=m.rollout.but(probe=lambda policy, r: [0.1] * len(r)))
+        return m.but(rollout=m.rollout.but(continued=False, probe=lambda policy, r: [0.1] * len(r)))
     return m
 
 

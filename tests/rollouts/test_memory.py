@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from claims.worlds.tabular import TabularPolicy
+from posttrain.advantages.dr_grpo import dr_grpo
 from posttrain.core.assemble import answers, assemble, placed, shared
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
@@ -19,6 +20,7 @@ from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.environments.task import task
 from posttrain.evals.accuracy import accuracy
+from posttrain.losses.policy.ppo import ppo
 from posttrain.methods.grpo import grpo
 from posttrain.rollouts.memory import memory, noted
 from posttrain.rollouts.sample import sample
@@ -100,6 +102,25 @@ def test_rows_of_turns_and_their_credit():
     ]
     assert placed(adv_AT, batch)[[0, 1, 3]].abs().sum() == 0
     assert describe([group], [group])["tokens"] == 10
+
+
+@pytest.mark.derived("rollout/memory")
+def test_every_turn_has_the_credit_of_its_answer():
+    """Two readings of two parts earn 1 and 0: A = r - mean = 1/2 and -1/2. Each has contexts of 2, 2 and 2 tokens, and the pull of every
+    token is A: L = -sum A logp, dL/dlogp = -A at the notes as at the answer; the value at logp 0 + log r with r = 1 is -A.
+    """
+    (group,) = memory(RolloutRequest({"policy": Scribe()}, [LONG], Sampling(4), 0, 0), n=2, reading=(2, 0))
+    for r, earned in zip(group.rollouts, (1.0, 0.0), strict=True):
+        r.reward = earned
+    rows, batch = assemble([group])
+    assert [len(row) for row in rows] == [2] * 6
+    batch = batch.but(adv_BT=shared(dr_grpo(answers(batch)), batch))
+    logp_BT = torch.zeros(6, 2, requires_grad=True)
+    loss_BT = ppo(batch.but(logp_BT=logp_BT))
+    loss_BT.sum().backward()
+    pulls = torch.tensor([[-0.5, -0.5]] * 3 + [[0.5, 0.5]] * 3)
+    torch.testing.assert_close(loss_BT.detach(), pulls)
+    torch.testing.assert_close(logp_BT.grad, pulls)
 
 
 def test_a_failed_answer_masks_its_turns():

@@ -15,6 +15,7 @@ from posttrain.core.registry import find, parts
 from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.losses.aggregate import valid_pairs
+from posttrain.systems.preference.brain import brain_loss
 
 NAN = math.nan
 LIMIT = {"max_tokens": 64}  # what a parameter may follow in a run
@@ -169,3 +170,21 @@ def test_every_filter_takes_no_groups(part) -> None:
 def test_unknown_way_is_told() -> None:
     with pytest.raises(UserError, match="did you mean 'drop'"):
         find("overlong", "select")([], how="drops")
+
+
+@pytest.mark.derived("select/as-lists")
+def test_as_lists_orders_what_was_scored_also_where_all_earned_the_same() -> None:
+    """Sampler, reference and policy agree (all logp 0). Rewards 0, none, log 3: the list is (2, 0), a = (3/4, 1/4), b = (1/2, 1/2), so BRAIn's L =
+    3/4 log 3/2 + 1/4 log 1/2 = 0.130812, dL/dlogp = b - a = -1/4 and 1/4 at each token. Equal rewards: L = 0 and no pull. One scored answer
+    is no list."""
+    groups = [group("ranked", [0.0, NAN, math.log(3)]), group("equal", [1.0, 1.0]), group("lonely", [NAN, 1.0])]
+    assert kept("as_lists", *groups) == {"ranked": [2, 0], "equal": [0, 1]}
+    _, batch = assemble(find("as_lists", "select")(groups))
+    assert batch["ranked_LK"].tolist() == [[0, 1], [2, 3]]
+    logp_BT = torch.zeros(4, 3, requires_grad=True)
+    loss_L = brain_loss(batch.but(logp_BT=logp_BT, ref_logp_BT=torch.zeros(4, 3)))
+    loss_L.sum().backward()
+    torch.testing.assert_close(loss_L.detach(), torch.tensor([0.130812, 0.0]), atol=1e-5, rtol=0)
+    assert logp_BT.grad is not None
+    own = [[-0.25, 0.0, -0.25], [0.25, 0.0, 0.25], [0.0] * 3, [0.0] * 3]  # the second token is the environment's
+    torch.testing.assert_close(logp_BT.grad, torch.tensor(own))

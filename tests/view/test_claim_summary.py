@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from posttrain.core.index import Row
-from posttrain.view.algorithm_page import interval, tried
+from posttrain.view.attempts import interval, tried
 from posttrain.view.claim_summary import claim_summary
 
 CHECK = {"name": "more", "metric": "x", "difference": 0.3, "low": -0.1, "high": 0.7, "margin": 0.1, "shown": False}
@@ -26,13 +26,15 @@ def test_first_and_last_attempts_are_counted_apart() -> None:
             "b": claim(attempt("shown"), attempt("not shown", "pocket", recorded_verdict="shown")),
             "c": claim(attempt("shown"), stale=True),
             "d": claim(waiting=True),
+            "e": claim(attempt("shown"), attempt("shown", "pocket", earlier=True), waiting=True, stale=True),
         }
     )
-    assert told[2:4] == ["| table | 2 | 0 | 2 of 3 |", "| pocket | 0 | 1 | 0 of 0 |"]
-    assert told[5] == "3 claims were run: 2 shown, 1 not; at the first attempt 2 of 3."
+    assert told[2:4] == ["| table | 2 | 0 | 3 of 4 |", "| pocket | 0 | 1 | 0 of 0 |"]
+    assert told[5] == "3 claims were run: 2 shown, 1 not; at the first attempt 3 of 4."
     assert told[6:] == [
         "1 were recorded otherwise, by the rule for intervals of their time: b.",
-        "1 have not been run as they stand now: d.",
+        "2 have not been run as they stand now: d, e.",
+        "1 of them were run before, as an earlier claim with other checks or seeds: e.",
         "1 were run with code that has changed since: c.",
     ]
 

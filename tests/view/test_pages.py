@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,9 @@ from claims.machinery.evidence import attempts, attempts_file, is_stale, is_wait
 from claims.machinery.fingerprint import ROOT
 from posttrain.commands.run import PARTS
 from posttrain.core.index import row
-from posttrain.view.algorithm_page import tried
+from posttrain.view.attempts import tried
 from posttrain.view.methods_page import PAGE, every_page, left_over, page, systems
-from posttrain.view.objective_page import FILE, QUESTIONS, objective_page
+from posttrain.view.objective_page import FILE, QUESTIONS, _rows, _start, _systems, objective_page
 from posttrain.view.stage_pages import stage_pages
 from posttrain.view.system_pages import sections, system_page
 from posttrain.view.systems_table import agents_table, systems_table
@@ -86,6 +87,18 @@ def test_every_claim_has_a_fresh_result(id: str) -> None:
     assert {c["name"] for c in made["checks"]} == {c.name for c in CLAIMS[id].checks}
 
 
+def test_what_was_shown_of_an_earlier_claim_is_not_shown_on_a_language_model() -> None:
+    check = {"name": "more", "metric": "x", "difference": 0.3, "low": 0.2, "high": 0.4, "margin": 0.1, "shown": True}
+    made = {"attempt": 2, "date": "2026-01-02", "seeds": 5, "verdict": "shown", "level": "pocket", "checks": [check]}
+    plain = {"id": "raft", "file": "claims/f/raft.py", "stale": True, "attempts": [made]}
+    old = plain | {"attempts": [made | {"earlier": True}]}
+    assert _start("grpo", [plain])[0] == "Start with grpo. Shown on a language model: `raft`."
+    assert _start("grpo", [old])[0] == "Start with grpo. Nothing was shown on a language model."
+    assert "| pocket: shown (attempt 2, stale) |" in _rows([plain])[-1]
+    assert "| pocket: shown (attempt 2, of an earlier claim) |" in _rows([old])[-1]
+    assert "| shown, of an earlier claim |" in tried(old)[-1]
+
+
 def test_no_result_without_a_claim() -> None:
     held = {attempts_file(c) for c in CLAIMS.values() if not is_waiting(c) or attempts_file(c).is_file()}
     assert set((ROOT / "claims").rglob("*.jsonl")) == held and all(Path(f).is_file() for f in held)
@@ -102,6 +115,24 @@ def test_an_attempt_of_a_language_model_tells_its_commit_and_that_code_has_chang
         "commits": ["0a1b2c3"]
     }
     assert ran({}) == {}
+
+
+def test_the_table_of_systems_says_whose_batches_were_not_refilled_and_who_took_fewer_updates() -> None:
+    def row(system: str, updates: float) -> dict[str, Any]:
+        return {
+            "system": system, "task": "t", "seed": 0, "model": "m", "steps": 40, "prompts": 16, "n": 8, "hardware": "h", "versions": "v",
+            "date": "d", "accuracy_before": 0.1, "accuracy_after": 0.2, "spent": {"samples": 5120.0, "updates": updates},
+        }  # fmt: skip
+
+    text = "\n".join(_systems([row("grpo", 160.0), row("dapo", 140.0), row("dapo", 134.0), row("cispo", 133.0)]))
+    assert "## Twelve systems on one published model, at equal answers\n" in text
+    assert (
+        "| dapo, without refilled batches | 20.0" in text
+        and "| grpo | 20.0" in text
+        and "| cispo, without refilled batches | 20.0" in text
+    )
+    assert "Updates differ: `cispo` took 133 and `dapo` took 137 of 160, since groups whose" in text
+    assert "Updates differ" not in "\n".join(_systems([row("grpo", 160.0)]))
 
 
 def test_every_claim_answers_a_question_of_which_objective() -> None:

@@ -1,4 +1,4 @@
-"""Every registered method and plan has a wiring test: one that runs it by its name and looks at what happened."""
+"""Every registered method and plan has a wiring test, which runs it by its name and looks at what happened, and a derived formula."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from posttrain.core.registry import parts
+from posttrain.view.methods_page import systems
 from tests.mutants import mutants
 
 
@@ -30,3 +31,11 @@ def test_every_method_and_plan_is_run_and_looked_at() -> None:
 def test_every_method_and_plan_has_a_mutant_of_its_wiring() -> None:
     without = sorted(registered() - {m.of for m in mutants() if m.kind == "wiring"})
     assert not without, f"no mutant in tests/mutants changes the wiring of {', '.join(without)}"
+
+
+def test_every_system_with_a_paper_has_a_formula_that_a_test_derives() -> None:
+    without = sorted(r["name"] for r in systems() if r["paper"] and not r["derived"])
+    told = ", ".join(without)
+    assert not without, (
+        f"no test declares the formula of {told}, or of a part of theirs that computes; see CONTRIBUTING.md"
+    )

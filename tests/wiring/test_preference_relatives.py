@@ -149,15 +149,17 @@ def test_kto_learns_from_labels_and_measures_z_on_the_answers_of_others() -> Non
 
 def test_bco_shifts_by_a_running_mean_that_is_saved() -> None:
     trace = traced("bco", LABELS, prompts=4, lr=0.02, steps=3)
-    rewards: list[Tensor] = []
+    rewards, signs = list[Tensor](), list[Tensor]()
     for at, made in enumerate(trace.updates):
         S, ref, only = log_ratios(trace, at)
-        rewards.append((0.01 * (S - ref)).detach())
-        delta = torch.cat(rewards).mean()
         sign = torch.where(made.batch["label_B"] > 0.5, 1.0, -1.0)
+        rewards.append((0.01 * (S - ref)).detach())
+        signs.append(sign)
+        so_far, class_of = torch.cat(rewards), torch.cat(signs)
+        delta = torch.stack([so_far[class_of == s].mean() for s in class_of.unique()]).mean()
         check_pull(only, S, -logsigmoid(sign * (0.01 * (S - ref) - delta)).mean())
     state = trace.phases[-1].loop.learner.state()
-    assert state["memory"]["bco_count"] == 12
+    assert state["memory"]["bco_good_count"] + state["memory"]["bco_bad_count"] == 12
 
 
 def test_labels_are_asked_for() -> None:

@@ -9,6 +9,7 @@ import torch
 
 import posttrain as pt
 from posttrain.core.config import Config
+from posttrain.core.metrics import describe
 from posttrain.core.plan import Context
 from posttrain.core.sampling import Sampling
 from posttrain.core.types import Prompt
@@ -187,15 +188,93 @@ def test_text2grad_trains_a_critic_on_critiques_and_pays_what_it_quotes(tmp_path
     assert float(paid[row.index("a")]) == 1.0 and float(paid[row.index("b")]) == -1.0
 
 
-def test_mrt_samples_answers_after_each_episode() -> None:
+THOUGHT = "<think>ab. Wait, c.</think>2"
+TWO = [{"question": "1+1=?", "answer": "2"}] * 8
+
+
+def figures(trace: Trace) -> list[dict[str, float]]:
+    """The metrics of each step's answers."""
+    return [describe(s.groups, s.kept) for s in trace.steps]
+
+
+@pytest.mark.derived("rollout/mrt", "advantage/mrt")
+def test_mrt_learns_what_answers_add_to_a_thought_that_was_begun() -> None:
+    """Answers are right where they end in 2. J is 1/4 at the cut, then 3/4, 0 and 1/4: p = .5, -.25, 0; outcomes 1, 0, 1.
+
+    R = outcome + p = 1.5, -.25, 1: mean .75, std sqrt((.5625 + 1 + .0625) / 2) = .901388: A = .75, -1 and .25 over .901488."""
+    go_on, probes = ["d.</think>2", "e.</think>3", "Hm.</think>2"], ["2333", "2223", "3333", "2333"]
+    asked: dict[str, Any] = {
+        "rows": TWO,
+        "steps": 1,
+        "prompts": 1,
+        "num_generations": 3,
+        "sampling": {"max_tokens": 40},
+    }
+    for seed in range(9):  # the cut is drawn: before the first episode or before the second
+        trace = traced("mrt", says=[THOUGHT, *go_on, *"".join(probes)], eval_problems=0, seed=seed, **asked)
+        if trace.steps[0].rollouts[0].info["prefix"]:
+            break
+    once, three, *forced = [d for d in trace.samples if d.step == 0]
+    assert once.texts == [THOUGHT] and len(three.texts) == 3 and sum(len(d.texts) for d in forced) == (1 + 3) * 4
+    assert {d.how.max_tokens for d in forced} == {64} and len(trace.steps[0].rollouts) == 3
+    (made,) = trace.updates
+    prefix = "<think>ab. "
+    assert [r.text for r in made.rows] == [prefix + x for x in go_on]
+    first = made.passes[0].batch
+    for b, (row, said, credit) in enumerate(zip(made.rows, go_on, (0.75, -1.0, 0.25), strict=True)):
+        before = len(row) - len(said.replace("</think>", "*")) - 1  # a letter is a token, a tag is one, and the end
+        assert before == len(prefix.replace("<think>", "*")) and row.mask_T.tolist() == [False] * before + [True] * (
+            len(row) - before
+        )
+        own = first["adv_BT"][b][first["mask_BT"][b] > 0]
+        torch.testing.assert_close(own, torch.full_like(own, credit / 0.901488), rtol=1e-4, atol=0)
+        assert not first["adv_BT"][b][:before].any() and not made.passes[0].pull["logp_BT"][b][:before].any()
+    told = figures(trace)[0]
+    assert (told["answers/thought"], told["answers/prefix"]) == (1.0, before) and told[
+        "answers/progress"
+    ] == pytest.approx(1 / 12)
+
+
+def test_mrt_begins_anew_where_the_first_episode_is_drawn_and_where_nothing_was_thought() -> None:
+    asked: dict[str, Any] = {
+        "rows": TWO,
+        "steps": 2,
+        "prompts": 1,
+        "num_generations": 2,
+        "sampling": {"max_tokens": 40},
+    }
+    said = [
+        "<think>ab.</think>2",
+        "<think>c.</think>2",
+        "3",
+        *"2222" * 3,
+        *"232",
+        *"3333" * 3,
+    ]  # in step 2 nobody thinks
+    trace = traced("mrt", says=said, eval_problems=0, **asked)
+    assert [[r.info["prefix"] for r in s.rollouts] for s in trace.steps] == [[0, 0], [0, 0]]
+    assert all(r.mask_T.all() for s in trace.steps for r in s.rollouts)
+    assert [m["answers/thought"] for m in figures(trace)] == [0.5, 0.0]
+    assert [[r.info["progress"] for r in s.rollouts] for s in trace.steps] == [[0.0, 0.0]] * 2
+    with pytest.raises(pt.UserError, match="no answer of the first step holds one"):
+        traced("mrt", says=["4"], steps=1)
+
+
+def test_mrt_on_whole_answers_samples_after_each_episode() -> None:
     said = "<think>ab. Wait, c.</think>4"
-    trace = traced("mrt", says=[said], steps=1, prompts=1, num_generations=2, sampling={"max_tokens": 40})
+    trace = traced(
+        "mrt(rollout='mrt(continued=False)')",
+        says=[said],
+        steps=1,
+        prompts=1,
+        num_generations=2,
+        sampling={"max_tokens": 40},
+    )
     probes = [d for d in trace.samples if d.step == 0 and any(t.count("</think>") > 1 for t in d.texts)]
     (only,) = probes
     assert len(only.texts) == 2 * 3 * 4 and only.how.max_tokens == 64  # answers x (episodes + 1) x 4
     assert {r.stream("reward") is not None for r in trace.steps[0].rollouts} == {True}
-    with pytest.raises(pt.UserError, match="no answer of the first step holds one"):
-        traced("mrt", says=["4"], steps=1)
+    assert figures(trace)[0]["answers/thought"] == 1.0
 
 
 def test_a_critic_with_adapters_its_rate_its_norm_and_its_time_alone() -> None:

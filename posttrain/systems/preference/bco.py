@@ -2,8 +2,8 @@
 
 Rows need a response and a label (`--task labels.jsonl`); pairs are taken apart: the chosen answer is good, the rejected one bad.
 
-Departures: the shift is the mean of the implicit reward over all answers so far, as in TRL; the paper prints the mean of the two classes' means. Its weights for prompts
-that differ between good and bad answers (a classifier of embeddings) are not here. beta 0.01 and 5e-7 (`--lr 5e-7`) are the paper's. Steps are `dpo`'s: 640 rows, not a pass.
+Departures: the paper's weights for prompts that differ between good and bad answers (a classifier of embeddings) are not here.
+The shift is the paper's, half the sum of the two classes' means; TRL's is the mean over all answers, which is another number where the classes are not equally many. beta 0.01 and 5e-7 (`--lr 5e-7`) are the paper's. Steps are `dpo`'s: 640 rows, not a pass.
 """
 
 from __future__ import annotations
@@ -21,12 +21,18 @@ from posttrain.rollouts.written import labels
 
 
 def mean_reward(batch: Batch, memory: dict[str, float], beta: float = 0.01) -> Batch:
-    """delta: the mean implicit reward of all labelled answers so far, this minibatch's included; the memory keeps sum and count."""
-    told_B = batch.valid_B & ~batch["label_B"].isnan()
-    reward_B = beta * log_ratio(batch.but(logp_BT=batch.logp_BT.detach()))[told_B]
-    memory["bco_sum"] = memory.get("bco_sum", 0.0) + float(reward_B.sum())
-    memory["bco_count"] = memory.get("bco_count", 0.0) + reward_B.numel()
-    delta = memory["bco_sum"] / max(memory["bco_count"], 1.0)
+    """delta: half of the mean implicit reward of good answers plus that of bad ones, over all so far, this minibatch's included.
+
+    The memory keeps sum and count of each class; as long as only one class was seen, delta is its mean.
+    """
+    reward_B, means = beta * log_ratio(batch.but(logp_BT=batch.logp_BT.detach())), []
+    good_B = batch["label_B"] > 0.5
+    for name, mine_B in (("good", good_B), ("bad", ~good_B & ~batch["label_B"].isnan())):
+        own_B = reward_B[mine_B & batch.valid_B]
+        memory[f"bco_{name}_sum"] = memory.get(f"bco_{name}_sum", 0.0) + float(own_B.sum())
+        memory[f"bco_{name}_count"] = memory.get(f"bco_{name}_count", 0.0) + own_B.numel()
+        means += [memory[f"bco_{name}_sum"] / memory[f"bco_{name}_count"]] if memory[f"bco_{name}_count"] else []
+    delta = sum(means) / max(len(means), 1)
     return batch.but(delta_B=batch.mask_BT.new_full((len(batch.mask_BT),), delta))
 
 
@@ -37,7 +43,7 @@ def bco_loss(batch: Batch, beta: float = 0.01) -> Tensor:
     """BCO: is the reward of this answer above the mean? Yes for good ones, no for bad ones.
 
     L = -log sigmoid(beta l - delta)  for a good answer,  -log sigmoid(delta - beta l)  for a bad one;  l = log pi(y) - log ref(y)
-    delta = the running mean of beta l, without gradient
+    delta = (mean of beta l over good answers + mean over bad ones) / 2, over all so far, without gradient
     """
     above_B = beta * log_ratio(batch) - batch["delta_B"]
     return -logsigmoid(above_B * (2.0 * (batch["label_B"] > 0.5) - 1))
