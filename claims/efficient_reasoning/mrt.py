@@ -77,7 +77,8 @@ claim(
         tried="Attempt 1 trained lookup tables and was told the progress exactly; here it is what the method itself samples. On word problems nothing can "
         "be said before the last equation (0 to 5% right when stopped early, seed 100, 2 steps), so countdown, where the first try is often in "
         "vain. There, seed 100: regret 0.74 (MRT), 0.79 (outcome), 0.53 (length penalty, with answers a third as long), accuracy 0.62, 0.69, "
-        "0.65. Nothing was changed after that, though the second check is not to be expected then; margins were set before it.",
+        "0.65. Nothing was changed after that, though the second check is not to be expected then; margins were set before it. Attempt 2 trained whole answers; now "
+        "answers go on from a cut thought, as in the paper. Seed 100: MRT's regret 0.015 above the outcome's, accuracy 0.12 above; nothing was changed.",
     ),
     __file__,
 )
