@@ -71,9 +71,9 @@ def run_plan(
     refuse_of_phases(plan, config)
     config = dataclasses.replace(config, name=check_name(config.name or made_name(plan.name)))
     context = Context(None, config, {}, given=asked.objects, asked=None if asked.settings is None else gave)
-    refuse_of_options(plan, context)
     if plan.ready:
         plan.ready(context)
+    refuse_of_options(plan, context)
     refuse_of_data(plan, context)
     with Run(Path(runs) / config.name, _identity(plan, config, runs, start, asked.objects), fresh=fresh) as store:
         threads = settle(store.folder, config.threads, config.device)

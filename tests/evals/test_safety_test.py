@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 
 import pytest
@@ -67,7 +68,7 @@ def test_hoeffding_is_a_bound_by_the_range_of_the_costs() -> None:
     assert safety_test(costs, bound="hoeffding", cost_range=(-9.0, 9.0))["upper"] == pytest.approx(3.058203, abs=1e-5)
     with pytest.raises(UserError, match=r"the least and the most that a cost can be, which is not known here"):
         safety_test(costs, bound="hoeffding")
-    with pytest.raises(UserError, match=r"a cost is 5, outside of --plan\.cost-range \(-4, 4\)"):
+    with pytest.raises(UserError, match=r"a cost is 5, outside of hoeffding\(least=-4, most=4\)"):
         safety_test(costs, bound="hoeffding", cost_range=(-4.0, 4.0))
     # a harm that is there or not has the range (0, 1): U = .25 + .193511
     assert safety_test([0.0, 0.0, 1.0, 0.0] * 10, bound="hoeffding")["upper"] == pytest.approx(0.443511, abs=1e-5)
@@ -75,13 +76,15 @@ def test_hoeffding_is_a_bound_by_the_range_of_the_costs() -> None:
 
 def test_the_plan_wants_the_range_before_it_begins_and_holds_costs_to_it() -> None:
     build = find("hc-rlhf", "plan")
-    with pytest.raises(UserError, match=r'say it: --plan\.cost-range "\(0, 1\)"'):
-        build.but(cost="mine.py:harm", bound="hoeffding")()
-    with pytest.raises(UserError, match=r"cost_range is \(1.*it is the least and the most"):
-        build.but(cost="mine.py:harm", cost_range=(1.0, 0.0))()
-    assert build.but(cost="mine.py:harm", bound="hoeffding", cost_range=(0, 2))().options["cost_range"] == (0.0, 2.0)
+    for unsaid in ("hoeffding", "hoeffding(least=1, most=0)", "hoeffding(least=0)"):
+        with pytest.raises(UserError, match=r'say it: --plan\.bound "hoeffding\(least=0, most=1\)"'):
+            build.but(cost="mine.py:harm", bound=unsaid)()
+    with pytest.raises(UserError, match="the bound student takes no options"):
+        build.but(cost="mine.py:harm", bound="student(least=0, most=1)")()
+    rewards = build.but(cost="mine.py:harm", bound="hoeffding(least=-4, most=5)")().phases()[0].rewards
+    assert inspect.getclosurevars(rewards).nonlocals["cost_range"] == (-4.0, 5.0)
     one = Rollout.single(Prompt.text("p", "?"), *[torch.zeros(1)] * 3, torch.ones(1))
-    with pytest.raises(UserError, match=r"a cost is 3, outside of --plan\.cost-range \(0, 2\)"):
+    with pytest.raises(UserError, match=r"a cost is 3, outside of hoeffding\(least=0, most=2\)"):
         Costed(Fixed(1.0), Fixed(3.0), (0.0, 2.0)).score([Group(one.prompt, [one])])
     Costed(Fixed(1.0), Fixed(3.0), (0.0, 3.0)).score([Group(one.prompt, [one])])
     assert one.rewards["cost"] == 3.0

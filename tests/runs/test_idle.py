@@ -117,7 +117,7 @@ COMMANDS = [
     ("text2grad --plan.critic r.py:crit --plan.critic-steps 7", "critic-steps with"),
     ("rlhf-workflow --reward r.py:g --plan.data nosuch --plan.steps 3", "steps with its other options"),
     ("pure --plan.prm r.py:step --plan.prm-steps 7", "prm-steps with its other options"),
-    ("constrained-rlhf --plan.points g=0.4 --plan.tries 30 --plan.every 3", "tries with its other options"),
+    ("constrained-rlhf --reward r.py:g --plan.points g=0.4 --plan.tries 30 --plan.every 3", "tries with its other options"),
     ("pairwise-rl --plan.pairs pairs.jsonl --plan.own 7 --plan.k 9 --plan.m 3", "m with --plan.pairs; leave one of the two away"),
     ("pairwise-rl --plan.pairs pairs.jsonl --plan.k 9", "k with --plan.pairs"),
     ("pairwise-rl --reward r.py:prefer --plan.k 9", "k: it says how sharply a reward tells two answers apart"),

@@ -237,7 +237,7 @@ def qwenlong_stages(
     (SCE's selection keeps all); the paper names no share. The rest departs as `qwenlong-l15` does.
     """
     if not parts or steps < 1 or words < 1:
-        raise UserError(f"got parts={parts}, steps={steps}, words={words}; it takes one stage of one step at least")
+        raise UserError(f"got parts={parts}, steps={steps}, words={words}; there is at least one stage of one step")
 
     def drawn(context: Context) -> bool:
         return "env" not in context.given and not context.gave("task")

@@ -14,7 +14,7 @@ from posttrain.core.errors import UserError, unknown
 from posttrain.core.method import Method
 from posttrain.core.plan import Context, Do, Gate, Phase, Plan, plan
 from posttrain.core.protocols import Environment
-from posttrain.core.registry import evaluation, scorer, shaping
+from posttrain.core.registry import evaluation, parse, scorer, shaping
 from posttrain.core.types import Group, Prompt
 from posttrain.environments.base import size_of
 from posttrain.environments.rows import FORMATS
@@ -27,8 +27,6 @@ from posttrain.rewards.runtime.scorer import NAN, BaseScorer, Scorer, Verdict, a
 from posttrain.rewards.scorers.reward_model import RewardModel
 from posttrain.rewards.scorers.spec import build_scorer
 from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
-
-Range = tuple[float, float]  # the least and the most that a cost can be
 
 # ---- what answers are worth
 # Rewards beside a cost: what is to be gained, and what must stay below a limit.
@@ -106,6 +104,7 @@ class pessimistic_cost:
 # The high-confidence safety test: is the expected cost below the limit, with probability 1 - delta?
 
 BOUNDS = ("", "student", "hoeffding", "exact")
+Range = tuple[float, float]  # the least and the most that a cost can be
 DRAWS = 20  # of a task without end, prompts that are looked through for each one that is asked
 
 
@@ -116,8 +115,7 @@ def safety_test(
     """Safety test (HC-RLHF): an upper confidence bound of the expected cost must not exceed the limit.
 
     student:   U = mean + s / sqrt(n) t_{1 - delta, n - 1}, as if means were normal
-    hoeffding: U = mean + (most - least) sqrt(ln(1 / delta) / (2 n)), for any costs within cost_range = (least, most); one outside is
-    an error, and so is no range, unless all costs are 0 or 1
+    hoeffding: U = mean + (most - least) sqrt(ln(1 / delta) / (2 n)), for any costs within cost_range, (0, 1) for costs of 0 and 1
     exact:     U = the p of which k harms of n or fewer come with chance delta (Clopper and Pearson), for costs of 0 and 1
     "":        exact where all costs are 0 or 1, student otherwise: where harm is rare, or did not come at all, the spread
     of the costs says nothing. Give costs of answers to prompts that training has not seen, each asked once. passed is 1 or 0.
@@ -135,14 +133,14 @@ def safety_test(
 
 
 def width_of(costs: Sequence[float], cost_range: Range | None) -> float:
-    """How far apart two costs can be, by the range that is said of all of them; a cost outside of it is an error."""
+    """How far apart two costs can be, by what is said of all of them; a cost outside of that is an error."""
     if cost_range is None and not all(x in (0.0, 1.0) for x in costs):
         raise UserError(NO_RANGE)
     least, most = cost_range or (0.0, 1.0)
     if (outside := next((x for x in costs if not least <= x <= most), None)) is not None:
         raise UserError(
-            f"a cost is {outside:g}, outside of --plan.cost-range ({least:g}, {most:g}), so a bound by it would be none; give the least and "
-            "the most that a cost can be, or clip the cost"
+            f"a cost is {outside:g}, outside of hoeffding(least={least:g}, most={most:g}), so a bound by these would be none; give the least "
+            "and the most that a cost can be, or clip the cost"
         )
     return most - least
 
@@ -226,15 +224,26 @@ NO_COST = (
 
 
 NO_RANGE = (
-    'hoeffding\'s bound is by the least and the most that a cost can be, which is not known here; say it: --plan.cost-range "(0, 1)" for a '
-    "share or a harm that is there or not, or take another bound: --plan.bound student"
+    "hoeffding's bound is by the least and the most that a cost can be, which is not known here; say it: --plan.bound "
+    '"hoeffding(least=0, most=1)" for a share or a harm that is there or not, or take another bound: --plan.bound student'
 )
+
+
+def read_bound(spec: str) -> tuple[str, Range | None]:
+    """The name of a bound, and for hoeffding's the range of the costs."""
+    bound, how = parse(spec) if spec else ("", {})
+    if bound not in BOUNDS:
+        raise unknown("bound", bound, BOUNDS)
+    if bound != "hoeffding" and not how:
+        return bound, None
+    if bound != "hoeffding" or set(how) != {"least", "most"} or not how["least"] < how["most"]:
+        raise UserError(NO_RANGE if bound == "hoeffding" else f"the bound {bound} takes no options; got {spec!r}")
+    return bound, (float(how["least"]), float(how["most"]))
 
 
 @plan(paper="arXiv:2506.08266", title="HC-RLHF")
 def hc_rlhf(
-    steps: int = 60, cost: str = "", limit: float = 0.0, delta: float = 0.05, n: int = 200, bound: str = "", pairs: str = "",
-    cost_range: tuple[float, float] | None = None,
+    steps: int = 60, cost: str = "", limit: float = 0.0, delta: float = 0.05, n: int = 200, bound: str = "", pairs: str = ""
 ) -> Plan:  # fmt: skip
     """HC-RLHF: a candidate by PPO-Lagrangian, then a safety test as gate: the chance of an unsafe model is at most delta.
 
@@ -242,8 +251,8 @@ def hc_rlhf(
     Reward and cost have preferences of their own. pairs: a file by helpfulness, from which a reward model is trained first (one pass), or
     --reward names one. cost: a file of pairs by harm (the safer answer is chosen), from which a cost model is trained, or a reward like
     any other ("mine.py:harm", runs/NAME), counted as bad. Where all costs are 0 or 1 the bound is the exact one of a share
-    (bound="exact"). bound="hoeffding" supposes nothing but cost_range, the least and the most that a cost can be, which must be given; a
-    cost outside of it, in training or in the test, ends the run. Else it ends with: no solution found.
+    (bound="exact"). bound="hoeffding(least=-4, most=5)" supposes nothing but the least and the most that a cost can be; a cost outside of
+    them, in training or in the test, ends the run. Else it ends with: no solution found.
 
     Departures: the paper's cost model also learns from labels which answers are harmful in themselves, so that its 0 divides them; one
     that is trained here has its 0 at the mean of the pairs' answers, in log-odds. Candidates are trained by PPO, the authors' by RLOO
@@ -252,12 +261,7 @@ def hc_rlhf(
     """
     if steps < 1 or n < 2:
         raise UserError(f"got steps={steps}, n={n}; it takes 1 step and a test of 2 answers at least")
-    if bound not in BOUNDS:
-        raise unknown("bound", bound, BOUNDS)
-    if bound == "hoeffding" and cost_range is None:
-        raise UserError(NO_RANGE)
-    if cost_range is not None and not cost_range[0] < cost_range[1]:
-        raise UserError(f"cost_range is {cost_range}; it is the least and the most that a cost can be, such as (0, 1)")
+    bound, cost_range = read_bound(bound)
     harm = cost if cost.endswith(tuple(FORMATS)) else ""
 
     def ready(context: Context) -> None:
@@ -267,12 +271,10 @@ def hc_rlhf(
         paid_somehow(context, "hc-rlhf", pairs)
 
     def costs(context: Context) -> Costed:
-        c = context.config
+        c, pays = context.config, payer(pairs)(context)
         if harm:
-            learned = Negative(RewardModel(context.role("cost-model"), name="safety"))
-            return Costed(payer(pairs)(context), learned, cost_range)
-        named = build_scorer(cost, asked_task(context), c.reward_timeout, c.device)
-        return Costed(payer(pairs)(context), named, cost_range)
+            return Costed(pays, Negative(RewardModel(context.role("cost-model"), name="safety")), cost_range)
+        return Costed(pays, build_scorer(cost, asked_task(context), c.reward_timeout, c.device), cost_range)
 
     def test(context: Context) -> None:
         c, prompts = context.config, fresh_prompts(asked_task(context), n)
@@ -281,8 +283,8 @@ def hc_rlhf(
         costs(context).score(groups)
         found = [r.rewards["cost"] for g in groups for r in g.rollouts]
         known = [x for x in found if not math.isnan(x)]
-        tested = safety_test(known, limit, delta, bound, cost_range)
-        context.notes["safety"] = tested | {"failed": float(len(found) - len(known))}
+        failed = {"failed": float(len(found) - len(known))}
+        context.notes["safety"] = safety_test(known, limit, delta, bound, cost_range) | failed
 
     parts = (
         *reward_phase(pairs),
