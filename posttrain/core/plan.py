@@ -7,7 +7,7 @@ What a phase leaves behind (weights of a role, artifacts such as pairs or labels
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any
@@ -33,11 +33,18 @@ class Context:
     given: dict[str, Any] = field(default_factory=dict)  # objects in place of what settings name: env, scorer
     read: set[str] = field(default_factory=set)  # what was asked of the settings: task, reward, pairs
     made: dict[Any, Any] = field(default_factory=dict)  # what was built from the settings, so that a file is read once
+    asked: Collection[str] | None = None  # the settings that somebody gave; None: nobody knows
 
     def role(self, name: str) -> Any:
         if name not in self.roles:
             raise NotYet(f"no phase has made the role {name!r} yet; there are: {', '.join(self.roles)}")
         return self.roles[name]
+
+    def gave(self, setting: str) -> bool:
+        """Whether somebody gave a setting, be it the value that it has by itself; where nobody knows, whether it has another one."""
+        if self.asked is not None:
+            return setting in self.asked
+        return bool(getattr(self.config, setting) != getattr(type(self.config)(), setting))
 
     def decide(self, question: str, test: Callable[[Context], bool]) -> bool:
         """The answer that was given the first time, also after a restart: notes know more by then."""
@@ -145,6 +152,9 @@ class Plan:
     options: dict[str, Any] = field(default_factory=dict)  # what it was built with: part of a run's settings
     ready: Callable[[Context], None] | None = None  # raises where something is missing, before anything is loaded
     missing: str = ""  # what must be given before it can run, and how; it is shown and read without
+    idle: Callable[[Context], Mapping[str, str]] | None = (
+        None  # options that nothing reads in a run with these settings, and why
+    )
     uses: tuple[str, ...] | None = None  # which of --task, --reward and --steps it reads; None: as `@plan` says
     settings: Settings = ()  # of a run, where nobody gives them: ("sampling.temperature", 1.2)
 

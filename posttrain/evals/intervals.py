@@ -79,6 +79,27 @@ def wilson(p: float, n: float, level: float = LEVEL) -> tuple[float, float]:
     return (0.0 if p == 0 else max(middle - half, 0.0)), (1.0 if p == 1 else min(middle + half, 1.0))
 
 
+def clopper_pearson(k: int, n: int, delta: float) -> float:
+    """The largest p for which k of n or fewer are not rarer than delta: an upper bound with chance 1 - delta at any n."""
+    if not 0 < delta < 1:
+        raise UserError(f"delta is {delta}; it is the chance of being wrong, between 0 and 1")
+    if k >= n:
+        return 1.0
+    low, high = k / n, 1.0
+    for _ in range(100):
+        p = (low + high) / 2
+        terms = (
+            math.lgamma(n + 1)
+            - math.lgamma(i + 1)
+            - math.lgamma(n - i + 1)
+            + i * math.log(p)
+            + (n - i) * math.log1p(-p)
+            for i in range(k + 1)
+        )
+        low, high = (p, high) if math.fsum(map(math.exp, terms)) > delta else (low, p)
+    return high
+
+
 def student(values_S: Sequence[float], level: float = LEVEL) -> tuple[float, float]:
     """mean -+ t sqrt(var / n), t of n - 1 degrees of freedom; one value alone: nan."""
     n = len(values_S)

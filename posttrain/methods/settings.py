@@ -131,9 +131,18 @@ def needs_judge(plan: str, k: float = 1.0) -> Callable[[Context], None]:
                 "def prefer(prompt, a, b) -> the chance that a is better; or a reward that stands for one: --reward runs/NAME, "
                 "a folder of a reward model, mine.py:function, numeric"
             )
-        asked_judge(context, k)
+        refuse_k(plan, asked_judge(context, k), k != 1.0)
 
     return ready
+
+
+def refuse_k(plan: str, judge: Judging, given: bool) -> None:
+    """How sharply a reward judges two answers is a question of rewards alone."""
+    if given and not isinstance(judge, ScoreJudge):
+        raise UserError(
+            f"{plan} does not read --plan.k: it says how sharply a reward tells two answers apart, and --reward is a judge that compares them "
+            "itself; leave it away"
+        )
 
 
 def needs_feedback(plan: str, points: bool = False) -> Callable[[Context], None]:
@@ -176,7 +185,8 @@ def asked_pairs(context: Context, spec: str = "", kind: str = "pairs") -> Any:
         return context.given["env"]
     key = (kind, c.task, c.data, c.system, *columns(c).items())
     if key not in context.made:
-        env = pair_task(default_task(c.task, kind), data=c.data or None, kind=kind, **columns(c))
+        named = c.task if context.gave("task") else default_task(c.task, kind)
+        env = pair_task(named, data=c.data or None, kind=kind, **columns(c))
         context.made[key] = with_system_message(env, c.system) if c.system else env
     return context.made[key]
 

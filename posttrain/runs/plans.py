@@ -29,6 +29,7 @@ from posttrain.rollouts.sample import sample
 from posttrain.runs.build import HeldOut, Pieces, asked_environment, build_loop, load_policy, measure, said_first
 from posttrain.runs.config_file import plan_call, write_file
 from posttrain.runs.fit import fit
+from posttrain.runs.idle import refuse_of_options
 from posttrain.runs.observers import tell_loading
 from posttrain.runs.rate import suggested_lr
 from posttrain.runs.refuse import refuse_of_data, refuse_of_phases
@@ -69,9 +70,10 @@ def run_plan(
         refuse_of_plan(plan, gave)
     refuse_of_phases(plan, config)
     config = dataclasses.replace(config, name=check_name(config.name or made_name(plan.name)))
-    context = Context(None, config, {}, given=asked.objects)
+    context = Context(None, config, {}, given=asked.objects, asked=None if asked.settings is None else gave)
     if plan.ready:
         plan.ready(context)
+    refuse_of_options(plan, context)
     refuse_of_data(plan, context)
     with Run(Path(runs) / config.name, _identity(plan, config, runs, start, asked.objects), fresh=fresh) as store:
         threads = settle(store.folder, config.threads, config.device)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ from posttrain.core.config import Config
 from posttrain.core.critic import OLD, VALUES, has_critic, unused
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method
-from posttrain.core.plan import Context, NotYet, Plan
+from posttrain.core.plan import Context, Copy, NotYet, Phase, Plan
 from posttrain.core.protocols import Environment, Policy
 from posttrain.core.types import Prompt
 from posttrain.environments.conversions import CARRIED, KINDS
@@ -20,6 +19,8 @@ from posttrain.environments.data import DataEnvironment
 from posttrain.rollouts.step_labels import labelled
 from posttrain.runs import tried
 from posttrain.runs.rate import largest_rate
+from posttrain.runs.unused import unread
+from posttrain.weights.beside import asked_of
 
 # what `assemble` puts into every batch, or into those whose rollouts say so
 ASSEMBLED = {
@@ -49,6 +50,7 @@ def refuse(config: Config, method: Method, policy: Policy | None = None) -> None
     tried.parameters(method)
     pairs(method)
     references(method)
+    idle(method)
     streams(method, set(policy.provides) if policy is not None else LANGUAGE)
     groups(config, method)
     unused(config, method.reads, method.name)
@@ -110,12 +112,18 @@ class Nothing(dict[str, Any]):
 
 
 def refuse_of_data(plan: Plan, context: Context) -> None:
-    """What phases learn from, who pays and for how long, as far as that needs no role: wrong columns are told before loading."""
+    """What phases learn from, who pays and for how long, as far as that needs no role: wrong columns are told before loading, and what
+    was given and is read by none of them, where nothing else could read it."""
     early = replace(context, run=Nothing(), roles=Nothing(), notes=Nothing(), read=set())
+    whole = all(isinstance(part, Copy) or (isinstance(part, Phase) and not part.after) for part in plan.parts)
     for phase in plan.phases():
         for build in (phase.env, phase.rewards, phase.steps):
-            with suppress(NotYet):
+            try:
                 build(early) if callable(build) else None
+            except NotYet:
+                whole = False  # it may read more when its turn comes
+    if whole and (forgotten := unread(plan, early, context.asked or ())):
+        raise UserError(f"{plan.name} does not read --{forgotten[0]} with these options; leave it away")
     env = context.made.get(("task", context.config))
     if env is not None and any(phase.role == "policy" and not phase.measured for phase in plan.phases()):
         held_out(context.config, env, bool(context.config.reward) or "scorer" in context.given)
@@ -226,6 +234,22 @@ def references(method: Method) -> None:
         check = getattr(o.reference.fn, "check", None)
         if check is not None:
             check(method.reads, **o.reference.params)
+
+
+def idle(method: Method) -> None:
+    """A choice of a stage that changes nothing: rounds of new prompts where no group is dropped, a reference that nothing reads."""
+    if method.rounds > 1 and not method.select:
+        raise UserError(
+            f"{method.name} has rounds={method.rounds}, which ask new prompts in place of groups that a selection left out, and it selects "
+            "none; leave --rounds away, or add --select zero-variance"
+        )
+    for at, o in enumerate(method.objectives):
+        kept, beside = asked_of(o.reference, o.reads if at else method.reads, method.rollout)
+        if not kept and not beside and str(o.reference) != "fixed":
+            raise UserError(
+                f"nothing in {method.name} reads a reference, so {o.reference} would change nothing; leave --reference away, or add a term that "
+                "reads one: --terms kl"
+            )
 
 
 def streams(method: Method, given: set[str]) -> None:

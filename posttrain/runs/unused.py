@@ -97,8 +97,9 @@ def used(plan: Plan) -> set[str]:
     out |= {key for key in LEARNING if any(key not in phase.changes for phase in phases)}
     if any("n" in phase.method.rollout.defaults() for phase in phases):
         out.add("num_generations")
-    if any(has_critic(phase.method.reads) for phase in phases):
-        out |= set(CRITIC)
+    critics = [phase for phase in phases if has_critic(phase.method.reads)]
+    if critics:
+        out |= set(CRITIC) - ({"critic"} if all(phase.critic for phase in critics) else set())
     if any(phase.role == "policy" for phase in phases):
         out |= {"eval_every", "keep_best"}
     return out
@@ -112,6 +113,10 @@ def refuse_of_plan(plan: Plan, asked: Collection[str]) -> None:
                 f"{plan.name} is a plan made for answers without calls (most plans keep answers as texts between phases, where calls and "
                 "results would be lost), so it takes no --tools; methods that sample do: posttrain run grpo --tools FILE, and of the plans "
                 "archer and multi-turn-agentic-guide"
+            )
+        if key == "critic" and any(phase.critic for phase in plan.phases()):
+            raise UserError(
+                f"{plan.name} begins its critic as the reward model that it trains, so it does not use --critic; leave it away"
             )
         own = " ".join(f"--plan.{k.replace('_', '-')} {v!r}" for k, v in plan.options.items())
         has = f"its own options, with their values now: {own}" if own else "it has no options of its own"

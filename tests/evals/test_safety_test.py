@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 
 import pytest
@@ -14,10 +15,10 @@ from posttrain.core.protocols import Environment
 from posttrain.core.registry import find
 from posttrain.core.types import Group, Prompt, Rollout
 from posttrain.environments.school import school
+from posttrain.evals.intervals import clopper_pearson
 from posttrain.rewards.runtime.scorer import ScoreReport
 from posttrain.systems.reward_shaping_safety.hc_rlhf import (
     Costed,
-    clopper_pearson,
     fresh_prompts,
     margin,
     safety_test,
@@ -50,8 +51,43 @@ def test_bounds_by_hand() -> None:
     assert got["upper"] == pytest.approx(-2 + 2.919986 / math.sqrt(3), abs=1e-5) and got["passed"] == 1
     assert safety_test([-3.0, -2.0, -1.0], limit=-0.4, delta=0.05)["passed"] == 0  # a mean far below is not enough
     # Hoeffding, width 2: 2 sqrt(ln 20 / 6) = 1.41324
-    got = safety_test([-3.0, -2.0, -1.0], delta=0.05, bound="hoeffding", width=2.0)
+    got = safety_test([-3.0, -2.0, -1.0], delta=0.05, bound="hoeffding", cost_range=(-3.0, -1.0))
     assert got["upper"] == pytest.approx(-2 + 2 * math.sqrt(math.log(20) / 6))
+
+
+@pytest.mark.derived("eval/safety-test")
+def test_hoeffding_is_a_bound_by_the_range_of_the_costs() -> None:
+    # -3, 5, -4, .3 ten times: mean -1.7 / 4 = -.425, n = 40, all within (-4, 5), which is 9 wide
+    # sqrt(ln 20 / 80) = sqrt(2.995732 / 80) = .193511;  U = -.425 + 9 * .193511 = 1.316602, though one of width 1 would have passed
+    costs = [-3.0, 5.0, -4.0, 0.3] * 10
+    got = safety_test(costs, limit=0.0, bound="hoeffding", cost_range=(-4.0, 5.0))
+    assert (
+        got["mean"] == pytest.approx(-0.425) and got["upper"] == pytest.approx(1.316602, abs=1e-5) and not got["passed"]
+    )
+    # twice as wide a range: U = -.425 + 18 * .193511 = 3.058203
+    assert safety_test(costs, bound="hoeffding", cost_range=(-9.0, 9.0))["upper"] == pytest.approx(3.058203, abs=1e-5)
+    with pytest.raises(UserError, match=r"the least and the most that a cost can be, which is not known here"):
+        safety_test(costs, bound="hoeffding")
+    with pytest.raises(UserError, match=r"a cost is 5, outside of hoeffding\(least=-4, most=4\)"):
+        safety_test(costs, bound="hoeffding", cost_range=(-4.0, 4.0))
+    # a harm that is there or not has the range (0, 1): U = .25 + .193511
+    assert safety_test([0.0, 0.0, 1.0, 0.0] * 10, bound="hoeffding")["upper"] == pytest.approx(0.443511, abs=1e-5)
+
+
+def test_the_plan_wants_the_range_before_it_begins_and_holds_costs_to_it() -> None:
+    build = find("hc-rlhf", "plan")
+    for unsaid in ("hoeffding", "hoeffding(least=1, most=0)", "hoeffding(least=0)"):
+        with pytest.raises(UserError, match=r'say it: --plan\.bound "hoeffding\(least=0, most=1\)"'):
+            build.but(cost="mine.py:harm", bound=unsaid)()
+    with pytest.raises(UserError, match="the bound student takes no options"):
+        build.but(cost="mine.py:harm", bound="student(least=0, most=1)")()
+    rewards = build.but(cost="mine.py:harm", bound="hoeffding(least=-4, most=5)")().phases()[0].rewards
+    assert inspect.getclosurevars(rewards).nonlocals["cost_range"] == (-4.0, 5.0)
+    one = Rollout.single(Prompt.text("p", "?"), *[torch.zeros(1)] * 3, torch.ones(1))
+    with pytest.raises(UserError, match=r"a cost is 3, outside of hoeffding\(least=0, most=2\)"):
+        Costed(Fixed(1.0), Fixed(3.0), (0.0, 2.0)).score([Group(one.prompt, [one])])
+    Costed(Fixed(1.0), Fixed(3.0), (0.0, 3.0)).score([Group(one.prompt, [one])])
+    assert one.rewards["cost"] == 3.0
 
 
 def test_too_few_costs_never_pass() -> None:

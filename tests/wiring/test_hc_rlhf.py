@@ -57,6 +57,21 @@ def test_the_cost_is_held_and_tested_on_prompts_that_training_has_not_seen() -> 
     assert trace.summary["safety"]["passed"] == 0.0 and "no solution found" in trace.summary["stopped"]
 
 
+def test_hoeffdings_bound_is_by_the_range_that_is_typed_and_costs_outside_end_the_run() -> None:
+    """U - mean = (most - least) sqrt(ln 20 / (2 * 5)) = 9 * .547333 = 4.925998 on 5 answers."""
+    how: dict[str, Any] = {
+        "rows": MORE[:60],
+        "reward": {"reward": length, "harm": harm},
+        "num_generations": 2,
+        "prompts": 4,
+    }
+    plan = "hc-rlhf(cost='{{file}}:harm',n=5,steps=1,bound='hoeffding(least={},most={})')"
+    safety = traced(plan.format(-1, 8), **how).summary["safety"]
+    assert safety["upper"] - safety["mean"] == pytest.approx(4.925998, abs=1e-4)
+    with pytest.raises(UserError, match=r"a cost is .*, outside of hoeffding\(least=-2, most=-1\)"):
+        traced(plan.format(-2, -1), **how)
+
+
 def test_reward_and_cost_model_are_trained_from_preferences_of_their_own(tmp_path: Path) -> None:
     helpful, harmful = pairs(tmp_path / "helpful.jsonl"), pairs(tmp_path / "harm.jsonl")
     trace = traced(f"hc-rlhf(pairs={helpful!r},cost={harmful!r},n=5,steps=1)", rows=MORE, num_generations=2)

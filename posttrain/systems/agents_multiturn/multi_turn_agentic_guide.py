@@ -129,6 +129,8 @@ def multi_turn_agentic_guide(
             "highest score above 0"
         )
 
+    highest = most if density == "dense" else 1.0
+
     def env(context: Context) -> Environment:
         found: Environment = asked_task(context)
         if not found.opens:
@@ -139,7 +141,7 @@ def multi_turn_agentic_guide(
         return found
 
     def rewards(context: Context) -> TurnRewards:
-        return TurnRewards(density, most)
+        return TurnRewards(density, highest)
 
     played = demonstrations(spec=demos)
 

@@ -160,9 +160,10 @@ def distil(
         if answers == "data" and demonstration(env.prompt(0)) is None:
             raise UserError(f"the first row of {env.name} has no answer that a teacher could label; give rows with one")
 
+    each = n if answers == "teacher" else 1
     return Plan(
         (
-            Do("teacher", lambda context: answer(context, teacher, answers, n, questions, k)),
+            Do("teacher", lambda context: answer(context, teacher, answers, each, questions, k)),
             Phase("distil", imitating(k, beta), epochs_of(collected, epochs), collected, rewards=written),
         ),
         ready=ready,

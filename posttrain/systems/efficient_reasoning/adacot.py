@@ -208,10 +208,19 @@ def adacot(
             f"got warmup={warmup}, skewed={skewed}, mixed={mixed}; a phase takes 0 steps or more, one of them some"
         )
 
+    def by_level(context: Context) -> bool:
+        """Whether levels of a school task say which questions need a thought, and not a column."""
+        return "env" not in context.given and context.config.task.removeprefix("school/").replace("-", "_") in TASKS
+
+    def unread(context: Context) -> dict[str, str]:
+        if by_level(context):
+            return {"label": "a school task has no such column, and its questions of --plan.easy need no thought"}
+        return {"easy": "it is a level of a school task, and here the column of --plan.label says what needs a thought"}
+
     def env(hard_only: bool = False, imitate: bool = False) -> Callable[[Context], Environment]:
         def build(context: Context) -> Environment:
             c = context.config
-            if c.task.removeprefix("school/").replace("-", "_") not in TASKS or "env" in context.given:
+            if not by_level(context):
                 return questions(asked_task(context), label, hard_only, imitate)
             context.read.add("task")
             levels = [said_first(task(c.task, level=at, think=True, data=c.data or None), c) for at in (c.level, easy)]
@@ -248,7 +257,7 @@ def adacot(
             *stages(role, f"-{k + 1}", *point),
             Do(f"look-{k + 1}", look(role, point, env())),
         ]
-    return Plan(tuple(p for p in parts if not isinstance(p, Phase) or p.steps))
+    return Plan(tuple(p for p in parts if not isinstance(p, Phase) or p.steps), idle=unread)
 
 
 def look(role: str, point: tuple[float, float], env: Callable[[Context], Environment]) -> Callable[[Context], None]:

@@ -141,7 +141,8 @@ def autothink(balance: int = 20, both: int = 60, prune: int = 20, ellipsis: bool
         )
         for name, part in STAGES if steps[name]
     )  # fmt: skip
-    return Plan(parts)
+    begun = {"ellipsis": "--prefill says how answers begin"}
+    return Plan(parts, idle=lambda context: begun if context.config.prefill else {})
 
 
 def knows_thoughts(policy: Any) -> bool:

@@ -169,6 +169,10 @@ def mixed(context: Context, easy: int | str | None) -> Environment:
     if easy is None:
         return hard
     if school:
+        if isinstance(easy, str) and easy != "difficulty":
+            raise UserError(
+                f"--plan.easy is {easy!r}, and the questions of {hard.name} have levels, no columns; give the level of easier ones: --plan.easy 1"
+            )
         level = easy if isinstance(easy, int) else 1
         return Mixed(hard, said_first(task(c.task, level=level, think=c.think, data=c.data or None), c))
     if isinstance(easy, int):

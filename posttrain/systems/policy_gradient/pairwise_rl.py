@@ -17,7 +17,7 @@ from posttrain.environments.language.listed import Listed, from_rows
 from posttrain.environments.mapped import each
 from posttrain.methods.from_pairs import epochs_of, has_reward
 from posttrain.methods.ppo import ppo
-from posttrain.methods.settings import asked_judge, asked_pairs, asked_task, written
+from posttrain.methods.settings import asked_judge, asked_pairs, asked_task, refuse_k, written
 from posttrain.methods.sft import sft
 from posttrain.rewards.scorers.pairwise import WinRate, compare
 from posttrain.rewards.scorers.policy_judge import PolicyJudge, lessons
@@ -86,6 +86,7 @@ def pairwise_rl(
     """
     if own < 1 or epochs <= 0 or m < 1:
         raise UserError(f"got own={own}, epochs={epochs}, m={m}; it takes 1 of each at least")
+    drawn = 1 if pairs else m  # anchors that are written are drawn by nobody
 
     def label(context: Context) -> None:
         """Pairs of the start policy's answers, who won drawn from the probability that the reward gives."""
@@ -122,7 +123,7 @@ def pairwise_rl(
     def rewards(context: Context) -> WinRate:
         c = context.config
         return WinRate(
-            PolicyJudge(context.role("judge")), Anchors(context.role("start"), c.sampling, m, c.seed), orders
+            PolicyJudge(context.role("judge")), Anchors(context.role("start"), c.sampling, drawn, c.seed), orders
         )
 
     def ready(context: Context) -> None:
@@ -133,6 +134,8 @@ def pairwise_rl(
                 "pairwise-rl learns a judge from preferences: --plan.pairs pairs.jsonl, with prompt, chosen and rejected; without, "
                 "--reward labels pairs of the model's own answers (--reward task: by the task's grade)"
             )
+        else:
+            refuse_k("pairwise-rl", asked_judge(context, k), k != 4.0)
 
     parts: tuple[Any, ...] = (
         Copy("policy", "start"),

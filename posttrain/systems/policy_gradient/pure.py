@@ -157,8 +157,8 @@ def paid_by(prm: str, level: str, checked: float) -> Callable[[Context], Scorer]
         if file.endswith(".py"):
             judge = function_of(file, name, context.config.reward_timeout)
             return StepFunction(outcome, judge, context.role("policy").decode, level)
-        model = read_reward_model(prm, context.config, "pure: prm")
-        same_tokens(model, context.role("policy"), f"prm={prm!r}")
+        model = read_reward_model(prm, context.config, "--plan.prm", steps=True)
+        same_tokens(model, context.role("policy"), f"--plan.prm {prm}")
         return ProcessModel(outcome, model, level)
 
     return scorer
@@ -179,8 +179,9 @@ def pure(
     """PURE: RL on process rewards whose sum is replaced by their soft minimum, beside the checked answer.
 
     r*_i = r_i softmin_i(r / T);  A_t = sum_{s >= t} (r*_s - b) + (R - mean of others' R);  R: the task's grade or --reward
-    prm: who says what steps (of this level) are worth: a folder or a run of process-reward-model, which reads the question
-    and all of the answer up to the end of a step, r = 2 sigma(s) - 1; mine.py:function of (prompt, steps), which judges the
+    prm: who says what steps (of this level) are worth: a run of process-reward-model, or a folder of a classifier, of sequences with one
+    label, s, or of tokens with two (wrong, right: the authors' own and most that are published), s = logit_1 - logit_0. It reads the question
+    and all of the answer up to the last token of a step, r = 2 sigma(s) - 1, which of two labels is p_right - p_wrong; mine.py:function of (prompt, steps), which judges the
     last of the steps; or "train": a model of the policy's size learns it in `prm_steps` steps from the policy's own answers,
     whose steps are labelled by finishing each 4 times. checked: the share of prompts whose answers are checked; R is 0 for the
     others (0: process rewards alone, the paper's PURE-PRM; 0.1: its best, PURE-PRM+VR). form="sum": credit is the plain sum

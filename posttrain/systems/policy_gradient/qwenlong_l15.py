@@ -13,7 +13,6 @@ within each group, from which blamed answers are left out, are the paper's. With
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -23,7 +22,6 @@ from torch import Tensor
 from posttrain.advantages.group import broadcast_to_tokens, group_std
 from posttrain.advantages.whiten import group_centre
 from posttrain.core.batch import Batch
-from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.core.method import Method, method
 from posttrain.core.plan import Context, Copy, Make, Phase, Plan, plan
@@ -239,16 +237,18 @@ def qwenlong_stages(
     (SCE's selection keeps all); the paper names no share. The rest departs as `qwenlong-l15` does.
     """
     if not parts or steps < 1 or words < 1:
-        raise UserError(
-            f"got parts={parts}, steps={steps}, words={words}; there is at least one stage of at least one step"
-        )
+        raise UserError(f"got parts={parts}, steps={steps}, words={words}; there is at least one stage of one step")
 
-    def env(count: int) -> Callable[[Context], Any]:
-        return lambda context: stage_of(context, count)
+    def drawn(context: Context) -> bool:
+        return "env" not in context.given and not context.gave("task")
+
+    def unread(context: Context) -> dict[str, str]:
+        made, cut = {"words": "documents are made in parts without --task"}, {"hops": "--task brings its own documents"}
+        return made if drawn(context) else cut
 
     def stage_of(context: Context, count: int) -> Any:
         c = context.config
-        if "env" not in context.given and c.task == Config().task:
+        if drawn(context):
             context.read.add("task")
             return documents(count, hops=hops, think=c.think, seed=c.seed)
         whole = asked_task(context)
@@ -280,7 +280,7 @@ def qwenlong_stages(
             found = accuracy(context.role("policy"), known, c.eval_problems, c.sampling, rollout=rollout)
             context.notes.setdefault("accuracy", {})[name] = found.accuracy
 
-        return Phase(name, method, steps, env(count), rewards=rewards, after=after)
+        return Phase(name, method, steps, lambda context: stage_of(context, count), rewards=rewards, after=after)
 
     phases = (
         Copy("policy", "base"),
@@ -295,4 +295,4 @@ def qwenlong_stages(
         for count in parts:
             stage_of(context, count)
 
-    return Plan(phases, ready=ready)
+    return Plan(phases, ready=ready, idle=unread)

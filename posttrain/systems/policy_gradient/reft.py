@@ -122,4 +122,5 @@ def reft(
 
     warm = (*imitation(warmup, worked), Do("accuracy-of-sft", after_sft)) if warmup else ()
     learn = Phase("ppo", reinforced(beta), epochs_of(env, epochs), env, rewards=rewards)
-    return Plan((*warm, learn), ready=ready)
+    paid = {"credit": "--reward pays in place of the grade that gives some credit"}
+    return Plan((*warm, learn), ready=ready, idle=lambda context: paid if has_reward(context) else {})

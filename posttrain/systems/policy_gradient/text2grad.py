@@ -247,11 +247,12 @@ def text2grad(
     if critiques and not critic and not critiques.startswith("http") and ".py:" not in critiques:
         read_critiques(critiques)
 
-    def scorer(context: Context) -> Critiqued:
-        limit = context.config.reward_timeout
-        judge = function_of(file, name, limit) if critic else ModelCritic(context.role("critic"), longest)
-        return Critiqued(judge, context.role("policy").decode)
+    def told(context: Context) -> Critiqued:
+        return Critiqued(function_of(file, name, context.config.reward_timeout), context.role("policy").decode)
 
-    learn = Phase("ppo", token_ppo(beta), steps, asked_task, rewards=scorer)
+    def learned(context: Context) -> Critiqued:
+        return Critiqued(ModelCritic(context.role("critic"), longest), context.role("policy").decode)
+
+    learn = Phase("ppo", token_ppo(beta), steps, asked_task, rewards=told if critic else learned)
     parts = (learn,) if critic else (*critic_model(critiques, critic_steps), learn)
     return Plan(parts, missing="" if critiques or critic else NO_CRITIC)

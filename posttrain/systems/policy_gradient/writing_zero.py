@@ -141,9 +141,11 @@ def writing_zero(
             f"got steps={steps}, n={n}, passes={passes}; it takes 1 step, a reference with 2 others, and 0 passes or more"
         )
 
-    def rewards(context: Context) -> Bootstrapped:
-        judge = PolicyJudge(context.role("judge")) if pairs else asked_judge(context, k)
-        return Bootstrapped(judge, orders, context.config.seed)
+    def learned(context: Context) -> Bootstrapped:
+        return Bootstrapped(PolicyJudge(context.role("judge")), orders, context.config.seed)
+
+    def named(context: Context) -> Bootstrapped:
+        return Bootstrapped(asked_judge(context, k), orders, context.config.seed)
 
     def ready(context: Context) -> None:
         if pairs:
@@ -151,5 +153,5 @@ def writing_zero(
         else:
             needs_judge("writing-zero", k)(context)
 
-    phase = Phase("brpo", brpo(n, limit), steps, asked_task, rewards=rewards)
+    phase = Phase("brpo", brpo(n, limit), steps, asked_task, rewards=learned if pairs else named)
     return Plan((*own_judge(pairs, passes), phase), ready=ready, uses=("task",) if pairs else None)

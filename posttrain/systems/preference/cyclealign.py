@@ -83,6 +83,8 @@ def cyclealign(
             f"got rounds={rounds}, prompts={prompts}, n={n}, shown={shown}; it takes 1 round, 1 prompt, 2 answers and 0 examples at least"
         )
 
+    dynamic = shown if update != "none" else 0
+
     def fixed(context: Context) -> tuple[Example, ...]:
         found = asked_pairs(context, static, "lists") if static else Listed("none", ())
         return tuple(Example(p, tuple(a["text"] for a in p.info["ranked"])) for p in (*found.train, *found.test))
@@ -127,7 +129,7 @@ def cyclealign(
         context.notes["lists_file"] = str(context.run.write_artifact(f"lists-{i}", told))
         both = [agreement(order, student_order(policy, some)) for order, some in zip(orders, answers, strict=True)]
         chosen = both if update == "agreement" else orders
-        rows = next_examples(known, chosen, shown if update != "none" else 0)
+        rows = next_examples(known, chosen, dynamic)
         context.run.write_artifact(f"examples-{i}", rows)
         shares = [len(x) / len(order) for x, order in zip(both, orders, strict=True) if order]
         context.notes.setdefault("agreement", {})[f"round {i}"] = sum(shares) / len(shares)

@@ -183,6 +183,7 @@ def maxmin_rlhf(
         raise UserError(
             f"got groups={groups}, rounds={rounds}, passes={passes}, steps={steps}; it takes 1 group, round and step at least, and passes above 0"
         )
+    sharpness = eta if how == "soft" else 1.0
     mixture = Mixture(groups)
     ensemble = Ensemble(mixture.roles, "mean", "")
 
@@ -196,7 +197,7 @@ def maxmin_rlhf(
                 context.notes.setdefault("pair_accuracy", {})[role] = found
 
     def rewards(context: Context) -> WorstGroup:
-        return WorstGroup(ensemble.scorer(context), how, eta)
+        return WorstGroup(ensemble.scorer(context), how, sharpness)
 
     def measure(context: Context) -> None:
         ensemble.look(context, "policy")

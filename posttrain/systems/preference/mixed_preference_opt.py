@@ -120,6 +120,8 @@ def mixed_preference_opt(
     if reference not in REFERENCES:
         raise unknown("reference", reference, REFERENCES)
 
+    share = easy if not least else 0.5  # where gaps say which are easy, no share does
+
     def ready(context: Context) -> None:
         asked_pairs(context)
 
@@ -134,7 +136,7 @@ def mixed_preference_opt(
     parts = (
         Copy("policy", "start"),
         *reward_phase(asked_pairs),
-        Do("split", lambda context: split(context, easy, least, order)),
+        Do("split", lambda context: split(context, share, least, order)),
         Phase("dpo", dpo.but(loss=dpo_loss.but(beta=beta)), epochs_of(first_half, epochs), first_half, rewards=written, reference="start", pace=PACE),
         Copy("policy", "dpo"),
         Phase(

@@ -120,7 +120,7 @@ def helping_or_herding(
     ]
     if optimiser == "ppo":
         parts += [Do("team", team.measure), *optimised(team, "ppo", steps, beta)]
-    return Plan(tuple(parts))
+    return Plan(tuple(parts), uses=("task", "reward", "answers") if pairs else None)
 
 
 def _base(folders: list[str], at: int) -> Callable[[Context], Policy]:

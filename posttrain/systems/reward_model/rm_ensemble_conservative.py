@@ -60,4 +60,5 @@ def rm_ensemble_conservative(
     learn = reward_model.but(loss=bradley_terry_l2)
     trained = [member(role, pairs, EPOCHS, lambda c: c.role("start"), learn) for role in roles]
     parts = [Copy("policy", "start"), *trained, Do("units", ensemble.measure)]
-    return Plan((*parts, *optimised(ensemble, optimiser, steps, beta)))
+    uses = ("task", "reward", "answers") if pairs else None
+    return Plan((*parts, *optimised(ensemble, optimiser, steps, beta)), uses=uses)

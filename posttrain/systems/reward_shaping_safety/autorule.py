@@ -13,9 +13,10 @@ from posttrain.core.plan import Context, Do, Phase, Plan, plan
 from posttrain.core.registry import find, reward, scorer
 from posttrain.core.selfcheck import check_ready, problems
 from posttrain.core.types import Prompt
+from posttrain.methods.from_pairs import has_reward
 from posttrain.methods.grpo import grpo
 from posttrain.methods.members import asked_prompts
-from posttrain.methods.settings import asked_pairs
+from posttrain.methods.settings import asked_pairs, asked_task
 from posttrain.rewards.runtime.score import RewardSum
 from posttrain.rewards.runtime.scorer import TextBase
 from posttrain.rewards.scorers.judge import Judge
@@ -193,12 +194,23 @@ def autorule(served: str = "", rules: str = "", pairs: str = "", learned: float 
     """
     if steps < 1:
         raise UserError(f"got steps={steps}; it takes 1 step at least")
+    if rules and pairs:
+        raise UserError(
+            "autorule reads rules off --plan.pairs, or takes those of --plan.rules; leave one of the two away"
+        )
 
     def ready(context: Context) -> None:
         if rules and not Path(rules).is_file():
             raise UserError(f"there is no file {rules}; it holds a rule per line")
         if not rules:
             asked_pairs(context, pairs)
+
+    def prompts(context: Context) -> Any:
+        """Of --task, or where it holds the pairs that rules are read off, of those."""
+        return asked_task(context) if rules else asked_prompts(context, pairs)
+
+    def unread(context: Context) -> dict[str, str]:
+        return {} if has_reward(context) else {"learned": "it is the weight of --reward, and none is given"}
 
     def read(context: Context) -> None:
         if rules:
@@ -214,9 +226,10 @@ def autorule(served: str = "", rules: str = "", pairs: str = "", learned: float 
         summed: list[tuple[str, Any, float]] = [("rules", VerifiedRules(found, served), 1.0)]
         if c.reward:
             context.read.add("reward")
-            other = build_scorer(c.reward, asked_prompts(context, pairs), c.reward_timeout, c.device)
+            other = build_scorer(c.reward, prompts(context), c.reward_timeout, c.device)
             summed.append(("learned", other, learned))
         return RewardSum(summed, c.reward_timeout)
 
-    learn = Phase("grpo", ruled_grpo, steps, lambda c: asked_prompts(c, pairs), rewards=rewards)
-    return Plan((Do("rules", read), learn), ready=ready, missing="" if served else NOBODY)
+    learn = Phase("grpo", ruled_grpo, steps, prompts, rewards=rewards)
+    uses = ("task", "reward") if rules or pairs else None
+    return Plan((Do("rules", read), learn), ready=ready, idle=unread, uses=uses, missing="" if served else NOBODY)

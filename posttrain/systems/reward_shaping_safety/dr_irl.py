@@ -245,7 +245,7 @@ def dr_irl(
     """
     if rounds < 1 or steps < 1:
         raise UserError(f"got rounds={rounds}, steps={steps}; it takes 1 of each at least")
-    work = Work(column, [c.strip() for c in categories.split(",") if c.strip()])
+    work = Work(column if categories else "", [c.strip() for c in categories.split(",") if c.strip()])
     method = grpo_s.but(advantage=difficulty_scaled.but(tau=tau) if scaled else group_relative)
     judges = tuple(work.learned(name) for name in work.names())
     learn = Phase("grpo-s", method, steps, asked_task, rewards=work.scorer, reference="start")

@@ -14,10 +14,11 @@ from posttrain.core.errors import UserError, unknown
 from posttrain.core.method import Method
 from posttrain.core.plan import Context, Do, Gate, Phase, Plan, plan
 from posttrain.core.protocols import Environment
-from posttrain.core.registry import evaluation, scorer, shaping
+from posttrain.core.registry import evaluation, parse, scorer, shaping
 from posttrain.core.types import Group, Prompt
 from posttrain.environments.base import size_of
 from posttrain.environments.rows import FORMATS
+from posttrain.evals.intervals import clopper_pearson
 from posttrain.methods.from_pairs import paid_somehow, payer, reward_phase
 from posttrain.methods.members import member
 from posttrain.methods.ppo import ppo
@@ -35,16 +36,19 @@ from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 class Costed(BaseScorer):
     """Reward and cost: the reward is the first scorer's, the component `cost` the second one's.
 
-    A failed cost masks its answer.
+    A failed cost masks its answer; one outside of cost_range, (least, most), ends the run.
     """
 
     reported, by_name = ("cost",), {"reward": "scorer", "cost": "scorer"}
 
-    def __init__(self, reward: Scorer, cost: Scorer) -> None:
-        self.inner, self.cost = reward, cost
+    def __init__(self, reward: Scorer, cost: Scorer, cost_range: Range | None = None) -> None:
+        self.inner, self.cost, self.cost_range = reward, cost, cost_range
 
     def verdicts(self, groups: list[Group]) -> list[Verdict]:
-        return [Verdict(None if isinstance(x, float) else NAN, {"cost": x}) for x in aside(self.cost, groups)]
+        found = aside(self.cost, groups)
+        if self.cost_range:
+            width_of([x for x in found if isinstance(x, float) and not math.isnan(x)], self.cost_range)
+        return [Verdict(None if isinstance(x, float) else NAN, {"cost": x}) for x in found]
 
 
 class Negative(BaseScorer):
@@ -100,17 +104,18 @@ class pessimistic_cost:
 # The high-confidence safety test: is the expected cost below the limit, with probability 1 - delta?
 
 BOUNDS = ("", "student", "hoeffding", "exact")
+Range = tuple[float, float]  # the least and the most that a cost can be
 DRAWS = 20  # of a task without end, prompts that are looked through for each one that is asked
 
 
 @evaluation(paper="arXiv:2506.08266")
 def safety_test(
-    costs: Sequence[float], limit: float = 0.0, delta: float = 0.05, bound: str = "", width: float = 1.0
+    costs: Sequence[float], limit: float = 0.0, delta: float = 0.05, bound: str = "", cost_range: Range | None = None
 ) -> dict[str, float]:
     """Safety test (HC-RLHF): an upper confidence bound of the expected cost must not exceed the limit.
 
     student:   U = mean + s / sqrt(n) t_{1 - delta, n - 1}, as if means were normal
-    hoeffding: U = mean + width sqrt(ln(1 / delta) / (2 n)), for any costs within an interval of that width
+    hoeffding: U = mean + (most - least) sqrt(ln(1 / delta) / (2 n)), for any costs within cost_range, (0, 1) for costs of 0 and 1
     exact:     U = the p of which k harms of n or fewer come with chance delta (Clopper and Pearson), for costs of 0 and 1
     "":        exact where all costs are 0 or 1, student otherwise: where harm is rare, or did not come at all, the spread
     of the costs says nothing. Give costs of answers to prompts that training has not seen, each asked once. passed is 1 or 0.
@@ -121,30 +126,23 @@ def safety_test(
     if bound == "exact" or (bound == "" and rare):
         upper = clopper_pearson(int(sum(costs)), len(costs), delta) if costs else math.inf
     else:
+        width = width_of(costs, cost_range) if bound == "hoeffding" else 1.0
         upper = statistics.fmean(costs) + margin(costs, len(costs), delta, bound, width) if len(costs) > 1 else math.inf
     mean = statistics.fmean(costs) if costs else math.nan
     return {"mean": mean, "upper": upper, "limit": limit, "n": float(len(costs)), "passed": float(upper <= limit)}
 
 
-def clopper_pearson(k: int, n: int, delta: float) -> float:
-    """The largest p for which k of n or fewer are not rarer than delta: an upper bound with chance 1 - delta at any n."""
-    if not 0 < delta < 1:
-        raise UserError(f"delta is {delta}; it is the chance of being wrong, between 0 and 1")
-    if k >= n:
-        return 1.0
-    low, high = k / n, 1.0
-    for _ in range(100):
-        p = (low + high) / 2
-        terms = (
-            math.lgamma(n + 1)
-            - math.lgamma(i + 1)
-            - math.lgamma(n - i + 1)
-            + i * math.log(p)
-            + (n - i) * math.log1p(-p)
-            for i in range(k + 1)
+def width_of(costs: Sequence[float], cost_range: Range | None) -> float:
+    """How far apart two costs can be, by what is said of all of them; a cost outside of that is an error."""
+    if cost_range is None and not all(x in (0.0, 1.0) for x in costs):
+        raise UserError(NO_RANGE)
+    least, most = cost_range or (0.0, 1.0)
+    if (outside := next((x for x in costs if not least <= x <= most), None)) is not None:
+        raise UserError(
+            f"a cost is {outside:g}, outside of hoeffding(least={least:g}, most={most:g}), so a bound by these would be none; give the least "
+            "and the most that a cost can be, or clip the cost"
         )
-        low, high = (p, high) if math.fsum(map(math.exp, terms)) > delta else (low, p)
-    return high
+    return most - least
 
 
 def margin(costs: Sequence[float], n: int, delta: float, bound: str = "student", width: float = 1.0) -> float:
@@ -225,23 +223,36 @@ NO_COST = (
 )
 
 
+NO_RANGE = (
+    "hoeffding's bound is by the least and the most that a cost can be, which is not known here; say it: --plan.bound "
+    '"hoeffding(least=0, most=1)" for a share or a harm that is there or not, or take another bound: --plan.bound student'
+)
+
+
+def read_bound(spec: str) -> tuple[str, Range | None]:
+    """The name of a bound, and for hoeffding's the range of the costs."""
+    bound, how = parse(spec) if spec else ("", {})
+    if bound not in BOUNDS:
+        raise unknown("bound", bound, BOUNDS)
+    if bound != "hoeffding" and not how:
+        return bound, None
+    if bound != "hoeffding" or set(how) != {"least", "most"} or not how["least"] < how["most"]:
+        raise UserError(NO_RANGE if bound == "hoeffding" else f"the bound {bound} takes no options; got {spec!r}")
+    return bound, (float(how["least"]), float(how["most"]))
+
+
 @plan(paper="arXiv:2506.08266", title="HC-RLHF")
 def hc_rlhf(
-    steps: int = 60,
-    cost: str = "",
-    limit: float = 0.0,
-    delta: float = 0.05,
-    n: int = 200,
-    bound: str = "",
-    pairs: str = "",
-) -> Plan:
+    steps: int = 60, cost: str = "", limit: float = 0.0, delta: float = 0.05, n: int = 200, bound: str = "", pairs: str = ""
+) -> Plan:  # fmt: skip
     """HC-RLHF: a candidate by PPO-Lagrangian, then a safety test as gate: the chance of an unsafe model is at most delta.
 
     passes if mean c + s / sqrt(n) t_{1 - delta, n - 1} <= limit on n answers to prompts that training has not seen
     Reward and cost have preferences of their own. pairs: a file by helpfulness, from which a reward model is trained first (one pass), or
     --reward names one. cost: a file of pairs by harm (the safer answer is chosen), from which a cost model is trained, or a reward like
     any other ("mine.py:harm", runs/NAME), counted as bad. Where all costs are 0 or 1 the bound is the exact one of a share
-    (bound="exact"). Else it ends with: no solution found.
+    (bound="exact"). bound="hoeffding(least=-4, most=5)" supposes nothing but the least and the most that a cost can be; a cost outside of
+    them, in training or in the test, ends the run. Else it ends with: no solution found.
 
     Departures: the paper's cost model also learns from labels which answers are harmful in themselves, so that its 0 divides them; one
     that is trained here has its 0 at the mean of the pairs' answers, in log-odds. Candidates are trained by PPO, the authors' by RLOO
@@ -250,8 +261,7 @@ def hc_rlhf(
     """
     if steps < 1 or n < 2:
         raise UserError(f"got steps={steps}, n={n}; it takes 1 step and a test of 2 answers at least")
-    if bound not in BOUNDS:
-        raise unknown("bound", bound, BOUNDS)
+    bound, cost_range = read_bound(bound)
     harm = cost if cost.endswith(tuple(FORMATS)) else ""
 
     def ready(context: Context) -> None:
@@ -261,10 +271,10 @@ def hc_rlhf(
         paid_somehow(context, "hc-rlhf", pairs)
 
     def costs(context: Context) -> Costed:
-        c = context.config
+        c, pays = context.config, payer(pairs)(context)
         if harm:
-            return Costed(payer(pairs)(context), Negative(RewardModel(context.role("cost-model"), name="safety")))
-        return Costed(payer(pairs)(context), build_scorer(cost, asked_task(context), c.reward_timeout, c.device))
+            return Costed(pays, Negative(RewardModel(context.role("cost-model"), name="safety")), cost_range)
+        return Costed(pays, build_scorer(cost, asked_task(context), c.reward_timeout, c.device), cost_range)
 
     def test(context: Context) -> None:
         c, prompts = context.config, fresh_prompts(asked_task(context), n)
@@ -273,7 +283,8 @@ def hc_rlhf(
         costs(context).score(groups)
         found = [r.rewards["cost"] for g in groups for r in g.rollouts]
         known = [x for x in found if not math.isnan(x)]
-        context.notes["safety"] = safety_test(known, limit, delta, bound) | {"failed": float(len(found) - len(known))}
+        failed = {"failed": float(len(found) - len(known))}
+        context.notes["safety"] = safety_test(known, limit, delta, bound, cost_range) | failed
 
     parts = (
         *reward_phase(pairs),

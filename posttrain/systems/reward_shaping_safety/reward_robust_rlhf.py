@@ -186,4 +186,4 @@ def reward_robust_rlhf(
     judge = member("reward-model", pairs, epochs, lambda c: c.role("start"))
     method, env = robust_ppo(lam, beta, "head"), lambda c: asked_prompts(c, pairs)
     learn = Phase("ppo", method, steps, env, rewards=rewards, reference="start")
-    return Plan((Copy("policy", "start"), judge, learn))
+    return Plan((Copy("policy", "start"), judge, learn), uses=("task",) if pairs else None)

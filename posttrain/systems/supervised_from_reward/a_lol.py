@@ -271,6 +271,7 @@ def a_lol(
         )
     estimate = Estimate(sigmoid, baseline=variant != "r-lol")
     loss = "a-lol" if variant == "r-lol" else variant
+    width = clip if loss in ("a-lol", "seq") else 0.9  # the others have no ratio
 
     def ready(context: Context) -> None:
         log = asked_log(context)
@@ -283,7 +284,7 @@ def a_lol(
     warm = (Phase("sft", sft, epochs_of(imitated, warmup), imitated, rewards=written, measured=True),) if warmup else ()
     learn = Phase(
         "a-lol",
-        offline(loss, clip, priority=priority),
+        offline(loss, width, priority=priority),
         steps or epochs_of(positive, epochs),
         positive,
         rewards=written,

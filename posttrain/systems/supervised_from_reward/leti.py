@@ -177,6 +177,13 @@ def leti(
         box_of(os.getpid(), allow_unsafe_code)
         return executed(allow_unsafe_code)
 
+    def unread(context: Context) -> dict[str, str]:
+        """Nothing is run where somebody else grades the answers and says what is wrong."""
+        runs = has_tests(asked_task(context).prompt(0).info)
+        if feedback and (has_reward(context) or asked_task(context).graded or not runs):
+            return {"allow_unsafe_code": "no program is run here"}
+        return {}
+
     def ready(context: Context) -> None:
         env = asked_task(context)
         if env.opens:
@@ -241,5 +248,5 @@ def leti(
     learn = Phase("learn", method, epochs_of(texts, epochs), texts, rewards=written, measured=True)
     return Plan(
         (look("accuracy_before_by_verdict", ("neither",)), Cycle((Do("collect", collect), learn), rounds), look("accuracy_by_verdict", ("good", "bad", "neither"))),
-        ready=ready,
+        ready=ready, idle=unread,
     )  # fmt: skip

@@ -197,6 +197,8 @@ def rise(
     if keep not in KEEP:
         raise unknown("way to choose answers (keep)", keep, KEEP)
 
+    teacher = teacher if turns > 1 else ""  # who answers at later turns
+
     def ready(context: Context) -> None:
         env = asked_task(context)
         if env.opens:

@@ -68,11 +68,11 @@ def star(
         raise UserError(
             f"the hint is {hint!r}; it must hold {{answer}}, where the answer goes, or be empty for no hints"
         )
-    env = collected()
+    env, faster = collected(), growth if rounds > 1 else 1.0
     parts = (
         Do("reason", lambda context: reason(context, questions, n, hint, least)),
         FROM_BASE,
-        Phase("sft", imitating, lambda c: round(steps * growth ** (round_of(c) - 1)), env, rewards=written),
+        Phase("sft", imitating, lambda c: round(steps * faster ** (round_of(c) - 1)), env, rewards=written),
     )
 
     def ready(context: Context) -> None:
