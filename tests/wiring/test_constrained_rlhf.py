@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
+import torch
 
 import posttrain as pt
 from tests.wiring.spies import traced
@@ -57,6 +58,19 @@ def test_points_that_are_given() -> None:
     assert trace.summary["proxy_points"] == {"many": 100.0, "even": 0.5}
 
 
+@pytest.mark.parametrize(("kind", "weights"), [("equal", (0.0, 0.0, 2.0)), ("least", (0.5, 0.5, 1.0))])
+def test_the_kind_of_point_says_how_much_a_component_weighs(kind: str, weights: tuple[float, ...]) -> None:
+    # multipliers begin at 0: tanh 0 = 0 for "equal", sigmoid 0 = 1/2 for "least"; the KL's critic has what is left of 2
+    name = f"constrained-rlhf(points='many=100, even=0.5',steps=1,kind={kind!r})"
+    batch = traced(name, reward=BOTH, num_generations=4).of("policy", "constrained")[0].batch
+    own_BT, due_BT = batch["mask_BT"], torch.zeros_like(batch["mask_BT"])
+    for k, w in enumerate(weights):
+        adv_BT = batch["return_BTK"][..., k] - batch["old_value_BTK"][..., k]
+        own_N = adv_BT[own_BT > 0]
+        due_BT += w * (adv_BT - own_N.mean()) / (own_N.var(unbiased=False) + 1e-8).sqrt() * own_BT
+    torch.testing.assert_close(batch["adv_BT"], due_BT, rtol=1e-3, atol=1e-3)
+
+
 def test_points_that_are_searched_on_a_metric_that_no_update_sees() -> None:
     asked = itertools.count()
 
@@ -72,6 +86,11 @@ def test_points_that_are_searched_on_a_metric_that_no_update_sees() -> None:
     assert [p for p, _ in seen[:3]] == trace.summary["search"]["simplex"], "corners of the simplex come first"
     paid = [s.rollouts[0].rewards for s in trace.steps]
     assert [[r["point-many"], r["point-even"]] for r in paid[:4]] == [p for p, _ in seen]
+    judged = [c.args[1] for c in trace.calls if c.name == "quality" and not c.phase]
+    size = len(judged) // 4
+    for i in range(4):  # the true metric reads what the policy of this try says, not what the start does
+        made = [d for d in trace.samples if d.weights == trace.of("policy", f"try.{i + 1}")[-1].after]
+        assert sorted(judged[i * size : (i + 1) * size]) in [sorted(d.texts) for d in made]
     best = max(seen, key=lambda s: s[1])[0]
     assert best == seen[0][0]
     assert [paid[4]["point-many"], paid[4]["point-even"]] == best, "the last phase has the best points that were tried"

@@ -9,6 +9,7 @@ import torch
 
 from posttrain.core.errors import UserError
 from posttrain.core.method import find_method
+from tests.wiring.formulas import clipped, k3, ratio
 from tests.wiring.spies import ROWS, traced
 
 
@@ -61,6 +62,18 @@ def test_prorl_has_its_temperature_its_kl_and_renews_when_scores_stall() -> None
     assert later.updates[2].reference == starts[2] != starts[0]  # the policy after two steps, where the score stalled
     with pytest.raises(UserError, match="--eval-every"):
         traced("prorl", reward=length, eval_every=0)
+
+
+def test_prorl_lets_a_token_grow_by_two_fifths() -> None:
+    trace = traced("prorl", reward=length, prompts=4, steps=1, num_generations=8, eval_every=1, lr=0.03)
+    (made,), held, free = trace.updates, 0, 0
+    for p in made.passes:
+        own_BT, A = p.batch["mask_BT"], p.batch["adv_BT"]
+        due = (clipped(ratio(p), A, 0.2, 0.4) + k3(1e-3, p)) * own_BT / own_BT.sum()
+        torch.testing.assert_close(p.pull["logp_BT"], due, rtol=1e-4, atol=1e-7)
+        held += int(((A > 0) & (ratio(p) > 1.4) & (own_BT > 0)).sum())
+        free += int(((A > 0) & (ratio(p) > 1.28) & (ratio(p) < 1.4) & (own_BT > 0)).sum())
+    assert held and free, "some grow beyond it, some only beyond DAPO's"
 
 
 def test_treepo_samples_trees_and_counts_unfinished_answers() -> None:
