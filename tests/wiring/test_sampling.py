@@ -108,6 +108,16 @@ def test_limits_and_modes_are_the_authors() -> None:
     assert gigpo.terms[0].defaults()["coef"] == 0.01
 
 
+def test_cispo_bounds_the_weight_of_a_token_and_silences_none() -> None:
+    trace = traced("cispo", reward=even, prompts=4, steps=2, num_generations=4, lr=0.03)
+    passes = [p for made in trace.updates for p in made.passes]
+    assert len(passes) == 2 * 4 and not any(made.reference for made in trace.updates)
+    for p in passes:  # pull = min(r, 5) A / tokens
+        own_BT, A = p.batch["mask_BT"], p.batch["adv_BT"]
+        torch.testing.assert_close(p.pull["logp_BT"], ratio(p).clamp(max=5) * A * own_BT / own_BT.sum())
+    assert any(((p.batch["adv_BT"] > 0) & (ratio(p) > 1.28)).any() for p in passes), "DAPO would silence these"
+
+
 def test_luspo_weighs_an_answer_by_its_length() -> None:
     made = traced("luspo", reward=length, steps=1, prompts=4).updates[0]
     first = made.passes[0]
