@@ -58,17 +58,22 @@ def test_points_that_are_given() -> None:
     assert trace.summary["proxy_points"] == {"many": 100.0, "even": 0.5}
 
 
-@pytest.mark.parametrize(("kind", "weights"), [("equal", (0.0, 0.0, 2.0)), ("least", (0.5, 0.5, 1.0))])
-def test_the_kind_of_point_says_how_much_a_component_weighs(kind: str, weights: tuple[float, ...]) -> None:
-    # multipliers begin at 0: tanh 0 = 0 for "equal", sigmoid 0 = 1/2 for "least"; the KL's critic has what is left of 2
-    name = f"constrained-rlhf(points='many=100, even=0.5',steps=1,kind={kind!r})"
-    batch = traced(name, reward=BOTH, num_generations=4).of("policy", "constrained")[0].batch
-    own_BT, due_BT = batch["mask_BT"], torch.zeros_like(batch["mask_BT"])
-    for k, w in enumerate(weights):
-        adv_BT = batch["return_BTK"][..., k] - batch["old_value_BTK"][..., k]
-        own_N = adv_BT[own_BT > 0]
-        due_BT += w * (adv_BT - own_N.mean()) / (own_N.var(unbiased=False) + 1e-8).sqrt() * own_BT
-    torch.testing.assert_close(batch["adv_BT"], due_BT, rtol=1e-3, atol=1e-3)
+@pytest.mark.parametrize("kind", ["equal", "least"])
+def test_multipliers_weigh_components_by_how_far_they_are_from_their_points(kind: str) -> None:
+    # w = tanh mu or sigmoid mu, of which 1 - w^2 and w (1 - w) are the slopes; mu is 0 at first, then 0.01 slope (point - mean)
+    name = f"constrained-rlhf(points='many=100, even=0.5',steps=2,lr=0.01,kind={kind!r})"
+    mu = torch.zeros(2)
+    for made in traced(name, reward=BOTH, num_generations=4).of("policy", "constrained"):
+        batch, own_BT = made.batch, made.batch["mask_BT"]
+        w = mu.tanh() if kind == "equal" else mu.sigmoid()
+        due_BT = torch.zeros_like(own_BT)
+        for k, share in enumerate([*w, 2 - w.sum()]):  # the KL's critic has what is left of 2
+            adv_BT = batch["return_BTK"][..., k] - batch["old_value_BTK"][..., k]
+            own_N = adv_BT[own_BT > 0]
+            due_BT += share * (adv_BT - own_N.mean()) / (own_N.var(unbiased=False) + 1e-8).sqrt() * own_BT
+        torch.testing.assert_close(batch["adv_BT"], due_BT, rtol=1e-3, atol=1e-3)
+        below = torch.stack([100 - batch["reward:many_B"].mean(), 0.5 - batch["reward:even_B"].mean()])
+        mu = mu + 0.01 * (1 - w**2 if kind == "equal" else w * (1 - w)) * below
 
 
 def test_points_that_are_searched_on_a_metric_that_no_update_sees() -> None:

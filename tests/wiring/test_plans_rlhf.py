@@ -123,6 +123,7 @@ def test_dr_po_begins_inside_demonstrations_and_learns_only_what_it_wrote() -> N
     assert any(r.info["prefix"] > 0 for r in shown) and all(
         len({r.info["prefix"] for r in g.rollouts}) == 1 for g in groups
     )
+    assert len({r.info["prefix"] for r in shown}) > 2, "a share of the demonstration that is drawn, not always the same"
     for update, step in zip(trace.of(phase="ppo"), trace.steps, strict=True):
         for r, mask_T in zip(step.rollouts, update.batch["mask_BT"], strict=True):
             assert float(mask_T[: r.info["prefix"]].sum()) == 0 < float(mask_T.sum())

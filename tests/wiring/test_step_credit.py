@@ -175,6 +175,40 @@ def test_pure_checks_a_tenth_of_the_prompts_unless_told_and_stays_near_its_start
     torch.testing.assert_close(p.pull["logp_BT"], due * own_BT / own_BT.sum(), rtol=1e-5, atol=1e-8)
 
 
+def test_pure_credits_the_outcome_apart_from_the_steps(tmp_path: Path) -> None:
+    """A_t = sum_{s >= t} (r*_s - b) + (R - mean of others' R); b: what a token of the others earns in steps."""
+    file = tmp_path / "judging_outcomes_apart.py"
+    file.write_text(JUDGE)
+    name, says = f"pure(steps=1, checked=1, prm='{file}:judge')", ["a\nb", "ba", "a\nb\nc", "c\nb\nb"]
+    (made,) = traced(name, reward=even, says=says, num_generations=4, prompts=1).updates
+    batch, own_BT = made.batch, made.batch["mask_BT"]
+    R, last_BT = batch["reward:outcome_B"], own_BT * (own_BT.cumsum(-1) == own_BT.sum(-1, keepdim=True))
+    step_BT, length_B = (batch["reward_BT"] - R[:, None] * last_BT) * own_BT, own_BT.sum(-1)
+    b_B = (step_BT.sum() - step_BT.sum(-1)) / (length_B.sum() - length_B)
+    togo_BT = ((step_BT - b_B[:, None]) * own_BT).flip(-1).cumsum(-1).flip(-1)
+    due_BT = (togo_BT + (R - (R.sum() - R) / 3)[:, None]) * own_BT
+    assert 0 < R.sum() < 4
+    torch.testing.assert_close(batch["adv_BT"] * own_BT, due_BT, rtol=1e-4, atol=1e-5)
+
+
+def test_vineppo_pays_a_line_the_change_of_what_its_state_is_worth() -> None:
+    says = ["a\nb", "a\nbc\nd", "bb", "c\nb\na"]
+    trace = traced("vineppo", reward=even, says=says, num_generations=2, steps=1, prompts=2)
+    (made,) = trace.updates
+    own_BT, due_BT, row = made.batch["mask_BT"], torch.zeros_like(made.batch["mask_BT"]), 0
+    for g in trace.steps[0].groups:
+        vines = [r for r in g.rollouts if r.branch is not None]
+        for i, r in enumerate(g.rollouts[:2]):
+            starts = sorted({v.branch.at for v in vines if v.branch.parent == i})
+            told = [[even(None, v.text) for v in vines if (v.branch.parent, v.branch.at) == (i, at)] for at in starts]
+            worth = [*(sum(xs) / 9 for xs in told), even(None, r.text)]  # V of each state, and at the end the reward
+            for j, (a, b) in enumerate(zip(starts, [*starts[1:], len(r)], strict=True)):
+                due_BT[row, a:b] = worth[j + 1] - worth[j]
+            row += 1
+    assert row == len(made.rows)
+    torch.testing.assert_close(made.batch["adv_BT"], whitened(due_BT, own_BT), rtol=1e-4, atol=1e-4)
+
+
 def test_text2grad_pays_quotes_alone_and_takes_the_kl_off(tmp_path: Path) -> None:
     file = tmp_path / "criticises.py"
     file.write_text("def critic(prompt, text):\n    return '{\"good\": [\"' + text[:1].strip('\"') + '\"]}'\n")
