@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from claims.worlds.tabular import TabularPolicy
 from posttrain.core.errors import UserError
 from posttrain.core.types import Group, Rollout
 from posttrain.runs.in_memory import numbered
+from posttrain.systems.reward_shaping_safety import barfi
 from posttrain.systems.reward_shaping_safety.barfi import SampledUpdate, centred, sampled_gradient
 from tests.wiring.spies import traced
 
@@ -68,6 +70,23 @@ def test_a_heuristic_that_is_against_the_reward_loses_its_share() -> None:
     trace = traced("barfi(aux='{file}:close',rounds=1,steps=1)", reward=functions, num_generations=4, prompts=4)
     (blend,) = trace.summary["blends"]  # the primary reward is the sum of both, 2 len; it began at the plain sum
     assert blend[0] > 0.5**0.5 > blend[1]
+
+
+def test_the_blend_is_judged_by_other_answers_than_it_was_learned_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[list[str]]] = []
+
+    def spied(update: SampledUpdate, outer: SampledUpdate, *rest: Any) -> torch.Tensor:
+        seen.append([[r.text for r in batch.rollouts] for batch in (update, outer)])
+        return sampled_gradient(update, outer, *rest)
+
+    monkeypatch.setattr(barfi, "sampled_gradient", spied)
+    functions = {"right": lambda prompt, text: float(len(text)), "close": lambda prompt, text: -float(text.count("a"))}
+    trace = traced("barfi(aux='{file}:close',rounds=1,steps=1)", reward=functions, num_generations=4)
+    ((inner, outer),) = seen
+    drawn = [d.texts for d in trace.samples if d.phase.startswith("outer")]
+    assert [inner, outer] == drawn[:2] and inner != outer, "two batches, one for each gradient"
+    earned = [float(len(text) - text.count("a")) for text in outer]
+    assert trace.summary["primary"] == pytest.approx([sum(earned) / len(earned)])
 
 
 def test_without_a_heuristic_there_is_nothing_to_blend() -> None:

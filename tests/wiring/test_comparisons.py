@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import posttrain as pt
+from posttrain.systems.policy_gradient.nash_md import Mixed
 from tests.wiring.formulas import clipped, k3, mean, ratio
 from tests.wiring.spies import traced
 from tests.wiring.trace import Step, Trace, Update
@@ -41,7 +42,17 @@ def test_nobody_who_compares_is_a_sentence_before_a_model_is_looked_for(name: st
 # ---- Nash-MD
 
 
-def test_nash_md_is_judged_against_the_mixture_of_itself_and_the_start() -> None:
+def test_nash_md_is_judged_against_the_mixture_of_itself_and_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    apart, wrong, plain = [], [], Mixed.logits
+
+    def seen(mixed: Mixed, h: torch.Tensor) -> torch.Tensor:
+        made, (own, old) = plain(mixed, h), h.split([mixed.one.width, mixed.two.width], -1)
+        own, old = mixed.one.logits(own), mixed.two.logits(old)
+        apart.append(float((own - old).abs().max()))
+        wrong.append(float((made - 0.875 * own - 0.125 * old).abs().max()))
+        return made
+
+    monkeypatch.setattr(Mixed, "logits", seen)
     trace = traced("nash-md(steps=2)", None, prefer, steps=None, lr=0.02)
     for at, (step, made) in enumerate(learned(trace)):
         other = [d for d in trace.samples if d.step == at and d.roles == ()]
@@ -62,6 +73,7 @@ def test_nash_md_is_judged_against_the_mixture_of_itself_and_the_start() -> None
         credit = torch.tensor(wins) - 0.5 - 0.008 * ((old - ref) * own).sum(-1)
         (only,) = made.passes
         torch.testing.assert_close(only.pull["logp_BT"], credit[:, None] * own / len(made.rows), rtol=1e-3, atol=1e-6)
+    assert max(wrong) < 1e-4 and max(apart) > 1e-2, "seven eighths of the policy's logits, one of the start's"
     mixtures = {d.weights for d in trace.samples if d.step >= 0 and d.roles == ()}
     assert len(mixtures) == 2, "it moves with the policy"
     first, second = trace.updates

@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
+import torch
 
 import posttrain as pt
 from tests.wiring.spies import traced
@@ -57,6 +58,24 @@ def test_points_that_are_given() -> None:
     assert trace.summary["proxy_points"] == {"many": 100.0, "even": 0.5}
 
 
+@pytest.mark.parametrize("kind", ["equal", "least"])
+def test_multipliers_weigh_components_by_how_far_they_are_from_their_points(kind: str) -> None:
+    # w = tanh mu or sigmoid mu, of which 1 - w^2 and w (1 - w) are the slopes; mu is 0 at first, then 0.01 slope (point - mean)
+    name = f"constrained-rlhf(points='many=100, even=0.5',steps=2,lr=0.01,kind={kind!r})"
+    mu = torch.zeros(2)
+    for made in traced(name, reward=BOTH, num_generations=4).of("policy", "constrained"):
+        batch, own_BT = made.batch, made.batch["mask_BT"]
+        w = mu.tanh() if kind == "equal" else mu.sigmoid()
+        due_BT = torch.zeros_like(own_BT)
+        for k, share in enumerate([*w, 2 - w.sum()]):  # the KL's critic has what is left of 2
+            adv_BT = batch["return_BTK"][..., k] - batch["old_value_BTK"][..., k]
+            own_N = adv_BT[own_BT > 0]
+            due_BT += share * (adv_BT - own_N.mean()) / (own_N.var(unbiased=False) + 1e-8).sqrt() * own_BT
+        torch.testing.assert_close(batch["adv_BT"], due_BT, rtol=1e-3, atol=1e-3)
+        below = torch.stack([100 - batch["reward:many_B"].mean(), 0.5 - batch["reward:even_B"].mean()])
+        mu = mu + 0.01 * (1 - w**2 if kind == "equal" else w * (1 - w)) * below
+
+
 def test_points_that_are_searched_on_a_metric_that_no_update_sees() -> None:
     asked = itertools.count()
 
@@ -72,6 +91,11 @@ def test_points_that_are_searched_on_a_metric_that_no_update_sees() -> None:
     assert [p for p, _ in seen[:3]] == trace.summary["search"]["simplex"], "corners of the simplex come first"
     paid = [s.rollouts[0].rewards for s in trace.steps]
     assert [[r["point-many"], r["point-even"]] for r in paid[:4]] == [p for p, _ in seen]
+    judged = [c.args[1] for c in trace.calls if c.name == "quality" and not c.phase]
+    size = len(judged) // 4
+    for i in range(4):  # the true metric reads what the policy of this try says, not what the start does
+        made = [d for d in trace.samples if d.weights == trace.of("policy", f"try.{i + 1}")[-1].after]
+        assert sorted(judged[i * size : (i + 1) * size]) in [sorted(d.texts) for d in made]
     best = max(seen, key=lambda s: s[1])[0]
     assert best == seen[0][0]
     assert [paid[4]["point-many"], paid[4]["point-even"]] == best, "the last phase has the best points that were tried"

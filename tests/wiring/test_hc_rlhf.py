@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from posttrain.core.errors import UserError
+from posttrain.rewards.scorers.reward_model import RewardModel
 from tests.wiring.spies import ROWS, traced
 
 MORE = [{"question": f"{a}*{b}=?", "answer": str(a * b)} for a in range(20) for b in range(10)]
@@ -22,10 +23,9 @@ def harm(prompt: Any, text: str) -> float:
     return len(text) / 2
 
 
-def pairs(file: Path) -> str:
-    file.write_text(
-        "".join(json.dumps({"prompt": r["question"], "chosen": r["answer"], "rejected": "no"}) + "\n" for r in ROWS)
-    )
+def pairs(file: Path, chosen: str, rejected: str) -> str:
+    rows = [{"prompt": r["question"], "chosen": chosen, "rejected": rejected} for r in ROWS]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(file)
 
 
@@ -73,10 +73,16 @@ def test_hoeffdings_bound_is_by_the_range_that_is_typed_and_costs_outside_end_th
 
 
 def test_reward_and_cost_model_are_trained_from_preferences_of_their_own(tmp_path: Path) -> None:
-    helpful, harmful = pairs(tmp_path / "helpful.jsonl"), pairs(tmp_path / "harm.jsonl")
+    helpful, harmful = pairs(tmp_path / "helpful.jsonl", "much", "no"), pairs(tmp_path / "harm.jsonl", "safe", "hurt")
     trace = traced(f"hc-rlhf(pairs={helpful!r},cost={harmful!r},n=5,steps=1)", rows=MORE, num_generations=2)
     assert [p.name for p in trace.phases] == ["reward-model", "cost-model", "candidate"]
-    assert trace.of("reward_model") and trace.of("cost-model")
-    paid = [r.rewards for s in trace.steps if s.phase == "candidate" for r in s.rollouts]
-    assert all({"reward_model", "cost"} <= set(r) for r in paid)
+    for role, told in (("reward_model", {"much", "no"}), ("cost-model", {"safe", "hurt"})):
+        assert {r.text for u in trace.of(role) for r in u.rows} == told, "each learns from its own file"
+    made = [r for s in trace.steps if s.phase == "candidate" for r in s.rollouts]
+    note = trace.summary["reward_model"]
+    helps = RewardModel(trace.roles["reward_model"], note["mean"], note["std"]).scores(made)
+    safe = RewardModel(trace.roles["cost-model"]).scores(made)
+    assert [r.rewards["reward_model"] for r in made] == pytest.approx(helps.tolist(), abs=1e-4)
+    assert max(map(abs, safe.tolist())) > 1e-3, "a score of 0 has no sign"
+    assert [r.rewards["cost"] for r in made] == pytest.approx([-x for x in safe.tolist()], abs=1e-4), "safer costs less"
     assert trace.summary["safety"]["n"] == 5.0

@@ -18,20 +18,23 @@ def share(prompt: Any, text: str) -> float:
     return float("1" in text or "5" in text)
 
 
-def test_the_most_variable_example_is_repeated() -> None:
-    trace = traced(NAME, rows=ROWS[:6], reward=lambda prompt, text: float(len(text) > 2), num_generations=4, prompts=3)
+@pytest.mark.parametrize(("rank", "keep"), [(1, 1), (2, 2)])
+def test_the_most_variable_example_is_repeated_or_the_next_ones(rank: int, keep: int) -> None:
+    asked = NAME.replace(")", f",rank={rank},keep={keep})")
+    trace = traced(asked, rows=ROWS[:6], reward=lambda prompt, text: float(len(text) > 2), num_generations=4, prompts=3)
     assert [(p.name, p.role) for p in trace.phases] == [("whole-set", "whole-set"), ("one-shot", "policy")]
     history: dict[str, list[float]] = {}
     for s in trace.steps:
         for g in s.groups if s.phase == "whole-set" else []:
             history.setdefault(g.prompt.id, []).append(sum(r.reward or 0 for r in g.rollouts) / 4)
     assert all(len(told) == 3 for told in history.values()), "every example once a pass"
-    best = sorted(history, key=lambda name: (-pstdev(history[name]), name))[0]
-    (chosen,) = trace.summary["examples"]
-    assert chosen["id"] == best and chosen["std"] == pytest.approx(pstdev(history[best]))
+    best = sorted(history, key=lambda name: (-pstdev(history[name]), name))[rank - 1 : rank - 1 + keep]
+    chosen = trace.summary["examples"]
+    assert [x["id"] for x in chosen] == best
+    assert [x["std"] for x in chosen] == pytest.approx([pstdev(history[name]) for name in best])
     for s in trace.steps:
         if s.phase == "one-shot":
-            assert [g.prompt.id.split("#")[0] for g in s.groups] == [best] * 3
+            assert [g.prompt.id.split("#")[0] for g in s.groups] == (best * 3)[:3], "in turn"
             assert len({g.prompt.id for g in s.groups}) == 3, "every copy is a group of its own"
             assert len({tuple(r.text for r in g.rollouts) for g in s.groups}) > 1, "and has answers of its own"
     first, (one, two) = trace.of("whole-set")[0], trace.of("policy")

@@ -44,6 +44,22 @@ def test_what_is_paid_is_the_preference_over_the_start_s_answer() -> None:
         )
 
 
+def test_the_slope_the_price_and_whose_answers_stand_beside() -> None:
+    trace = traced("par(steps=2, k=0.3, beta=0.05)", reward=many, lr=0.02, num_generations=4)
+    start, moved = (u.before for u in trace.of("policy", "par"))
+    second, batch = trace.steps[1], trace.of("policy", "par")[1].batch
+    beside = [d for d in trace.samples if d.step == 1 and d.weights == start]
+    assert start != moved and len(beside) == 1, "the prompts of the second step are answered by the start too"
+    theirs = dict(zip(beside[0].prompts, map(len, beside[0].texts), strict=True))
+    away_B = ((batch["old_logp_BT"] - batch["ref_logp_BT"]) * batch["mask_BT"]).sum(-1)
+    assert away_B.abs().max() > 0.1
+    for r, paid, away in zip(second.rollouts, batch["reward_BT"].sum(-1).tolist(), away_B.tolist(), strict=True):
+        other = next(n for asked, n in theirs.items() if r.prompt.last in asked)
+        assert r.rewards["reference0"] == other
+        # R = sigmoid(k (r - r_ref)) - beta KL
+        assert paid == pytest.approx(1 / (1 + math.exp(0.3 * (other - len(r.text)))) - 0.05 * away, abs=1e-4)
+
+
 def test_its_reward_model_is_trained_from_pairs() -> None:
     with_pairs = "par(steps=1,pairs='{file}')"
     trace = _with_pairs(with_pairs)

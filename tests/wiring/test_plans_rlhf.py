@@ -123,6 +123,7 @@ def test_dr_po_begins_inside_demonstrations_and_learns_only_what_it_wrote() -> N
     assert any(r.info["prefix"] > 0 for r in shown) and all(
         len({r.info["prefix"] for r in g.rollouts}) == 1 for g in groups
     )
+    assert len({r.info["prefix"] for r in shown}) > 2, "a share of the demonstration that is drawn, not always the same"
     for update, step in zip(trace.of(phase="ppo"), trace.steps, strict=True):
         for r, mask_T in zip(step.rollouts, update.batch["mask_BT"], strict=True):
             assert float(mask_T[: r.info["prefix"]].sum()) == 0 < float(mask_T.sum())
@@ -211,6 +212,20 @@ def test_t1_punishes_answers_that_do_not_end_and_follows_an_average() -> None:
     assert len({u.reference for u in made}) == 3 and [u.optimiser_steps for u in made] == [2, 2, 2]
     assert [len(g.rollouts) for g in first.groups] == [4, 4]
     assert {d.how.temperature for d in trace.samples if d.phase == "t1"} == {1.2}
+
+
+def test_t1_credits_an_answer_above_the_others_and_pays_for_entropy() -> None:
+    trace = traced("t1(steps=1, warmup=0)", rows=SOLVED, reward=lambda prompt, text: float(len(text)), prompts=1)
+    (made,), (g,) = trace.updates, trace.steps[0].groups
+    assert len(g.rollouts) == 64
+    R = torch.tensor([r.reward for r in g.rollouts])
+    above_B = R - (R.sum() - R) / 63
+    own_BT = made.batch["mask_BT"]
+    torch.testing.assert_close(made.batch["adv_BT"] * own_BT, above_B[:, None] * own_BT, rtol=1e-4, atol=1e-4)
+    first = made.passes[0]  # L = - 0.001 mean of the tokens' entropies: the pull is the same on each
+    counted = torch.zeros_like(own_BT)
+    counted[first.rows] = own_BT[first.rows]
+    torch.testing.assert_close(first.pull["entropy_BT"] * counted, 0.001 * counted / counted.sum())
 
 
 def test_a_plans_own_settings_give_way_to_what_is_asked_for() -> None:

@@ -9,6 +9,7 @@ import torch
 
 from posttrain.core.errors import UserError
 from posttrain.core.method import find_method
+from tests.wiring.formulas import clipped, k3, ratio
 from tests.wiring.spies import ROWS, traced
 
 
@@ -59,8 +60,22 @@ def test_prorl_has_its_temperature_its_kl_and_renews_when_scores_stall() -> None
     later = traced("prorl(reference='stalled(patience=1)')", reward=length, steps=3, num_generations=4, eval_every=1)
     starts = [u.before for u in later.updates]
     assert later.updates[2].reference == starts[2] != starts[0]  # the policy after two steps, where the score stalled
+    assert not later.phases[0].loop.learner.optimiser.state, "the last score stalled too: the optimiser begins anew"
     with pytest.raises(UserError, match="--eval-every"):
         traced("prorl", reward=length, eval_every=0)
+
+
+@pytest.mark.parametrize(("name", "high", "coef"), [("prorl", 0.4, 1e-3), ("dapo", 0.28, 0.0)])
+def test_a_token_grows_by_as_much_as_the_paper_lets_it(name: str, high: float, coef: float) -> None:
+    trace = traced(name, reward=length, prompts=4, steps=1, num_generations=8, eval_every=1, lr=0.03)
+    (made,), held, free = trace.updates, 0, 0
+    for p in made.passes:
+        own_BT, A, r = p.batch["mask_BT"], p.batch["adv_BT"], ratio(p)
+        due = (clipped(r, A, 0.2, high) + (k3(coef, p) if coef else 0)) * own_BT / own_BT.sum()
+        torch.testing.assert_close(p.pull["logp_BT"], due, rtol=1e-4, atol=1e-7)
+        held += int(((A > 0) & (r > 1 + high) & (own_BT > 0)).sum())
+        free += int(((A > 0) & (r > high + 0.88) & (r < 1 + high) & (own_BT > 0)).sum())
+    assert held and free, "some grow beyond it, some only beyond the limit of DAPO, or of PPO"
 
 
 def test_treepo_samples_trees_and_counts_unfinished_answers() -> None:
@@ -93,6 +108,16 @@ def test_limits_and_modes_are_the_authors() -> None:
     gigpo = find_method("gigpo")
     assert gigpo.advantage.defaults()["std"] and gigpo.advantage.defaults()["gamma"] == 0.95
     assert gigpo.terms[0].defaults()["coef"] == 0.01
+
+
+def test_cispo_bounds_the_weight_of_a_token_and_silences_none() -> None:
+    trace = traced("cispo", reward=even, prompts=4, steps=2, num_generations=4, lr=0.03)
+    passes = [p for made in trace.updates for p in made.passes]
+    assert len(passes) == 2 * 4 and not any(made.reference for made in trace.updates)
+    for p in passes:  # pull = min(r, 5) A / tokens
+        own_BT, A = p.batch["mask_BT"], p.batch["adv_BT"]
+        torch.testing.assert_close(p.pull["logp_BT"], ratio(p).clamp(max=5) * A * own_BT / own_BT.sum())
+    assert any(((p.batch["adv_BT"] > 0) & (ratio(p) > 1.28)).any() for p in passes), "DAPO would silence these"
 
 
 def test_luspo_weighs_an_answer_by_its_length() -> None:

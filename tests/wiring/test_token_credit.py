@@ -80,7 +80,8 @@ LINES = ["a\nb", "a\nb\nc", "b", "c\nb"]
 
 
 def test_vineppo_values_every_line_by_nine_answers() -> None:
-    trace = traced("vineppo", reward=even, says=LINES, num_generations=2, steps=1, prompts=2)
+    says = ["a. b\nc", *LINES[:1], *LINES[2:]]  # a sentence is no line
+    trace = traced("vineppo", reward=even, says=says, num_generations=2, steps=1, prompts=2)
     (step,), (made,) = trace.steps, trace.updates
     for g in step.groups:
         own, vines = [r for r in g.rollouts if not r.info.get("vine")], [r for r in g.rollouts if r.info.get("vine")]

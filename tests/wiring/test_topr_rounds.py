@@ -25,6 +25,13 @@ def test_a_round_collects_answers_and_learns_from_them_several_times() -> None:
     draws = {k: [d for d in trace.samples if d.phase == f"collect.{k}"] for k in (1, 2)}
     assert {d.weights for d in draws[1]} == {one[0].before} and {d.weights for d in draws[2]} == {one[-1].after}
     assert [d.prompts for d in draws[1]] == [d.prompts for d in draws[2]], "the same questions in every round"
+    for first in (
+        one[0],
+        two[0],
+    ):  # as a round begins the policy is the one that was asked: mu is known and the ratio 1
+        own = first.batch["mask_BT"]
+        assert (first.batch["old_logp_BT"] * own).min() < -1
+        torch.testing.assert_close(first.passes[0].batch["logp_BT"] * own, first.batch["old_logp_BT"] * own)
     for k, updates in ((1, one), (2, two)):
         said = sorted(t for d in draws[k] for t in d.texts)
         learned = [r.text for s in trace.steps if s.phase == f"topr.{k}" for r in s.rollouts]
