@@ -291,6 +291,7 @@ def summarise(loop: Loop, before: Score, after: Score) -> dict[str, Any]:
         "ungraded_after": after.failed,
         "skipped_updates": loop.learner.skipped,
         "steps_without_learning": silent,
+        "unscored_answers": sum(getattr(m, "answers", 0) for m in loop.monitors),
         **({"best": {"step": best.step + 1, after.name: best.score}} if best else {}),
         **({"stopped_early": loop.stopping} if loop.stopping else {}),
         **trace_of(loop.callbacks),

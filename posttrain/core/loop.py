@@ -41,6 +41,7 @@ class Loop:
     advantage: Any = field(init=False)
     pause: Pause = field(default_factory=Pause)  # whether to stop before the end, to go on another time
     stopping: str = ""  # why a callback asked to stop early
+    unscored: str = ""  # why answers of the last step could not be scored
     evaluated: int = -1  # the last step that was followed by an evaluation
     done: int = -1  # the last step that was done, now or before a restart
 
@@ -152,6 +153,7 @@ class Loop:
         metrics = describe(groups, kept) | report.metrics() | seen
         if self.method.rounds > 1:
             metrics |= {"prompts_asked": float(len(groups)), "prompts_kept": float(len(kept))}
+        self.unscored = getattr(report, "why", "")
         with nullcontext() if ranks().lead else redirect_stderr(StringIO()):
             for monitor in self.monitors:
                 monitor.check(step, groups, metrics, self)
@@ -159,8 +161,8 @@ class Loop:
             return
         seconds, stages = self.watch.read(getattr(report, "seconds", 0.0))
         metrics |= stages | {"tokens_per_second": metrics["tokens"] / max(seconds, 1e-9)}
-        if why := getattr(report, "why", ""):
-            self.run.event(self.phase, step, "reward error", why)
+        if self.unscored:
+            self.run.event(self.phase, step, "reward error", self.unscored)
         self.run.log(self.phase, step, metrics, groups, seconds)
         self.tell("on_step", step, metrics | {"seconds": seconds})
 

@@ -18,6 +18,7 @@ from posttrain.page import sheets as saved
 from posttrain.page.folder import Folder
 from posttrain.page.rollouts import Filter
 from posttrain.runs.reader import Reader
+from posttrain.runs.unscored import unscored
 
 Params = Mapping[str, str]
 _TEXT = 1000  # characters of a parameter
@@ -37,7 +38,7 @@ def run(folder: Folder, params: Params) -> Any:
 def warnings(folder: Folder, params: Params) -> Any:
     """What the monitors have found in a run, for a list of runs."""
     with folder.open(params["run"]) as reader:
-        return {"warnings": facts.warned(reader), "unscored": facts.unscored(reader)}
+        return {"warnings": facts.warned(reader), "unscored": unscored(reader, [p.name for p in series.phases(reader)])}
 
 
 def metrics(folder: Folder, params: Params) -> Any:

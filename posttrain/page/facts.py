@@ -15,10 +15,10 @@ from posttrain.runs.monitors import Finding
 from posttrain.runs.reader import Reader
 from posttrain.runs.reading import Summary, read_json
 from posttrain.runs.settings import read_config
+from posttrain.runs.unscored import unscored
 from posttrain.runs.warnings import findings
 
 _EVENTS = 500  # newest events at most
-_REWARD_ERROR = "reward error"  # the kind of event that tells why answers could not be scored
 
 
 def about(reader: Reader, run: Summary) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def about(reader: Reader, run: Summary) -> dict[str, Any]:
             reader, folder, problems if isinstance(problems, int) else 0, there, (run.score, run.before)
         ),
         "warnings": warned(reader, there),
-        "unscored": unscored(reader, there),
+        "unscored": unscored(reader, [p.name for p in there]),
         "summary": {k: v for k, v in read_json(folder / "summary.json").items() if isinstance(v, int | float | str)},
         "notes": {k: v for k, v in read_json(folder / "notes.json").items() if isinstance(v, int | float | str)},
         "checkpoints": sorted(p.name for p in folder.glob("checkpoints/*-*") if not p.name.startswith(".")),
@@ -93,20 +93,6 @@ def saved(folder: Path, known: Iterable[str]) -> list[tuple[str, int, str, str]]
         for phase, _, step in names
         if phase in known and re.fullmatch("[0-9]{1,9}", step)
     ]
-
-
-def unscored(reader: Reader, there: list[Phase] | None = None) -> list[dict[str, Any]]:
-    """By phase: how many answers could not be scored, of how many, and what was last told of the reason. Phases without any are left out."""
-    out = []
-    for phase in there or phases(reader):
-        query = "SELECT SUM(value) FROM metrics WHERE phase = ? AND name = 'failed'"
-        failed = finite(reader.db.execute(query, (phase.name,)).fetchone()[0])
-        if failed and failed >= 1:
-            query = "SELECT message FROM events WHERE phase = ? AND kind = ? ORDER BY id DESC LIMIT 1"
-            why = reader.db.execute(query, (phase.name, _REWARD_ERROR)).fetchone()
-            made = sum(reader.made(phase.name).values())
-            out.append({"phase": phase.name, "failed": int(failed), "made": made, "why": str(why[0]) if why else ""})
-    return out
 
 
 def warned(reader: Reader, there: list[Phase] | None = None) -> list[dict[str, Any]]:

@@ -39,6 +39,7 @@ from posttrain.runs.silence import Silence
 from posttrain.runs.threads import Busy
 from posttrain.runs.tool_files import with_named_tools
 from posttrain.runs.trained import Trained, find_trained, keep_wanted, load_trained, refuse_directions
+from posttrain.runs.unscored import Unscored
 from posttrain.sandbox.row_tests import has_tests
 from posttrain.weights.learner import Learner
 from posttrain.weights.parallel import ExactSums, Local
@@ -234,7 +235,15 @@ def build_loop(config: Config, method: Method, policy: Policy, pieces: Pieces) -
         evaluator=HeldOut(lambda p: measure(p, config, method, env, scorer, pieces.others))
         if pieces.evaluated
         else None,
-        monitors=[Guard(), Silence(), Busy(), probe, *([Short()] if method.rounds > 1 else []), Monitored()],
+        monitors=[
+            Guard(),
+            Silence(),
+            Busy(),
+            probe,
+            *([Short()] if method.rounds > 1 else []),
+            Monitored(),
+            Unscored(),
+        ],
         pause=pieces.pause,
     )
     know_reference(loop)

@@ -87,7 +87,7 @@ class Guard:
             finding = _stale(own, step) or single_tokens(policy, own, loop.learner.first_gap)
             size = f"by {most:.2g} nats at single tokens (limit {worst:g})"
         loop.run.event(loop.phase, step, f"mismatch: {finding.kind}", f"{size}; {finding}")
-        self._tell(finding, f"step {step}: sampler and trainer differ {size}: {finding}")
+        self._tell(finding, f"step {step + 1}: sampler and trainer differ {size}: {finding}")
         return finding
 
     def _tell(self, finding: Finding, line: str) -> None:

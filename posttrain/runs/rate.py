@@ -71,7 +71,7 @@ class RateProbe:
             return ""
         self.told.add(kind)
         loop.run.event(loop.phase, step, "learning rate", line)
-        print(f"warning: step {step}: {line}", file=sys.stderr)
+        print(f"warning: step {step + 1}: {line}", file=sys.stderr)
         return line
 
 

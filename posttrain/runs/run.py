@@ -151,7 +151,10 @@ class Run(SmallFiles):
             again = self._knows(ck) - ck.step
             load_learners(loop.learners, ck.tables, ck.state["learners"])
             for name, part in loop.stateful().items():
-                part.load_state_dict(ck.state["parts"][name])
+                if name in ck.state["parts"] or not name.startswith(
+                    "monitor"
+                ):  # one that is newer than the checkpoint begins
+                    part.load_state_dict(ck.state["parts"][name])
             prune(self.checkpoints, ck.phase, ck.step, loop.config.keep_checkpoints)  # a kill may have come before it
             loop.stopping = still_stopped(ck.state, loop.config.steps, self.label)
         self.store.forget(loop.phase, first)

@@ -28,7 +28,7 @@ class Short:
             f"that differ in reward{times}; the task is too hard or too easy, or give more --rounds"
         )
         loop.run.event(loop.phase, step, "short", line)
-        print(f"warning: step {step}: {line}", file=sys.stderr)
+        print(f"warning: step {step + 1}: {line}", file=sys.stderr)
         return line
 
     def state_dict(self) -> dict[str, Any]:

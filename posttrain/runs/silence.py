@@ -25,7 +25,7 @@ class Silence:
             return ""
         line = f"nothing was learned for {self.on_end} steps: {why(groups, metrics)}"
         loop.run.event(loop.phase, step, "silence", line)
-        print(f"warning: step {step}: {line}", file=sys.stderr)
+        print(f"warning: step {step + 1}: {line}", file=sys.stderr)
         return line
 
     def state_dict(self) -> dict[str, Any]:

@@ -113,7 +113,7 @@ class Busy:
             f"steps take {pace / usual:.0f} times as long for their tokens as before: the machine is busy. This run uses "
             f"{torch.get_num_threads()} threads; posttrain doctor says what suits now, and --threads N is for a new run"
         )
-        _say(f"step {step}: {line}")
+        _say(f"step {step + 1}: {line}")
         return line
 
 

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from posttrain.core.terminal import printable
 from posttrain.runs.build import at_test
 from posttrain.runs.reader import Reader
+from posttrain.runs.unscored import unscored
 from posttrain.runs.warnings import findings
 from posttrain.view.figures import count, duration, percent, short
 from posttrain.view.report import RANKED, graded, next_steps, report
@@ -138,6 +139,10 @@ class Watch:
         if not self.seen and curve:
             self.console.print("this run had already finished; more --steps go on with it, --fresh starts over")
         report(self.console, before, after, summary, curve, self.curve)
+        for lost in unscored(loop.run.store, [loop.phase]) if isinstance(loop.run.store, Reader) else ():
+            told = f"warning: {lost['failed']:,} of {lost['made']:,} answers could not be scored, and nothing was learned from them"
+            told += f"; the last time {lost['why']}" if lost["why"] else ""
+            self.console.print(printable(told, one_line=True), style="yellow", markup=False, soft_wrap=True)
         for found in findings(loop.run.store, loop.phase) if isinstance(loop.run.store, Reader) else ():
             told = f"warning: {found.says} (steps {found.first + 1} to {found.last + 1})"
             self.console.print(printable(told, one_line=True), style="yellow", markup=False, soft_wrap=True)

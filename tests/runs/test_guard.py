@@ -187,7 +187,7 @@ def test_strict_is_an_error_and_the_limit_can_be_set(loop: Loop) -> None:
     assert found(loop) == {}
     loop.monitors = [Guard(strict=True)]
     loop.run.store.forget("train", 0)
-    with pytest.raises(UserError, match=r"step 0: sampler and trainer differ by .* \(limit 0.001\): unexplained"):
+    with pytest.raises(UserError, match=r"step 1: sampler and trainer differ by .* \(limit 0.001\): unexplained"):
         seen = {"logp_gap": 0.5}
         ask = RolloutRequest(loop.source.policies, [loop.env.prompt(0)], loop.config.sampling)
         guard_of(loop).check(0, loop.source.rollout(ask), seen, loop)

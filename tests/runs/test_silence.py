@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import posttrain as pt
 from posttrain.core.types import Group, Prompt
 from posttrain.runs.reader import Reader
 from posttrain.runs.silence import Silence, why
+from posttrain.runs.unscored import Unscored
 from tests.runs import tiny_run
 
 
@@ -33,19 +35,43 @@ def test_a_run_that_learns_says_nothing(tmp_path: Path, capsys: pytest.CaptureFi
     assert summary["steps_without_learning"] == 0 and "nothing was learned" not in capsys.readouterr().err
 
 
-def test_why_answers_could_not_be_scored_is_an_event(tmp_path: Path) -> None:
+def test_why_answers_could_not_be_scored_is_told_and_an_event(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def late_at_night(prompt: Prompt, text: str) -> float:
         if sum(map(ord, text)) % 2:
             raise TimeoutError("the grader is asleep")
         return float(sum(map(ord, text)) % 97)
 
-    run(tmp_path, late_at_night, steps=3)
+    summary = run(tmp_path, late_at_night, steps=3)
+    said = capsys.readouterr().err
     with Reader(tmp_path / "quiet" / "run.sqlite") as reader:
         told = {e["step"]: e["message"] for e in reader.events("reward error")}
         failed = {step: int(n) for step, n in reader.series("failed", "train") if n}
     assert failed and set(told) == set(failed)
     for step, n in failed.items():
         assert f"failed on {n} of 8 (TimeoutError: the grader is asleep" in told[step], told[step]
+    first = min(failed)
+    line = f"warning: step {first + 1}: {failed[first]} of 8 answers could not be scored, and nothing is learned from them: "
+    assert line + told[first] in said and said.count("could not be scored") == 1, (
+        "told once, and again at the 10th such step"
+    )
+    assert summary["unscored_answers"] == sum(failed.values())
+
+
+def test_a_tenth_step_with_answers_that_could_not_be_scored_is_told_with_all_so_far(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    counted, again = Unscored(), Unscored()
+    loop = SimpleNamespace(unscored="the server is down")
+    for step in range(6):
+        counted.check(step, [], {"failed": 2.0 * (step % 2 == 0)}, loop)
+    again.load_state_dict(counted.state_dict())
+    capsys.readouterr()
+    for step in range(6, 12):
+        again.check(step, [], {"failed": 1.0}, loop)
+    assert capsys.readouterr().err == ""
+    assert again.check(12, [], {"failed": 1.0}, loop).endswith("the server is down (13 answers in 10 steps so far)")
 
 
 class Run:
