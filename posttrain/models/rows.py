@@ -6,7 +6,7 @@ A module's `state_dict` here always means whole tensors, as for any other model,
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
@@ -14,6 +14,9 @@ from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
+
+
+_BUCKET = 1 << 26  # numbers of one message, unless a single weight has more
 
 
 def in_rows(module: object) -> bool:
@@ -64,6 +67,62 @@ def rows_like(mine: Tensor, given: Tensor, rank: int, world: int) -> Tensor:
     return given if given.shape == mine.shape else own_rows(given, rank, world)
 
 
+def wholes(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """All rows of each, gathered: every process must ask at the same time."""
+    made = {
+        name: torch.empty(x.shape, dtype=x.dtype, device=local(x).device) if is_row(x) else x
+        for name, x in named.items()
+    }
+    rows = [name for name, x in named.items() if is_row(x)]
+    gather_into([made[name] for name in rows], [named[name] for name in rows])
+    return made
+
+
+@torch.no_grad()
+def gather_into(copies: Sequence[Tensor], rows: Sequence[Tensor]) -> None:
+    """The whole of each into its copy, rounded to the copy's type before it is sent: a few large messages, not one for each weight (272 of
+    them took most of a second). Every process must ask at the same time."""
+    bucket: list[tuple[Tensor, DTensor]] = []
+    for to, x in zip(copies, rows, strict=True):
+        if not is_row(x):
+            to.copy_(x)
+            continue
+        first = bucket[0] if bucket else None
+        if first and (
+            first[0].dtype != to.dtype or first[1].device_mesh != x.device_mesh or _size(bucket) + to.numel() > _BUCKET
+        ):
+            _send(bucket)
+            bucket = []
+        bucket.append((to, x))
+    if bucket:
+        _send(bucket)
+
+
+def _size(bucket: Sequence[tuple[Tensor, Any]]) -> int:
+    return sum(to.numel() for to, _ in bucket)
+
+
+def _send(bucket: Sequence[tuple[Tensor, DTensor]]) -> None:
+    """One message of each process: its rows of all these weights, end to end, as long as the longest of them."""
+    import torch.distributed as dist
+
+    mesh = bucket[0][1].device_mesh
+    world = mesh.size()
+    shares = [to.chunk(world) for to, _ in bucket]  # as `own_rows` cuts
+    sizes = [[s[rank].numel() if rank < len(s) else 0 for s in shares] for rank in range(world)]
+    like = bucket[0][1].to_local()
+    mine = torch.zeros(max(map(sum, sizes)), dtype=bucket[0][0].dtype, device=like.device)
+    own = sizes[mesh.get_local_rank()]
+    for into, (_, x) in zip(mine[: sum(own)].split(own), bucket, strict=True):
+        into.copy_(x.to_local().flatten())
+    every = torch.empty(world * len(mine), dtype=mine.dtype, device=mine.device)
+    dist.all_gather_into_tensor(every, mine, group=mesh.get_group())
+    for rank, told in enumerate(every.chunk(world)):
+        for from_, share in zip(told[: sum(sizes[rank])].split(sizes[rank]), shares, strict=True):
+            if rank < len(share):
+                share[rank].copy_(from_.view_as(share[rank]))
+
+
 @torch.no_grad()
 def load_whole(into: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> tuple[list[str], list[str]]:
     """Whole tensors into rows, by name; which names were missing, and which were not expected."""
@@ -86,8 +145,7 @@ class Whole:
     def model(self) -> Any:
         """All processes ask at the same time."""
         if self.stale:
-            live = dict(self.source.named_parameters())
-            for name, p in self.copy.named_parameters():
-                p.copy_(whole(live[name]))
+            live, mine = dict(self.source.named_parameters()), dict(self.copy.named_parameters())
+            gather_into(list(mine.values()), [live[name] for name in mine])
             self.stale = False
         return self.copy

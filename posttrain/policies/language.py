@@ -20,7 +20,7 @@ from posttrain.models.captured import Passes, of_rows
 from posttrain.models.heads import Critic, ScalarHead, trunk_beside
 from posttrain.models.layout import Rows, hidden_states
 from posttrain.models.likelihood import CHUNK, normalised
-from posttrain.models.rows import in_rows, load_whole, whole
+from posttrain.models.rows import in_rows, load_whole, wholes
 from posttrain.policies.conversation import as_read, between, only_text, turns_of
 from posttrain.policies.divided import divided_streams
 from posttrain.policies.guessed import mixed_states
@@ -265,7 +265,7 @@ class LanguagePolicy(Samples):
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         found: dict[str, Any] = super().state_dict(*args, **kwargs)
-        return {name: whole(x) for name, x in found.items()} if in_rows(self.model) else found
+        return wholes(found) if in_rows(self.model) else found
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         if not in_rows(self.model):

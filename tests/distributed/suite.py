@@ -36,7 +36,8 @@ from posttrain.losses.aggregate import UNITS, pair_mean
 from posttrain.losses.objective import PAIRED
 from posttrain.losses.regularisers.kl import kl
 from posttrain.losses.supervised.sft import sft
-from posttrain.models.rows import own_rows
+from posttrain.models import rows as rows_module
+from posttrain.models.rows import gather_into, local, own_rows, whole
 from posttrain.policies.peft_folder import adapted
 from posttrain.systems.policy_gradient.prorl import stalled
 from posttrain.systems.supervised_from_reward.superhf import forward_kl
@@ -140,6 +141,26 @@ def divided(here: Ranks, size: int) -> dict[str, Any]:
                     off = max(off, _off(found[key], mine, largest))
                 out[f"{part.name}-{aggregate.name}-{64 if wide else 32}"] = {"largest": largest, "off": off}
     return out
+
+
+def copies(here: Ranks) -> None:
+    """A whole copy, in half precision and not, is what torch gathers one weight at a time, however many messages it comes in."""
+    one = learner(Sharded(here))
+    rows = dict(one.policy.model.named_parameters())
+    with torch.no_grad():
+        for x in rows.values():
+            local(x).normal_()
+    assert here.world == 2 or any(len(x) % here.world for x in rows.values()), "some weights have no equal shares"
+    for most in (1, 1000, 1 << 26):
+        rows_module._BUCKET = most
+        for dtype in (torch.bfloat16, torch.float32):
+            made = [torch.full(x.shape, torch.nan, dtype=dtype) for x in rows.values()]
+            gather_into(made, list(rows.values()))
+            assert all(torch.equal(a, whole(x).to(dtype)) for a, x in zip(made, rows.values(), strict=True)), (
+                most,
+                dtype,
+            )
+    print(len(rows), "copied")
 
 
 @contextmanager
@@ -262,6 +283,9 @@ def main(folder: str, *todo: str) -> None:
                 found = here.gather(gradients(here))
                 if here.lead:
                     Path(folder, "gradients.json").write_text(json.dumps(found))
+        elif what == "copies":
+            with joined("cpu") as here:
+                copies(here)
         elif what.startswith("divided-"):
             with joined("cpu") as here:
                 found = here.gather(divided(here, int(what[8:])))

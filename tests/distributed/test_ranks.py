@@ -75,6 +75,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     return out | {0: there / "0"}
 
 
+@pytest.mark.parametrize("world", [2, 3])
+def test_whole_copies_come_in_few_messages_with_the_same_bits(world: int, tmp_path: Path) -> None:
+    for code, told in start(world, tmp_path / "copies", "copies"):
+        assert code == 0 and "copied" in told, told[-3000:]
+
+
 def tables(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
     found = newest(folder / "checkpoints", "train")
     assert found is not None
