@@ -16,6 +16,7 @@ import torch
 from posttrain.core.answers import final_answer
 from posttrain.core.errors import UserError
 from posttrain.core.thinking import thought_of
+from posttrain.rewards.runtime import score
 from tests.policies.thinkers import TEMPLATES
 from tests.wiring import spies
 from tests.wiring.spies import ROWS, traced
@@ -71,6 +72,25 @@ def test_autothink_leaves_a_model_without_thoughts_its_own_way() -> None:
         "autothink(balance=1, both=0, prune=0)", reward=right, says=THINKING, prefill="So ", num_generations=4
     )
     assert all(str(c.args[1]).startswith("So ") for c in told.calls)
+
+
+@pytest.mark.parametrize(("says", "share", "told"), [
+    (["<think>a</think>3", "<think>b</think>0"], 1.0, "every answer thought"), (["3", "0"], 0.0, "every answer answered without"),
+    (THINKING, 0.25, ""),
+])  # fmt: skip
+def test_autothink_says_when_there_was_only_one_mode(
+    says: list[str], share: float, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    score._said.clear()
+    how: dict[str, Any] = {"reward": right, "says": says, "num_generations": 4, "sampling": {"max_tokens": 24}}
+    trace = traced("autothink(balance=1, both=1, prune=0)", **how)
+    assert trace.summary["thinks"] == {"balance": share, "both": share}
+    said = capsys.readouterr().err
+    assert (
+        (told in said and "in the stage 'balance'" in said and "--prefill" in said)
+        if told
+        else "in the stage" not in said
+    )
 
 
 LABELLED = [

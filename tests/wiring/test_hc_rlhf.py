@@ -72,6 +72,19 @@ def test_hoeffdings_bound_is_by_the_range_that_is_typed_and_costs_outside_end_th
         traced(plan.format(-2, -1), **how)
 
 
+def test_the_exact_bound_meets_a_cost_that_is_not_0_or_1_before_anything_is_learned() -> None:
+    with pytest.raises(UserError, match="the exact bound is for costs of 0 and 1"):
+        traced(
+            "hc-rlhf(cost='{file}:harm',n=5,steps=1,bound='exact')", rows=MORE[:60], num_generations=2, prompts=4,
+            reward={"reward": length, "harm": harm}, callbacks=[NoStep()],
+        )  # fmt: skip
+
+
+class NoStep:
+    def on_step(self, loop: Any, step: int, metrics: dict[str, float]) -> None:
+        pytest.fail("a step was taken")
+
+
 def test_reward_and_cost_model_are_trained_from_preferences_of_their_own(tmp_path: Path) -> None:
     helpful, harmful = pairs(tmp_path / "helpful.jsonl", "much", "no"), pairs(tmp_path / "harm.jsonl", "safe", "hurt")
     trace = traced(f"hc-rlhf(pairs={helpful!r},cost={harmful!r},n=5,steps=1)", rows=MORE, num_generations=2)
