@@ -62,6 +62,15 @@ def test_autothink_pays_by_the_mode_and_begins_with_the_ellipsis(tmp_path: Path)
     assert {round(x, 3) for text, _, x in worth(trace, "prune") if text.endswith("</think>3")} == {2.036, 0.965}
     first = trace.of(phase="both")[0]
     assert first.optimiser_steps == 2 and "ref_logp_BT" not in first.batch
+    for update in (
+        trace.updates
+    ):  # a mean over tokens: on policy a token is pulled by its credit over the tokens of the pass, however long
+        live, own_BT = update.passes[0], update.batch["mask_BT"]
+        mine_BT = torch.zeros_like(own_BT)
+        mine_BT[live.rows] = own_BT[live.rows]
+        due_BT = update.batch["adv_BT"] * mine_BT / mine_BT.sum()
+        assert len(set(own_BT.sum(-1).tolist())) > 1
+        torch.testing.assert_close(live.pull["logp_BT"], due_BT, rtol=1e-3, atol=1e-6)
 
 
 def test_autothink_leaves_a_model_without_thoughts_its_own_way() -> None:
@@ -212,7 +221,7 @@ def test_long_cot_pays_by_the_window_of_the_run() -> None:
     assert [p.name for p in shaped] == ["cosine-length", "repeats", "kl-in-reward"] and shaped[0].defaults()[
         "longest"
     ] == 16
-    assert method.advantage.defaults()["lam"] == 1.0
+    assert method.advantage.defaults()["lam"] == 1.0 and shaped[2].defaults()["coef"] == 0.01
     update = trace.updates[0]
     got = {
         r.text: round(x, 3)
@@ -244,7 +253,8 @@ def test_open_rs_adds_the_cosine_of_its_reward_and_the_form_of_r1(tmp_path: Path
 
 def test_open_rs_without_the_cosine_pays_for_right_and_for_the_form() -> None:
     says = ["\n</think>\n3", "</think>3", "\n</think>\n0", "3"]
-    trace = traced("open-rs(rounds=1, steps=1, cosine=False)", reward=right, says=says, sampling={"max_tokens": 32})
+    trace = traced("open-rs(rounds=1, steps=2, cosine=False)", reward=right, says=says, sampling={"max_tokens": 32})
+    assert list(trace.summary["accuracy"]) == ["step 2"], "after a round, not after a step"
     for r, x in zip(trace.steps[0].rollouts, trace.updates[0].batch["reward_BT"].sum(-1).tolist(), strict=True):
         assert x == right(None, r.text) + float("\n</think>\n" in r.text)
 

@@ -44,6 +44,8 @@ def test_the_cost_is_held_and_tested_on_prompts_that_training_has_not_seen() -> 
         num_generations=2, prompts=60,
     )  # fmt: skip
     assert [p.name for p in trace.phases] == ["candidate"] and trace.parts[-1] == "safety-test"
+    held = {"limit": 0.1, "delta": 0.05, "n": 5, "inflate": 2.0, "own": 4.0}  # the bound of the test to come
+    assert held.items() <= trace.phases[0].method.shaping[0].defaults().items()
     first, second = (u.batch for u in trace.of("policy", "candidate"))
     earned = [b["reward:reward_B"] + b["reward:harm_B"] for b in (first, second)]  # --reward is the sum of both here
     paid = [b["reward_BT"].sum(-1) for b in (first, second)]
