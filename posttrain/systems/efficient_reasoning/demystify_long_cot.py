@@ -5,8 +5,7 @@ The window of the cosine is the run's `--sampling.max-tokens`; an answer within 
 
 Departures: the paper starts from a model that was fine-tuned on long chains: train that first with `posttrain run sft`, and go on with
 `--model runs/SFT`. It takes 512 prompts, 14,336 tokens, the policy at 5e-7 and the critic at 9e-6 (`--prompts`,
-`--sampling.max-tokens`, `--lr 5e-7 --critic-lr 9e-6`; here both learn at one rate, chosen from the size) and makes 32 updates of a
-batch, here 4. Its trainer's setting to normalise rewards is for
+`--sampling.max-tokens`, `--lr`) and makes 32 updates of a batch, here 4. Its trainer's setting to normalise rewards is for
 reward models and changes no rule; credit is whitened, as here. The cosine, its margin of 16 tokens (here at most a quarter
 of the window), 40-grams at -0.05 discounted by 0.99, 16 answers, KL 0.01 and lambda 1 are the paper's.
 """
