@@ -18,6 +18,7 @@ import torch
 from posttrain.core.errors import UserError
 from posttrain.core.plan import Context, Plan
 from posttrain.core.registry import find
+from posttrain.runs.unused import counts_answers
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), CodeType, type)
 
@@ -36,6 +37,23 @@ def refuse_of_options(plan: Plan, context: Context) -> None:
         if other := next(freed, None):
             raise UserError(f"{plan.name} does not read {typed(name)} with {typed(other)}; leave one of the two away")
         raise UserError(f"{plan.name} does not read {typed(name)} with its other options as they are; leave it away")
+    refuse_of_two_numbers(plan, context)
+
+
+def refuse_of_two_numbers(plan: Plan, context: Context) -> None:
+    """--num-generations says how many answers a prompt gets, and so does the option `n` of many plans: one would be lost."""
+    if "n" not in given(plan) or not context.gave("num_generations"):
+        return
+    other = find(plan.name, "plan").fn(**plan.options | {"n": plan.options["n"] + 1})
+    if _answers(plan) != _answers(other):
+        raise UserError(
+            f"{plan.name} got --num-generations and --plan.n, which both say how many answers a prompt gets; leave one of the two away"
+        )
+
+
+def _answers(plan: Plan) -> list[Any]:
+    """How many answers to a prompt each phase samples."""
+    return [p.method.rollout.defaults().get("n") for p in plan.phases() if counts_answers(p.method)]
 
 
 def typed(option: str) -> str:

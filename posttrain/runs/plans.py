@@ -38,7 +38,7 @@ from posttrain.runs.settings import check_name, made_name
 from posttrain.runs.start import Start
 from posttrain.runs.threads import settle
 from posttrain.runs.told import tell_left_out
-from posttrain.runs.unused import named, refuse_of_plan, unread
+from posttrain.runs.unused import counts_answers, named, refuse_of_plan, unread
 from posttrain.train import train
 
 
@@ -242,7 +242,7 @@ def _phase_loop(part: Phase, policy: Policy, context: Context, callbacks: tuple[
     env = part.env(context)
     rewards = part.rewards(context) if part.rewards else build_scorer("", env, config.reward_timeout)
     method = part.method
-    if config.num_generations is not None and "n" in method.rollout.defaults():
+    if config.num_generations is not None and counts_answers(method):
         method = method.but(rollout=method.rollout.but(n=config.num_generations))
     env = fit(env, policy, method, config.sampling)
     if part.critic:

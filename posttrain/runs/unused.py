@@ -88,6 +88,11 @@ def drawn_by_plan(plan: Plan) -> frozenset[str]:
     return out | (DRAWN - RECORDED if samples else frozenset()) | (DRAWN if logged else frozenset())
 
 
+def counts_answers(method: Method) -> bool:
+    """Whether a phase of a plan samples so many answers to a prompt; those that the plan collected before are all learned from."""
+    return "n" in method.rollout.defaults() and method.rollout.card.data != "logs"
+
+
 def used(plan: Plan) -> set[str]:
     """The settings that a plan reads: those that it declares, those of its phases, and those of every run."""
     out = ({f.name for f in dataclasses.fields(Config)} - OWN - {"sampling"}) | drawn_by_plan(plan)
@@ -95,7 +100,7 @@ def used(plan: Plan) -> set[str]:
         out |= set(READS[name])
     phases = plan.phases()
     out |= {key for key in LEARNING if any(key not in phase.changes for phase in phases)}
-    if any("n" in phase.method.rollout.defaults() for phase in phases):
+    if any(counts_answers(phase.method) for phase in phases):
         out.add("num_generations")
     critics = [phase for phase in phases if has_critic(phase.method.reads)]
     if critics:

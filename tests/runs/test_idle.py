@@ -134,6 +134,9 @@ COMMANDS = [
     ("qwenlong-stages --plan.words 90", "words: documents are made in parts without --task"),
     ("reft --reward r.py:g --plan.credit 0.3", "credit: --reward pays"),
     ("autothink --prefill So --plan.ellipsis False", "ellipsis: --prefill says how answers begin"),
+    ("nash-md --reward r.py:g --plan.n 4 --num-generations 6", "--num-generations and --plan.n, which both say"),
+    ("rest --num-generations 3", "rest is a plan that does not use --num-generations; "),
+    ("topr-rounds --num-generations 3", "--plan.n 8"),
 ]  # fmt: skip
 
 
@@ -156,6 +159,14 @@ def test_at_the_terminal_nothing_is_loaded(
 )  # fmt: skip
 def test_a_value_that_the_plan_would_have_chosen_itself_is_no_mistake(name: str, options: dict[str, Any]) -> None:
     refuse_of_options(find(name, "plan").fn(**options), Context(None, Config(task="rows.jsonl"), {}))
+
+
+def test_an_n_that_counts_something_else_stands_beside_the_number_of_answers() -> None:
+    """The n of hc-rlhf is the size of its test, also where it is as large as a group."""
+    asked = Context(None, Config(num_generations=4), {})
+    refuse_of_options(find("hc-rlhf", "plan").fn(n=8, cost="r.py:g"), asked)
+    with pytest.raises(UserError, match="both say how many answers"):
+        refuse_of_options(find("t1", "plan").fn(n=8), asked)
 
 
 def test_functions_are_alike_where_code_and_values_are() -> None:

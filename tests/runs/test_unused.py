@@ -65,6 +65,7 @@ def test_every_setting_is_read_by_some_plan_or_told() -> None:
         ({"uses": ("task",)}, "reward"), ({"uses": ("reward",)}, "task"), ({"uses": ("reward",)}, "level"),
         ({"uses": ("reward",)}, "system"), ({}, "steps"), ({"parts": (Do("x", nothing),)}, "lr"),
         ({"parts": (Phase("x", sft, 1, nothing),)}, "num_generations"),
+        ({"parts": (Phase("x", grpo.but(rollout="logged"), 1, nothing),)}, "num_generations"),
         ({"parts": (Phase("x", grpo, 1, nothing, role="judge"),)}, "eval_every"),
         ({"parts": (Phase("x", grpo, 1, nothing, changes={"lr": 1.0}),)}, "lr"),
     ],

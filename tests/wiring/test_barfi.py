@@ -53,7 +53,7 @@ def test_the_credit_is_less_the_siblings_mean() -> None:
 
 def test_the_blend_is_paid_and_moves() -> None:
     functions = {"right": lambda prompt, text: float(len(text)), "close": lambda prompt, text: -float(text.count("a"))}
-    trace = traced("barfi(aux='{file}:close',rounds=2,steps=1)", reward=functions, num_generations=4)
+    trace = traced("barfi(aux='{file}:close',rounds=2,steps=1,beta=0.3)", reward=functions, num_generations=4, lr=0.03)
     assert trace.parts == ["policy->start", "inner.1", "outer.1", "inner.2", "outer.2"]
     blends = [[0.5**0.5, 0.5**0.5], *trace.summary["blends"]]
     for round, step in enumerate(trace.steps):
@@ -63,6 +63,10 @@ def test_the_blend_is_paid_and_moves() -> None:
     assert blends[1] != pytest.approx(blends[0]) and sum(x * x for x in blends[2]) == pytest.approx(1.0)
     one, two = trace.of("policy")
     assert one.reference == two.reference == one.before
+    kl_B = ((two.batch["old_logp_BT"] - two.batch["ref_logp_BT"]) * two.batch["mask_BT"]).sum(-1)
+    earned_B = torch.tensor([r.reward for r in trace.steps[1].rollouts])
+    assert kl_B.abs().max() > 1e-2
+    torch.testing.assert_close(two.batch["reward_BT"].sum(-1), earned_B - 0.3 * kl_B, rtol=1e-4, atol=1e-4)
 
 
 def test_a_heuristic_that_is_against_the_reward_loses_its_share() -> None:

@@ -128,6 +128,16 @@ def test_spo_is_judged_against_its_own_other_answers() -> None:
         assert made.reference == trace.updates[0].before
 
 
+def test_spo_asks_the_judge_in_the_orders_that_were_asked_for() -> None:
+    def first(prompt: Any, a: str, b: str) -> float:
+        return 1.0  # whoever comes first is better: in both orders nobody is
+
+    for orders, due in (("both", [0.5] * 4), ("as given", [1, 2 / 3, 1 / 3, 0])):
+        asked = f"spo-minimaximalist(steps=1, orders={orders!r})"
+        trace = traced(asked, None, first, steps=None, num_generations=4, prompts=1, says=["a", "b", "c", "d"])
+        assert [r.reward for r in trace.steps[0].rollouts] == pytest.approx(due)
+
+
 def test_spo_ends_with_the_average_of_its_weights_where_that_is_asked_for() -> None:
     """The steps are the same until the last has been taken."""
     plain, mean = (

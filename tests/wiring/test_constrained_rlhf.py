@@ -87,6 +87,8 @@ def test_points_that_are_searched_on_a_metric_that_no_update_sees() -> None:
         reward=BOTH | {"quality": quality}, num_generations=2,
     )  # fmt: skip
     assert [p.name for p in trace.phases] == ["try.1", "try.2", "try.3", "try.4", "constrained"]
+    falls = [bool(p.loop.learner.decay_over) for p in trace.phases]
+    assert falls == [False] * 4 + [True], "the tries are one run: none of them ends its learning rate"
     seen = trace.summary["search"]["seen"]
     assert [p for p, _ in seen[:3]] == trace.summary["search"]["simplex"], "corners of the simplex come first"
     paid = [s.rollouts[0].rewards for s in trace.steps]

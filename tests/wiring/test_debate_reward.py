@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from posttrain.core.errors import UserError
 from posttrain.systems.reward_shaping_safety.debate_reward import played
@@ -29,7 +30,7 @@ def test_the_judge_hears_both_sides_and_the_mix_pays(tmp_path: Path) -> None:
     file = tmp_path / "debate_judge.py"
     file.write_text(LOG + JUDGE)
     name = f"debate-reward(judge='{file}:prefer',lam=0.25,turns=3,steps=2,evidence='words')"
-    trace = traced(name, reward=lambda prompt, text: 2.0, num_generations=2, prompts=2)
+    trace = traced(name, reward=lambda prompt, text: 2.0, num_generations=2, prompts=2, lr=0.03)
     heard = [json.loads(line) for line in file.with_suffix(".jsonl").read_text().splitlines()]
     start = trace.of("policy")[0].before
     argued = [d for d in trace.samples if any("one short argument" in p for p in d.prompts)]
@@ -44,6 +45,11 @@ def test_the_judge_hears_both_sides_and_the_mix_pays(tmp_path: Path) -> None:
     assert [r.rewards["aux"] in (0.0, 0.5, 1.0) for r in kept] == [True] * 4
     paid = update.batch["reward_BT"].sum(-1).tolist()  # the KL is 0 at the start
     assert paid == pytest.approx([0.75 * r.reward + 0.25 * r.rewards["aux"] for r in kept], abs=1e-4)
+    batch, kept = trace.of("policy")[1].batch, [r for g in trace.steps[1].kept for r in g.rollouts]
+    kl_B = ((batch["old_logp_BT"] - batch["ref_logp_BT"]) * batch["mask_BT"]).sum(-1)
+    mixed_B = torch.tensor([0.75 * r.reward + 0.25 * r.rewards["aux"] for r in kept])
+    assert kl_B.abs().max() > 1e-2
+    torch.testing.assert_close(batch["reward_BT"].sum(-1), mixed_B - 0.02 * kl_B, rtol=1e-4, atol=1e-5)
 
 
 def test_without_a_judge_there_is_no_debate() -> None:

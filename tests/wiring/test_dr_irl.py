@@ -9,6 +9,7 @@ from posttrain.advantages.grpo import grpo
 from posttrain.core.batch import Batch
 from posttrain.core.errors import UserError
 from posttrain.core.registry import find
+from posttrain.rewards.scorers.reward_model import RewardModel
 from posttrain.systems.reward_shaping_safety.dr_irl import hardness, responsiveness
 from tests.wiring.spies import ROWS, traced
 
@@ -37,6 +38,11 @@ def test_rounds_of_reward_and_policy() -> None:
         torch.testing.assert_close(update.batch["adv_BT"], plain * scale, atol=1e-5, rtol=1e-4)
         assert {float(x) for x in update.batch["reward:category_B"]} <= {0.0, 1.0}
         assert float(scale.std()) > 0, "prompts are not equally hard"
+    paid = [r for s in trace.steps if s.phase == "grpo-s.2" for r in s.rollouts]
+    assert {r.prompt.info["category"] for r in paid} == {"odd", "even"}
+    for r in paid:
+        (due,) = RewardModel(trace.roles[f"reward-{r.prompt.info['category']}"]).scores([r]).tolist()
+        assert r.reward == pytest.approx(due, rel=1e-3, abs=1e-4), "by the model of its own category"
 
 
 def test_without_scaling_the_credit_is_grpos() -> None:

@@ -16,6 +16,7 @@ import torch
 from posttrain.core.answers import final_answer
 from posttrain.core.errors import UserError
 from posttrain.core.thinking import thought_of
+from posttrain.rewards.runtime import score
 from tests.policies.thinkers import TEMPLATES
 from tests.wiring import spies
 from tests.wiring.spies import ROWS, traced
@@ -61,6 +62,15 @@ def test_autothink_pays_by_the_mode_and_begins_with_the_ellipsis(tmp_path: Path)
     assert {round(x, 3) for text, _, x in worth(trace, "prune") if text.endswith("</think>3")} == {2.036, 0.965}
     first = trace.of(phase="both")[0]
     assert first.optimiser_steps == 2 and "ref_logp_BT" not in first.batch
+    for update in (
+        trace.updates
+    ):  # a mean over tokens: on policy a token is pulled by its credit over the tokens of the pass, however long
+        live, own_BT = update.passes[0], update.batch["mask_BT"]
+        mine_BT = torch.zeros_like(own_BT)
+        mine_BT[live.rows] = own_BT[live.rows]
+        due_BT = update.batch["adv_BT"] * mine_BT / mine_BT.sum()
+        assert len(set(own_BT.sum(-1).tolist())) > 1
+        torch.testing.assert_close(live.pull["logp_BT"], due_BT, rtol=1e-3, atol=1e-6)
 
 
 def test_autothink_leaves_a_model_without_thoughts_its_own_way() -> None:
@@ -71,6 +81,25 @@ def test_autothink_leaves_a_model_without_thoughts_its_own_way() -> None:
         "autothink(balance=1, both=0, prune=0)", reward=right, says=THINKING, prefill="So ", num_generations=4
     )
     assert all(str(c.args[1]).startswith("So ") for c in told.calls)
+
+
+@pytest.mark.parametrize(("says", "share", "told"), [
+    (["<think>a</think>3", "<think>b</think>0"], 1.0, "every answer thought"), (["3", "0"], 0.0, "every answer answered without"),
+    (THINKING, 0.25, ""),
+])  # fmt: skip
+def test_autothink_says_when_there_was_only_one_mode(
+    says: list[str], share: float, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    score._said.clear()
+    how: dict[str, Any] = {"reward": right, "says": says, "num_generations": 4, "sampling": {"max_tokens": 24}}
+    trace = traced("autothink(balance=1, both=1, prune=0)", **how)
+    assert trace.summary["thinks"] == {"balance": share, "both": share}
+    said = capsys.readouterr().err
+    assert (
+        (told in said and "in the stage 'balance'" in said and "--prefill" in said)
+        if told
+        else "in the stage" not in said
+    )
 
 
 LABELLED = [
@@ -192,7 +221,7 @@ def test_long_cot_pays_by_the_window_of_the_run() -> None:
     assert [p.name for p in shaped] == ["cosine-length", "repeats", "kl-in-reward"] and shaped[0].defaults()[
         "longest"
     ] == 16
-    assert method.advantage.defaults()["lam"] == 1.0
+    assert method.advantage.defaults()["lam"] == 1.0 and shaped[2].defaults()["coef"] == 0.01
     update = trace.updates[0]
     got = {
         r.text: round(x, 3)
@@ -224,7 +253,8 @@ def test_open_rs_adds_the_cosine_of_its_reward_and_the_form_of_r1(tmp_path: Path
 
 def test_open_rs_without_the_cosine_pays_for_right_and_for_the_form() -> None:
     says = ["\n</think>\n3", "</think>3", "\n</think>\n0", "3"]
-    trace = traced("open-rs(rounds=1, steps=1, cosine=False)", reward=right, says=says, sampling={"max_tokens": 32})
+    trace = traced("open-rs(rounds=1, steps=2, cosine=False)", reward=right, says=says, sampling={"max_tokens": 32})
+    assert list(trace.summary["accuracy"]) == ["step 2"], "after a round, not after a step"
     for r, x in zip(trace.steps[0].rollouts, trace.updates[0].batch["reward_BT"].sum(-1).tolist(), strict=True):
         assert x == right(None, r.text) + float("\n</think>\n" in r.text)
 

@@ -44,6 +44,8 @@ def test_the_cost_is_held_and_tested_on_prompts_that_training_has_not_seen() -> 
         num_generations=2, prompts=60,
     )  # fmt: skip
     assert [p.name for p in trace.phases] == ["candidate"] and trace.parts[-1] == "safety-test"
+    held = {"limit": 0.1, "delta": 0.05, "n": 5, "inflate": 2.0, "own": 4.0}  # the bound of the test to come
+    assert held.items() <= trace.phases[0].method.shaping[0].defaults().items()
     first, second = (u.batch for u in trace.of("policy", "candidate"))
     earned = [b["reward:reward_B"] + b["reward:harm_B"] for b in (first, second)]  # --reward is the sum of both here
     paid = [b["reward_BT"].sum(-1) for b in (first, second)]
@@ -70,6 +72,19 @@ def test_hoeffdings_bound_is_by_the_range_that_is_typed_and_costs_outside_end_th
     assert safety["upper"] - safety["mean"] == pytest.approx(4.925998, abs=1e-4)
     with pytest.raises(UserError, match=r"a cost is .*, outside of hoeffding\(least=-2, most=-1\)"):
         traced(plan.format(-2, -1), **how)
+
+
+def test_the_exact_bound_meets_a_cost_that_is_not_0_or_1_before_anything_is_learned() -> None:
+    with pytest.raises(UserError, match="the exact bound is for costs of 0 and 1"):
+        traced(
+            "hc-rlhf(cost='{file}:harm',n=5,steps=1,bound='exact')", rows=MORE[:60], num_generations=2, prompts=4,
+            reward={"reward": length, "harm": harm}, callbacks=[NoStep()],
+        )  # fmt: skip
+
+
+class NoStep:
+    def on_step(self, loop: Any, step: int, metrics: dict[str, float]) -> None:
+        pytest.fail("a step was taken")
 
 
 def test_reward_and_cost_model_are_trained_from_preferences_of_their_own(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ def test_reft_imitates_solutions_then_takes_one_answer_per_question() -> None:
     made = trace.of(phase="ppo")
     assert [u.optimiser_steps for u in made] == [2, 2] and trace.phases[1].method.critic.start == SHARED
     assert made[0].reference == trace.of(phase="sft")[-1].after, "the KL is to the policy of SFT"
+    assert {"coef": 5.0, "per": "answer"}.items() <= trace.phases[1].method.terms[0].defaults().items()
     assert trace.summary["accuracy_before"] is not None and "accuracy_of_sft" in trace.summary
 
 
@@ -106,6 +107,8 @@ def test_a_learned_reward_pays_where_pairs_are_given(pairs: str) -> None:
         assert all("reward_model" in r.rewards for r in ppo) and "reward_model_accuracy" in trace.summary
         judged = trace.of("reward_model")
         assert judged and all(r.text in ("good", "bad") for r in judged[0].rows)
+        seen = [g.prompt.id for s in trace.steps if s.phase == "reward-model" for g in s.groups]
+        assert len(seen) == len(set(seen)) >= 20, "one pass over the pairs"
 
 
 @pytest.mark.parametrize("name", ["salsa", "dr-po"])
@@ -145,6 +148,8 @@ def test_dr_po_takes_one_answer_four_passes_and_a_critic_that_begins_as_the_rewa
 def test_summarize_hf_is_the_three_phases_with_a_critic_from_the_reward_model(pairs: str) -> None:
     trace = traced(f"summarize-hf(pairs={pairs!r}, warmup=0.2, epochs=0.1)", rows=STORIES)
     assert trace.parts == ["sft", "policy->sft", "reward-model", "ppo", "measured"]
+    compared = [g.prompt.id for s in trace.steps if s.phase == "reward-model" for g in s.groups]
+    assert len(compared) == len(set(compared)) >= 20, "one pass over the comparisons"
     ppo = trace.of(phase="ppo")[0]
     assert ppo.reference == trace.of(phase="sft")[-1].after and ppo.optimiser_steps == 4
     assert [len(g.rollouts) for s in trace.steps if s.phase == "ppo" for g in s.groups] == [1, 1]
@@ -179,6 +184,8 @@ def test_pairwise_rl_labels_its_own_pairs_only_by_a_reward_that_is_named() -> No
     trace = traced("pairwise-rl(own=6, epochs=0.1)", reward=length)
     assert trace.parts == ["policy->start", "pairs", "judge", "ppo"]
     assert {c.phase for c in trace.calls if c.phase} == {"pairs"}, "PPO is paid by the judge alone"
+    anchors = [d for d in trace.samples if d.phase == "ppo" and "policy" not in d.roles]
+    assert {d.roles for d in anchors} == {("start",)}, "anchors are answers of the start, whenever a prompt comes"
 
 
 # ---- RLMT, T1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from tests.wiring.spies import traced
 
 ROWS = [{"question": f"is {i} odd?", "answer": "yes" if i % 2 else "no"} for i in range(40)]
@@ -18,6 +20,11 @@ def test_every_prompt_is_tried_on_all_shots_and_only_the_mlp_learns() -> None:
         same = {r.text: r.reward for r in step.rollouts}
         assert all(same[r.text] == r.reward for r in step.rollouts)
         assert all(len(r.actions) <= 3 for r in step.rollouts)
+    assert {d.how.top_k for d in trace.samples if d.phase == "write"} == {256}
+    for step, update in zip(trace.steps, trace.of("writer"), strict=True):  # z-scores of the prompts of a step, times 5
+        earned_N = torch.tensor([r.reward for r in step.rollouts])
+        due_N = 5 * (earned_N - earned_N.mean()) / (earned_N.std() + 1e-4)
+        torch.testing.assert_close(update.batch["reward_BT"].sum(-1), due_N, rtol=1e-3, atol=1e-3)
     first, second = trace.of("writer")
     writer = trace.roles["writer"]
     assert {n.split(".")[1] for n, p in writer.named_parameters() if p.requires_grad} == {"mlp"}

@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 import torch
 
+from posttrain.core.config import Config
 from posttrain.core.errors import UserError
+from posttrain.core.plan import Context
+from posttrain.core.registry import find
 from posttrain.systems.reward_model.helping_or_herding import ranks_apart, winners
+from tests.models import tiny
 from tests.models.tiny import random_hf, randomise
 from tests.wiring.spies import ROWS, SHAPE, WORDS, tiny_folder, traced
 
@@ -45,6 +49,13 @@ def test_members_differ_by_seed_and_the_worst_pays() -> None:
     measured = trace.summary["measured"]
     assert set(measured) == {"start", "policy"} and measured["start"]["kl"] == pytest.approx(0, abs=1e-6)
     assert {"proxy", "gold", "kl", "members_apart"} <= set(measured["policy"])
+
+
+def test_heads_are_drawn_by_the_name_and_the_seed() -> None:
+    context = Context(None, Config(), {"start": tiny.policy()})
+    one, two, *_ = find("rm-ensemble-conservative", "plan")().phases()
+    heads = [phase.make(context).score.out.weight for phase in (one, two, one)]
+    assert torch.equal(heads[0], heads[2]) and not torch.equal(heads[0], heads[1])
 
 
 def test_the_variance_is_paid_for() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from posttrain.core.errors import UserError
 from posttrain.core.types import Rollout
 from tests.wiring.formulas import k3
 from tests.wiring.spies import traced
@@ -141,6 +142,21 @@ def test_oreal_imitates_and_pushes_away_by_half_with_the_score_function() -> Non
     token_BT = (-due_BT * live["logp_BT"] + 0.01 * (log_BT.exp() - 1 - log_BT)) * own_BT
     taught = -torch.nn.functional.logsigmoid(judge_B * mean_B).mean()
     assert only.loss == pytest.approx(float(token_BT.sum() / own_BT.sum() + taught), rel=1e-5)
+
+
+@pytest.mark.parametrize(("least", "side"), [(10.0, "right"), (-20.0, "wrong")])
+def test_oreal_does_not_take_all_for_right_or_for_wrong(least: float, side: str) -> None:
+    """A reward on another scale would make it imitate everything, or nothing."""
+    with pytest.raises(
+        UserError, match=rf"calls all of a step {side}: they earned .*, its bar is 0.5; .*oreal\(bar=X\)"
+    ):
+        traced("oreal", reward=lambda prompt, text: least + len(text), steps=1)
+    bar = least + 3
+    parts = (
+        f"select='one-of-each(bar={bar})', advantage='oreal(bar={bar})', terms=('token-outcome(bar={bar})', 'kl(coef=0.01)'), "
+        f"prompts='difficulty-balance(bar={bar})'"
+    )
+    assert traced(f"oreal({parts})", reward=lambda prompt, text: least + len(text), steps=1, prompts=4).updates
 
 
 def test_oreal_asks_hard_prompts_more_often(tmp_path: Path) -> None:

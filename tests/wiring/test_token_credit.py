@@ -170,11 +170,19 @@ def test_pure_checks_a_tenth_of_the_prompts_and_sums_where_that_is_asked(tmp_pat
             traced(f"pure(steps=1, {told}, prm='{file}:judge')", **asked)
 
 
+def test_pure_trains_its_step_model_from_finished_steps_and_checks_as_few_answers() -> None:
+    asked: dict[str, Any] = {"reward": even, "says": LINES, "num_generations": 4, "prompts": 4}
+    trace = traced("pure(steps=1, checked=0, prm='train', prm_steps=1)", **asked)
+    assert trace.parts == ["label-steps", "step-model", "pure"] and trace.of("step_model")
+    (made,) = trace.of("policy")
+    assert float(made.batch["reward:outcome_B"].abs().sum()) == 0.0 and float(made.batch["reward_BT"].abs().sum()) > 0
+
+
 def test_text2grad_trains_a_critic_on_critiques_and_pays_what_it_quotes(tmp_path: Any) -> None:
     file = tmp_path / "critiques.jsonl"
     file.write_text('{"question": "1+1=?", "answer": "22", "critique": "{\\"good\\": [\\"2\\"]}"}\n' * 4)
     trace = traced(
-        f"text2grad(steps=1, critic_steps=2, critiques='{file}')", says=['{"good": ["a"], "poor": ["b"]}'], prompts=2,
+        f"text2grad(steps=1, critic_steps=2, longest=35, critiques='{file}')", says=['{"good": ["a"], "poor": ["b"]}'], prompts=2,
         num_generations=2, sampling={"max_tokens": 40},
     )  # fmt: skip
     assert trace.parts == ["critiques", "critic", "ppo"] and [p.role for p in trace.phases] == ["critic", "policy"]
@@ -184,6 +192,7 @@ def test_text2grad_trains_a_critic_on_critiques_and_pays_what_it_quotes(tmp_path
     assert learned.before == taught[0].before, "the critic is a copy: the policy has not moved"
     asked = [d for d in trace.samples if d.phase == "ppo" and d.weights == taught[-1].after]
     assert asked and all("quote it, word" in p for d in asked for p in d.prompts)
+    assert {d.how.max_tokens for d in asked} == {35}, "critiques have a length of their own"
     row = learned.rows[0].text  # every sampler says the critique: its letters "a" are good, its letters "b" poor
     paid = trace.steps[-1].rollouts[0].stream("reward")
     assert float(paid[row.index("a")]) == 1.0 and float(paid[row.index("b")]) == -1.0
@@ -218,6 +227,7 @@ def test_mrt_learns_what_answers_add_to_a_thought_that_was_begun() -> None:
     once, three, *forced = [d for d in trace.samples if d.step == 0]
     assert once.texts == [THOUGHT] and len(three.texts) == 3 and sum(len(d.texts) for d in forced) == (1 + 3) * 4
     assert {d.how.max_tokens for d in forced} == {64} and len(trace.steps[0].rollouts) == 3
+    assert once.how.max_tokens == 40 == three.how.max_tokens + trace.steps[0].rollouts[0].info["prefix"]
     (made,) = trace.updates
     prefix = "<think>ab. "
     assert [r.text for r in made.rows] == [prefix + x for x in go_on]

@@ -48,6 +48,16 @@ def test_a_round_collects_answers_and_learns_from_them_several_times() -> None:
     assert moved.abs().max() > 1e-3, "answers must be off policy for the taper to show"
 
 
+def test_a_round_asks_for_other_answers_and_the_bar_is_an_option() -> None:
+    """A policy that hardly moves would say the same again, were a round drawn with the seed of the one before."""
+    trace = traced("topr-rounds(rounds=2, questions=4, n=3, epochs=0.5, c=0.2)", ROWS, graded, lr=1e-9)
+    one, two = ([t for d in trace.samples if d.phase == f"collect.{k}" for t in d.texts] for k in (1, 2))
+    assert len(one) == len(two) == 12 and one != two
+    for u in trace.updates:
+        due = torch.tensor([graded(None, r.text) - 0.2 for r in _rows(trace, u)])[:, None] * u.batch["mask_BT"]
+        torch.testing.assert_close(u.batch["adv_BT"] * u.batch["mask_BT"], due)
+
+
 def _rows(trace: Any, update: Any) -> list[Any]:
     return [r for s in trace.steps if (s.phase, s.step) == (update.phase, update.step) for r in s.rollouts]
 

@@ -19,7 +19,7 @@ from posttrain.losses.aggregate import token_mean
 from posttrain.methods.grpo import grpo
 from posttrain.methods.settings import asked_rewards, asked_task
 from posttrain.rewards.rules.thinks import thinks
-from posttrain.rewards.runtime.score import RewardSum
+from posttrain.rewards.runtime.score import RewardSum, say_once
 
 # ---- what changes the rewards
 
@@ -116,7 +116,8 @@ def autothink(balance: int = 20, both: int = 60, prune: int = 20, ellipsis: bool
     about every other time; `--prefill` is another text.
 
     Departures: a model whose template knows no `<think>` gets no ellipsis and must show both modes itself, or be given a
-    `--prefill`; one that always thinks is taught nothing about when. The authors take 128 prompts, 8,192 tokens and temperature
+    `--prefill`; of a model that always thinks, or never does, nothing is learned about when, which the run says after each stage, with
+    the share of thoughts in the summary. The authors take 128 prompts, 8,192 tokens and temperature
     0.6 for 220, 440 and 60 steps, here the run's and 20, 60 and 20. The rewards, 8 answers, 2 updates of a batch, the mean over
     tokens, the clip of 0.2 and no KL are the authors'.
     """
@@ -137,12 +138,27 @@ def autothink(balance: int = 20, both: int = 60, prune: int = 20, ellipsis: bool
     parts = tuple(
         Phase(
             name, base.but(name=f"autothink-{name}", shaping=part.but(outcome="right", mode="thinks")), steps[name], env,
-            rewards=rewards, measured=True,
+            rewards=rewards, measured=True, after=tell_modes,
         )
         for name, part in STAGES if steps[name]
     )  # fmt: skip
     begun = {"ellipsis": "--prefill says how answers begin"}
     return Plan(parts, idle=lambda context: begun if context.config.prefill else {})
+
+
+def tell_modes(context: Context) -> None:
+    """The share of answers that thought in a stage; a note where all chose one mode: between the two there was nothing to choose."""
+    shares = [share for _, share in context.run.store.series("reward/thinks", context.phase)]
+    known = [share for share in shares if share == share]
+    if not known:
+        return
+    context.notes.setdefault("thinks", {})[context.phase] = sum(known) / len(known)
+    if max(known) == 0 or min(known) == 1:
+        did = "thought" if known[0] else "answered without a thought"
+        say_once(
+            f"in the stage {context.phase!r} of autothink every answer {did}, so nothing was learned about when to think; use a model that does "
+            f"both (one that was distilled to think, with its own chat template), or begin its answers with a text of yours: --prefill"
+        )
 
 
 def knows_thoughts(policy: Any) -> bool:

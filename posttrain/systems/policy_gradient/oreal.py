@@ -11,7 +11,8 @@ as the paper writes it, w_t has seen token t and weighs it alone. That code mult
 share and divides the losses of right and wrong answers each by their own tokens; here right answers weigh 1, and all are
 divided by all tokens. Its head is drawn at random, here 0. Its rates (policy 5e-7, token model 2e-6) fall along a cosine, here
 the rates suit the size and fall linearly; it decays weights by 0.01, here not. It samples with top-p 0.9 and 64 prompts per
-step, here 1.0 and 16, and without a column `pass_rate` it would not start. Rewards must be 0 and 1, or set `bar`. 16 answers,
+step, here 1.0 and 16, and without a column `pass_rate` it would not start. Rewards must be 0 and 1, or set `bar`: a step whose answers
+all lie on one side of it ends the run. 16 answers,
 one right and one wrong kept, 10 steps alone, 4 times the rate, KL 0.01, the factor 0.5 for wrong ones and the repeats are the
 released settings.
 """
@@ -30,6 +31,7 @@ from posttrain.advantages.rloo import rloo
 from posttrain.core import rng
 from posttrain.core.batch import Batch
 from posttrain.core.critic import CriticSettings
+from posttrain.core.errors import UserError
 from posttrain.core.method import method
 from posttrain.core.protocols import Environment, Policy
 from posttrain.core.registry import advantage, prompt_sampler, select, term
@@ -154,6 +156,8 @@ def token_weighted(
     own_BT = batch.mask_BT > 0
     right_BT = (batch.returns_B > bar).unsqueeze(-1)
     whole_B = batch.get("reward:leave_one_out_B")
+    if whole_B is not None:
+        on_both_sides(batch.returns_B[batch.valid_B], bar)
     above_BT = rloo(batch) if whole_B is None else broadcast_to_tokens(whole_B.to(batch.mask_BT), batch)
     credit_BT = torch.where(right_BT & own_BT, 1.0, negative * above_BT)
     if not weigh:
@@ -161,6 +165,17 @@ def token_weighted(
     sure_BT = 2 * torch.sigmoid(torch.where(own_BT, batch["old_value_after_BT"], 0.0)) - 1
     omega_BT = torch.where(right_BT, sure_BT, -sure_BT).clamp_min(floor)
     return torch.where(own_BT, credit_BT * omega_BT, 0.0)
+
+
+def on_both_sides(returns_N: Tensor, bar: float) -> None:
+    """Where one right and one wrong answer of each prompt were kept, some are above the bar and some are not, or it is the wrong bar."""
+    if len(returns_N) and len((returns_N > bar).unique()) == 1:
+        least, most = float(returns_N.min()), float(returns_N.max())
+        raise UserError(
+            f"oreal learns from right answers and from wrong ones, and calls all of a step {'right' if least > bar else 'wrong'}: they earned "
+            f"{least:g} to {most:g}, its bar is {bar:g}; pay 1 and 0, or say where right begins: --select 'one-of-each(bar=X)' "
+            "--advantage 'oreal(bar=X)' --terms 'token-outcome(bar=X) + kl(coef=0.01)' --curriculum 'difficulty-balance(bar=X)'"
+        )
 
 
 # ---- what is added to the loss

@@ -36,18 +36,20 @@ from posttrain.rewards.shaping.kl_in_reward import kl_in_reward
 class Costed(BaseScorer):
     """Reward and cost: the reward is the first scorer's, the component `cost` the second one's.
 
-    A failed cost masks its answer; one outside of cost_range, (least, most), ends the run.
+    A failed cost masks its answer; one outside of cost_range, (least, most), ends the run, as does one that is not 0 or 1 where the
+    bound of the test to come is the exact one.
     """
 
     reported, by_name = ("cost",), {"reward": "scorer", "cost": "scorer"}
 
-    def __init__(self, reward: Scorer, cost: Scorer, cost_range: Range | None = None) -> None:
-        self.inner, self.cost, self.cost_range = reward, cost, cost_range
+    def __init__(self, reward: Scorer, cost: Scorer, cost_range: Range | None = None, bound: str = "hoeffding") -> None:
+        self.inner, self.cost, self.cost_range, self.bound = reward, cost, cost_range, bound
 
     def verdicts(self, groups: list[Group]) -> list[Verdict]:
         found = aside(self.cost, groups)
-        if self.cost_range:
-            width_of([x for x in found if isinstance(x, float) and not math.isnan(x)], self.cost_range)
+        known = [x for x in found if isinstance(x, float) and not math.isnan(x)]
+        if self.cost_range or self.bound == "exact":  # refuses costs that are not as the bound wants them
+            safety_test(known, bound=self.bound, cost_range=self.cost_range)
         return [Verdict(None if isinstance(x, float) else NAN, {"cost": x}) for x in found]
 
 
@@ -221,8 +223,6 @@ NO_COST = (
     "hc-rlhf holds a cost below a limit, and none is given; name one, --plan.cost mine.py:harm or runs/NAME, or a file of pairs from which "
     "a cost model is trained: --plan.cost harm.jsonl, with the safer answer as chosen"
 )
-
-
 NO_RANGE = (
     "hoeffding's bound is by the least and the most that a cost can be, which is not known here; say it: --plan.bound "
     '"hoeffding(least=0, most=1)" for a share or a harm that is there or not, or take another bound: --plan.bound student'
@@ -273,8 +273,8 @@ def hc_rlhf(
     def costs(context: Context) -> Costed:
         c, pays = context.config, payer(pairs)(context)
         if harm:
-            return Costed(pays, Negative(RewardModel(context.role("cost-model"), name="safety")), cost_range)
-        return Costed(pays, build_scorer(cost, asked_task(context), c.reward_timeout, c.device), cost_range)
+            return Costed(pays, Negative(RewardModel(context.role("cost-model"), name="safety")), cost_range, bound)
+        return Costed(pays, build_scorer(cost, asked_task(context), c.reward_timeout, c.device), cost_range, bound)
 
     def test(context: Context) -> None:
         c, prompts = context.config, fresh_prompts(asked_task(context), n)
