@@ -94,9 +94,10 @@ class Direct:
     def ticket(self, worker: str, digest: str) -> dict[str, Any] | None:
         """What a worker needs to know to take a version; None where it is not in memory."""
         with self.lock:
-            place = next((i for i, s in enumerate(self.slots) if s.digest == digest), None)
-        if place is None:
+            same = [(s.number, i) for i, s in enumerate(self.slots) if s.digest == digest]
+        if not same:
             return None
+        _, place = max(same)  # an update may change nothing: of equal versions the newest is needed longest
         told: dict[str, Any] = {"way": self.way, "worker": worker, "slot": place, "layout": self.layout}
         if self.store is not None:
             return told | {"host": self.host, "port": self.store.port}

@@ -30,19 +30,25 @@ def launch(count: int, argv: Sequence[str], device: str = "") -> int:
     }
     with tempfile.TemporaryDirectory(prefix="posttrain-") as told:
         place[spokesman.FOLDER] = told
-        all_of_them = [
-            subprocess.Popen(
-                [sys.executable, "-m", "posttrain", *words],
-                env=os.environ | place | {"RANK": str(r), "LOCAL_RANK": str(r)},
-            )
-            for r in range(count)
-        ]
-        before = {
-            s: signal.signal(s, lambda number, frame: send(all_of_them, number))
-            for s in (signal.SIGTERM, signal.SIGINT)
-        }
+        all_of_them: list[subprocess.Popen[bytes]] = []
+        asked: list[int] = []  # signals, also those that come while processes are being started
+
+        def passed_on(number: int, frame: object) -> None:
+            asked.append(number)
+            send(all_of_them, number)
+
+        before = {s: signal.signal(s, passed_on) for s in (signal.SIGTERM, signal.SIGINT)}
         try:
+            for r in range(count):
+                if asked:
+                    return 128 + asked[0]
+                env = os.environ | place | {"RANK": str(r), "LOCAL_RANK": str(r)}
+                all_of_them.append(subprocess.Popen([sys.executable, "-m", "posttrain", *words], env=env))
             return wait(all_of_them)
+        except OSError as error:
+            raise UserError(
+                f"process {len(all_of_them)} of {count} could not be started ({error}); use fewer --gpus"
+            ) from None
         finally:
             stop(all_of_them)
             for number, handler in before.items():

@@ -104,6 +104,15 @@ def test_memory_of_versions_that_nobody_needs_is_used_again(held: Direct) -> Non
     assert sorted(s.number for s in held.slots) == [-1, 2, 3]
 
 
+def test_of_versions_that_are_alike_the_one_that_stays_is_taken(held: Direct) -> None:
+    """A step with no gradient changes nothing, so both have one hash; the older one's memory is soon written to."""
+    policy = tiny.policy()
+    for number in range(2):
+        held.hold(Version(number, "/nowhere", "alike"), policy)
+    ticket = held.ticket("0.1", "alike")
+    assert ticket is not None and held.slots[ticket["slot"]].number == 1
+
+
 def test_other_weights_than_the_workers_model_has_are_refused(held: Direct) -> None:
     held.hold(version(0), tiny.policy())
     ticket = held.ticket("0.1", "digest 0")
@@ -287,16 +296,18 @@ def test_what_cannot_work_is_said(changes: dict[str, Any], told: str) -> None:
         ("ipc", "ray", 8, "only processes of one machine can open its memory"),
         ("nccl", "process", 1, "trainer and workers share one here; use ipc"),
         ("nccl", "process", 2, ""),
+        ("nccl on cuda:0", "process", 2, "trainer and workers share one here; use ipc"),
         ("nccl", "ray", 1, ""),
         ("ipc", "process", 1, ""),
     ],
 )
 def test_what_needs_which_cards(way: str, sampler: str, gpus: int, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    way, _, device = way.partition(" on ")
     if not told:
         return refuse._memory(Config(weights_over=way, sampler=sampler))
     with pytest.raises(UserError, match=told):
-        refuse._memory(Config(weights_over=way, sampler=sampler))
+        refuse._memory(Config(weights_over=way, sampler=sampler, device=device))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: the memory of another process cannot be opened")

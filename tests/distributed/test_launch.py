@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,6 +51,47 @@ def test_the_first_tells_what_was_wrong_itself(capfd: pytest.CaptureFixture[str]
     assert launch.wait([process(mistake), process("import sys; sys.exit(2)")]) == 2
     told = capfd.readouterr().err
     assert "--lr is -1" in told and "process" not in told
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
+    """Processes of `launch` that only wait."""
+    made: list[subprocess.Popen[bytes]] = []
+    plain = subprocess.Popen
+
+    def popen(command: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
+        if len(made) == 2:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        made.append(plain([sys.executable, "-c", "import time; time.sleep(60)"], env=env))
+        return made[-1]
+
+    monkeypatch.setattr(launch.subprocess, "Popen", popen)
+    return made
+
+
+def test_what_was_started_ends_where_the_rest_cannot_be(started: list[subprocess.Popen[bytes]]) -> None:
+    with pytest.raises(UserError, match=r"process 2 of 4 could not be started \(.*unavailable\); use fewer --gpus"):
+        launch.launch(4, ["run", "grpo"], "cpu")
+    assert len(started) == 2 and all(p.returncode is not None for p in started)
+
+
+def test_a_signal_between_two_starts_leaves_nobody_behind(
+    started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    popen = launch.subprocess.Popen
+
+    def stopped(*args: Any, **kwargs: Any) -> Any:
+        made = popen(*args, **kwargs)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return made
+
+    monkeypatch.setattr(launch.subprocess, "Popen", stopped)
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a launcher that did not care would go on
+    try:
+        assert launch.launch(2, ["run", "grpo"], "cpu") == 128 + signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert len(started) == 1 and started[0].returncode is not None
 
 
 def test_pieces_go_to_who_has_least() -> None:
