@@ -94,6 +94,39 @@ def test_a_signal_between_two_starts_leaves_nobody_behind(
     assert len(started) == 1 and started[0].returncode is not None
 
 
+def test_no_process_outlives_the_one_that_started_it(tmp_path: Path) -> None:
+    """kill -9 of `posttrain run --gpus 2` itself: its processes would train on, and hold the run's folder."""
+    child = "from posttrain.distributed.launch import end_with_launcher as e; e(); print('ready', flush=True); import time; time.sleep(60)"
+    start = f"""
+import os, subprocess, sys
+from posttrain.distributed.launch import LAUNCHER
+made = subprocess.Popen([sys.executable, "-c", {child!r}], env=os.environ | {{LAUNCHER: str(os.getpid())}})
+print(made.pid, flush=True)
+made.wait()
+"""
+    command = [sys.executable, "-c", start]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as launcher:
+        assert launcher.stdout is not None
+        pid, ready = int(launcher.stdout.readline()), launcher.stdout.readline()
+        assert ready == "ready\n"
+        launcher.kill()
+        end = time.monotonic() + 20
+        while running(pid) and time.monotonic() < end:
+            time.sleep(0.05)
+        gone = not running(pid)
+        if not gone:
+            os.kill(pid, signal.SIGKILL)
+    assert gone
+
+
+def running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return not Path(f"/proc/{pid}/stat").exists() or Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+
+
 def test_pieces_go_to_who_has_least() -> None:
     assert dealt([5.0, 1.0, 1.0, 4.0], 2) == [[0, 2], [1, 3]]
     assert dealt([1.0], 3) == [[0], [], []]
