@@ -13,8 +13,9 @@ What cannot be had so is had from the file, which is written anyway: a restart n
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+import time
+from collections.abc import Callable, Collection
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -27,21 +28,20 @@ from torch.multiprocessing.reductions import rebuild_cuda_tensor, reduce_tensor
 
 from posttrain.core.errors import UserError
 from posttrain.core.protocols import Policy
-from posttrain.distributed.pool import REFUSED, Died, Handle, NotTaken
-from posttrain.distributed.versions import DTYPES, Version, sampled
+from posttrain.distributed.flat import Layout, laid, size_of, views
+from posttrain.distributed.pool import OK, REFUSED, Died, Handle, NotTaken
+from posttrain.distributed.versions import Version, sampled
 from posttrain.rewards.runtime.score import say_once
 from posttrain.runs.wire import pack, unpack
 
 FILES = "files"
 _PIECE = 1 << 28  # bytes sent at a time
-_ALIGN = 256
-_NAMES = {kind: name for name, kind in DTYPES.items()}
 _JOIN, _SEND = timedelta(seconds=60), timedelta(seconds=300)
+_PATIENCE = 5.0  # seconds that the end of a run waits for what is being sent
 _OF_HANDLE = (
     "storage_handle", "storage_size_bytes", "storage_offset_bytes", "ref_counter_handle", "ref_counter_offset",
     "event_handle", "event_sync_required",
 )  # fmt: skip
-Layout = list[list[Any]]  # of each tensor: name, dtype, shape, where it begins
 
 
 @dataclass
@@ -62,6 +62,8 @@ class Direct:
         self.slots: list[Slot] = []
         self.groups: dict[str, Any] = {}
         self.told: set[tuple[str, int]] = set()  # (worker, slot) whose memory it has been told of
+        self.gone: set[str] = set()  # workers that nobody sends to any more
+        self.sending: list[threading.Thread] = []
         self.store = None if way == "ipc" else TCPStore(host, 0, None, True, wait_for_workers=False)
         self.lock = threading.Lock()
 
@@ -92,9 +94,10 @@ class Direct:
     def ticket(self, worker: str, digest: str) -> dict[str, Any] | None:
         """What a worker needs to know to take a version; None where it is not in memory."""
         with self.lock:
-            place = next((i for i, s in enumerate(self.slots) if s.digest == digest), None)
-        if place is None:
+            same = [(s.number, i) for i, s in enumerate(self.slots) if s.digest == digest]
+        if not same:
             return None
+        _, place = max(same)  # an update may change nothing: of equal versions the newest is needed longest
         told: dict[str, Any] = {"way": self.way, "worker": worker, "slot": place, "layout": self.layout}
         if self.store is not None:
             return told | {"host": self.host, "port": self.store.port}
@@ -103,36 +106,52 @@ class Direct:
         self.told.add((worker, place))
         return told | {"device": self.slots[place].flat.device.index, "handle": handle_of(self.slots[place].flat)}
 
-    @contextmanager
-    def giving(self, ticket: dict[str, Any]) -> Iterator[None]:
-        """Send meanwhile what a ticket says, where it must be sent."""
+    def giving(self, ticket: dict[str, Any]) -> threading.Thread | None:
+        """Send in another thread what a ticket says, where it must be sent. It ends when the worker has it all; a worker that says it has not is
+        dropped and not waited for."""
         if self.store is None:
-            yield
-            return
+            return None
         thread = threading.Thread(
             target=self._send, args=(ticket,), name=f"weights for {ticket['worker']}", daemon=True
         )
+        self.sending = [t for t in self.sending if t.is_alive()] + [thread]
         thread.start()
-        yield
-        thread.join()
+        return thread
 
     def _send(self, ticket: dict[str, Any]) -> None:
         with suppress(RuntimeError):  # the worker says so, or is gone
             worker, flat = ticket["worker"], self.slots[ticket["slot"]].flat
             if worker not in self.groups:
+                if not self._came(worker):
+                    return
                 self.groups[worker] = pair(ticket, self.store, 0, flat.device)
             moved(self.groups[worker].send, flat, 1)
 
+    def _came(self, worker: str) -> bool:
+        """Wait until the worker joins; whether it does. A process group alone would wait for one that is gone until its time is over."""
+        end = time.monotonic() + _JOIN.total_seconds()
+        while worker not in self.gone and time.monotonic() < end:
+            if self.store is not None and self.store.check([worker]):
+                return True
+            time.sleep(0.002)
+        return False
+
     def drop(self, worker: str) -> None:
         """A worker that is gone: whoever sends to it stops."""
+        self.gone.add(worker)
         group = self.groups.pop(worker, None)
         if group is not None and hasattr(group, "abort"):
             with suppress(RuntimeError):
                 group.abort()
 
     def close(self) -> None:
+        """When the workers have ended. A thread within a process group would end Python with an abort, so none is left behind."""
+        for thread in self.sending:
+            self.drop(thread.name.rpartition(" ")[2])
         for worker in list(self.groups):
             self.drop(worker)
+        for thread in self.sending:
+            thread.join(_PATIENCE)
 
 
 class Handed:
@@ -160,14 +179,19 @@ class Handed:
         ticket = None if self.off or wanted in ("", self.has) else self.direct.ticket(self.worker, wanted)
         if ticket is None:
             return self._plain(message, wanted, timeout)
+        sending = self.direct.giving(ticket)
         try:
-            with self.direct.giving(ticket):
-                reply: bytes = self.inner.ask(pack(asked | {"ticket": ticket}), timeout)
+            reply: bytes = self.inner.ask(pack(asked | {"ticket": ticket}), timeout)
         except Died:
             self.direct.drop(self.worker)
             raise
-        if reply[:1] != REFUSED:
+        if reply[:1] == OK:
+            if sending is not None:
+                sending.join()
             self.has = wanted
+            return reply
+        self.direct.drop(self.worker)
+        if reply[:1] != REFUSED:
             return reply
         self.off = True
         say_once(
@@ -213,6 +237,7 @@ class Taker:
             if found.is_cuda:  # until then the memory must stay as it is
                 torch.cuda.synchronize(found.device)
         except (RuntimeError, ValueError, TypeError) as error:
+            self.groups.pop(ticket["worker"], None)  # whoever still sends is told by that
             raise NotTaken(str(error).strip().partition("\n")[0][:200] or type(error).__name__) from None
 
     def _opened(self, ticket: dict[str, Any]) -> Tensor:
@@ -228,6 +253,7 @@ class Taker:
     def _received(self, ticket: dict[str, Any], device: torch.device) -> Tensor:
         if ticket["worker"] not in self.groups:
             store = TCPStore(ticket["host"], ticket["port"], None, False, _JOIN)
+            store.set(ticket["worker"], "here")
             self.groups[ticket["worker"]] = pair(ticket, store, 1, device)
         flat = torch.empty(size_of(ticket["layout"]), dtype=torch.uint8, device=device)
         moved(self.groups[ticket["worker"]].recv, flat, 0)
@@ -244,9 +270,7 @@ def pair(ticket: dict[str, Any], store: Any, rank: int, device: torch.device) ->
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = _SEND
         return dist.ProcessGroupNCCL(own, rank, 2, options)
-    made = dist.ProcessGroupGloo(own, rank, 2, _JOIN)
-    made._set_default_timeout(_SEND)
-    return made
+    return dist.ProcessGroupGloo(own, rank, 2, _JOIN)  # for each piece too
 
 
 def moved(send: Callable[..., Any], flat: Tensor, other: int) -> None:
@@ -264,31 +288,6 @@ def handle_of(flat: Tensor) -> dict[str, Any]:
     fields = reduce_tensor(flat)[1]
     named = zip(_OF_HANDLE, (*fields[7:10], *fields[11:15]), strict=True)
     return {k: x.hex() if isinstance(x, bytes) else x for k, x in named}
-
-
-def laid(table: dict[str, Tensor]) -> Layout:
-    """Where each tensor lies in one flat piece of memory."""
-    out: Layout = []
-    for name, x in table.items():
-        out.append([name, _NAMES[x.dtype], list(x.shape), -(-size_of(out) // _ALIGN) * _ALIGN])
-    return out
-
-
-def size_of(layout: Layout) -> int:
-    """Bytes in all."""
-    if not layout:
-        return 0
-    _, kind, shape, at = layout[-1]
-    return int(at) + _size(kind, shape)
-
-
-def views(flat: Tensor, layout: Layout) -> Iterator[tuple[str, Tensor]]:
-    for name, kind, shape, at in layout:
-        yield name, flat[at : at + _size(kind, shape)].view(DTYPES[kind]).view(shape)
-
-
-def _size(kind: str, shape: list[int]) -> int:
-    return torch.Size(shape).numel() * DTYPES[kind].itemsize
 
 
 def handed(handles: list[Any], direct: Direct | None) -> list[Handle]:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from posttrain.core.errors import UserError
 from posttrain.core.ranks import Alone, Ranks, use
+from posttrain.distributed.launch import end_with_launcher
 
 _MADE: list[Group] = []  # of this process
 PATIENCE = 1800.0  # seconds that a process waits for another; POSTTRAIN_PATIENCE changes it
@@ -95,6 +96,7 @@ def joined(device: str = "", shards: int = 8, exact: bool = False) -> Iterator[R
         alone.shards = shards if exact else 1
         yield from _using(alone)
         return
+    end_with_launcher()
     yield from _using(_group(_place(device), shards))
 
 

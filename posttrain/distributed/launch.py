@@ -8,12 +8,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 
 from posttrain.core.errors import UserError
 from posttrain.distributed import spokesman
 
+LAUNCHER = "POSTTRAIN_LAUNCHER"  # the variable with the number of the process that starts them
 _LOOK = 0.1  # seconds between looks at the processes
 _GRACE = 20.0  # seconds that the others have to end by themselves
 
@@ -29,20 +31,26 @@ def launch(count: int, argv: Sequence[str], device: str = "") -> int:
         "LOCAL_WORLD_SIZE": str(count),
     }
     with tempfile.TemporaryDirectory(prefix="posttrain-") as told:
-        place[spokesman.FOLDER] = told
-        all_of_them = [
-            subprocess.Popen(
-                [sys.executable, "-m", "posttrain", *words],
-                env=os.environ | place | {"RANK": str(r), "LOCAL_RANK": str(r)},
-            )
-            for r in range(count)
-        ]
-        before = {
-            s: signal.signal(s, lambda number, frame: send(all_of_them, number))
-            for s in (signal.SIGTERM, signal.SIGINT)
-        }
+        place |= {spokesman.FOLDER: told, LAUNCHER: str(os.getpid())}
+        all_of_them: list[subprocess.Popen[bytes]] = []
+        asked: list[int] = []  # signals, also those that come while processes are being started
+
+        def passed_on(number: int, frame: object) -> None:
+            asked.append(number)
+            send(all_of_them, number)
+
+        before = {s: signal.signal(s, passed_on) for s in (signal.SIGTERM, signal.SIGINT)}
         try:
+            for r in range(count):
+                if asked:
+                    return 128 + asked[0]
+                env = os.environ | place | {"RANK": str(r), "LOCAL_RANK": str(r)}
+                all_of_them.append(subprocess.Popen([sys.executable, "-m", "posttrain", *words], env=env))
             return wait(all_of_them)
+        except OSError as error:
+            raise UserError(
+                f"process {len(all_of_them)} of {count} could not be started ({error}); use fewer --gpus"
+            ) from None
         finally:
             stop(all_of_them)
             for number, handler in before.items():
@@ -114,6 +122,20 @@ def send(all_of_them: Sequence[subprocess.Popen[bytes]], number: int) -> None:
     for p in all_of_them:
         if p.poll() is None:
             p.send_signal(number)
+
+
+def end_with_launcher() -> None:
+    """In one of the processes: end when the one that started it is gone, also by a kill -9. Nobody would stop it, and it holds the run's folder."""
+    launcher = os.environ.get(LAUNCHER)
+    if launcher is None:
+        return
+
+    def watch() -> None:
+        while os.getppid() == int(launcher):
+            time.sleep(_LOOK)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="launcher", daemon=True).start()
 
 
 def stop(all_of_them: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -133,6 +133,9 @@ class Pool:
                 if self.closed or not self._wait(tried, why):
                     return False
                 continue
+            except Exception as error:  # of the machine that should start it: who waits must not wait for ever
+                self._break(_unstarted(error))
+                return False
             if reply[:1] == OK:
                 self.alive.add(id(handle))
                 return True
@@ -205,6 +208,15 @@ def failure(reply: bytes) -> Exception:
     """What went wrong in a worker: a mistake of the user's in one sentence, or an error with its trace."""
     told = reply[1:].decode(errors="replace")
     return UserError(told) if reply[:1] == MISTAKE else RuntimeError(f"in a worker:\n{told}")
+
+
+def _unstarted(error: Exception) -> Exception:
+    """Why this machine, or the cluster, starts no worker."""
+    if isinstance(error, OSError):
+        return UserError(
+            f"a worker could not be started ({error}); use fewer workers, or free memory, processes or open files"
+        )
+    return error
 
 
 def then(future: Future[bytes], use: Callable[[bytes], T]) -> Future[T]:

@@ -76,7 +76,7 @@ def _memory(config: Config) -> None:
         why = "there is no GPU here; use gloo"
     elif way == "ipc" and config.sampler == "ray":
         why = "only processes of one machine can open its memory; use nccl, or --sampler process"
-    elif way == "nccl" and config.sampler == "process" and gpus < 2:
+    elif way == "nccl" and config.sampler == "process" and (gpus < 2 or config.device):  # a named device is everybody's
         why = "it is for cards of their own, and trainer and workers share one here; use ipc"
     else:
         return

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from posttrain.core.errors import UserError
 from posttrain.core.protocols import Policy
@@ -110,7 +110,12 @@ def whole_state(policy: Any) -> dict[str, Tensor]:
     if copy is None:
         found: dict[str, Tensor] = policy.state_dict()
         return found
-    rest = {n: x for n, x in nn.Module.state_dict(policy).items() if not n.startswith(("model.", "critic."))}
+    rest = dict(
+        policy.named_parameters(recurse=False)
+    )  # not its state_dict, which lets gathered layers go: all processes do that, or none
+    for child, part in policy.named_children():
+        if child not in ("model", "critic"):
+            rest |= {f"{child}.{n}": x for n, x in part.state_dict().items()}
     return {f"model.{n}": x for n, x in copy.copy.state_dict().items()} | rest
 
 

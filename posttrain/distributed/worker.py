@@ -79,13 +79,26 @@ class Worker:
 
     def make(self, asked: dict[str, Any], weights: Any) -> dict[str, Any]:
         """A shard: load the weights of its version unless they are there, then answer its prompts."""
-        from posttrain.core.errors import UserError
         from posttrain.core.protocols import RolloutRequest
         from posttrain.distributed import midway
         from posttrain.distributed.shards import Shard, make, record
+
+        self.loaded(asked, weights)
+        prompts, step, c = asked["prompts"], asked["step"], self.config
+        ask = RolloutRequest({"policy": self.policy}, prompts, c.sampling, c.seed, step, self.env)
+        if c.max_staleness and midway.divisible(self.rollout, self.env):
+            groups = midway.made(self.rollout, ask, asked["version"], partial(self.renewed, asked))
+        else:
+            groups = make(self.rollout, ask, asked["version"])
+        return record(Shard(step, 0, 0, asked["version"], tuple(prompts)), groups, asked["weights"])
+
+    def loaded(self, asked: dict[str, Any], weights: Any = None) -> None:
+        """The weights that a shard is to be made by, unless they are there. What is sent from memory is taken in any case: somebody sends it,
+        also to a worker that has found it in the run's folder in the middle of the shard before."""
+        from posttrain.core.errors import UserError
         from posttrain.distributed.versions import load
 
-        if self.version != asked["weights"]:
+        if "ticket" in asked or self.version != asked["weights"]:
             self.version = ""  # half loaded is none
             try:
                 if "ticket" in asked:
@@ -99,13 +112,6 @@ class Worker:
                 ) from None
             self.version = asked["weights"]
         self.number = asked["version"]
-        prompts, step, c = asked["prompts"], asked["step"], self.config
-        ask = RolloutRequest({"policy": self.policy}, prompts, c.sampling, c.seed, step, self.env)
-        if c.max_staleness and midway.divisible(self.rollout, self.env):
-            groups = midway.made(self.rollout, ask, asked["version"], partial(self.renewed, asked))
-        else:
-            groups = make(self.rollout, ask, asked["version"])
-        return record(Shard(step, 0, 0, asked["version"], tuple(prompts)), groups, asked["weights"])
 
     def taken(self, ticket: dict[str, Any]) -> None:
         """The weights from the memory of the process that trains."""

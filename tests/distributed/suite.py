@@ -353,6 +353,20 @@ def main(folder: str, *todo: str) -> None:
                 small.start(
                     Path(folder), Path(folder), name=name, sampler="process", lag=1, steps=3, device="cpu", **more
                 )
+        elif (
+            what == "looked-at"
+        ):  # a monitor goes through the model after the update of step 2, and no checkpoint is due
+            small.start(
+                Path(folder),
+                Path(folder),
+                name=what,
+                warmup=0,
+                steps=5,
+                save_every=10,
+                eval_problems=0,
+                device="cpu",
+                sampler="process",
+            )
         elif what == "killed":
             kill_at(3, rank=1)
             run(folder, "killed", "grpo", steps=3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ from torch import Tensor
 from posttrain.core.config import Config
 from posttrain.core.errors import UserError
 from posttrain.distributed import choose, direct, refuse
-from posttrain.distributed.direct import Direct, Handed, Taker, laid, size_of, views
+from posttrain.distributed.direct import Direct, Handed, Taker, moved
+from posttrain.distributed.flat import laid, size_of, views
 from posttrain.distributed.pool import OK, REFUSED, Died, NotTaken
 from posttrain.distributed.process import Process
 from posttrain.distributed.versions import Version, sampled
+from posttrain.distributed.worker import Worker
 from posttrain.runs.wire import pack, unpack
 from tests.distributed import small
 from tests.distributed.test_workers import Killer, files, learned
@@ -46,8 +49,10 @@ def moved_by(policy: Any, amount: float) -> Any:
 
 
 def taken(held: Direct, ticket: dict[str, Any], policy: Any, taker: Taker) -> None:
-    with held.giving(ticket):
-        taker.take(ticket, policy)
+    sending = held.giving(ticket)
+    taker.take(ticket, policy)
+    assert sending is not None
+    sending.join()
 
 
 def equal(a: Any, b: Any) -> bool:
@@ -99,6 +104,15 @@ def test_memory_of_versions_that_nobody_needs_is_used_again(held: Direct) -> Non
     assert sorted(s.number for s in held.slots) == [-1, 2, 3]
 
 
+def test_of_versions_that_are_alike_the_one_that_stays_is_taken(held: Direct) -> None:
+    """A step with no gradient changes nothing, so both have one hash; the older one's memory is soon written to."""
+    policy = tiny.policy()
+    for number in range(2):
+        held.hold(Version(number, "/nowhere", "alike"), policy)
+    ticket = held.ticket("0.1", "alike")
+    assert ticket is not None and held.slots[ticket["slot"]].number == 1
+
+
 def test_other_weights_than_the_workers_model_has_are_refused(held: Direct) -> None:
     held.hold(version(0), tiny.policy())
     ticket = held.ticket("0.1", "digest 0")
@@ -117,6 +131,16 @@ def test_nobody_sends_so_nothing_is_taken(held: Direct, monkeypatch: pytest.Monk
     assert ticket is not None
     with pytest.raises(NotTaken):
         Taker().take(ticket, tiny.policy())
+
+
+def test_the_end_of_a_run_waits_for_no_worker_that_never_came(held: Direct) -> None:
+    """A thread that is left within a process group ends Python with an abort."""
+    held.hold(version(0), tiny.policy())
+    ticket = held.ticket("0.1", "digest 0")
+    assert ticket is not None
+    sending, began = held.giving(ticket), time.monotonic()
+    held.close()
+    assert sending is not None and not sending.is_alive() and time.monotonic() - began < 4
 
 
 class Said:
@@ -172,6 +196,69 @@ def test_a_worker_that_cannot_take_them_reads_files(
     assert "--weights-over gloo: no route to host; they are read from files instead" in capsys.readouterr().err
 
 
+class Here:
+    """A worker in this process that loads weights and makes nothing."""
+
+    def __init__(self) -> None:
+        self.worker, self.life = Worker.__new__(Worker), object()
+        self.worker.policy, self.worker.taker, self.worker.version, self.worker.number = tiny.policy(), None, "", -1
+
+    def start(self) -> bytes:
+        return OK
+
+    def ask(self, message: bytes, timeout: float) -> bytes:
+        try:
+            self.worker.loaded(unpack(message))
+        except NotTaken as error:
+            return REFUSED + str(error).encode()
+        return OK
+
+    def kill(self) -> None: ...
+
+
+def asking(number: int) -> bytes:
+    return pack({"do": "make", "version": number, "weights": f"digest {number}", "path": "/nowhere"})
+
+
+def test_a_worker_that_took_newer_weights_midway_still_takes_what_is_sent(
+    held: Direct, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --max-staleness it finds them in the run's folder, of which the trainer does not know; who sends must not wait for ever."""
+    monkeypatch.setattr(direct, "_JOIN", direct.timedelta(seconds=5))
+    here, policy = Here(), tiny.policy()
+    worker = Handed(here, held, 0)
+    worker.start()
+    for number in range(3):
+        held.hold(version(number), moved_by(policy, 0.1))
+        here.worker.version = f"digest {number}" if number == 1 else here.worker.version
+        began = time.monotonic()
+        assert worker.ask(asking(number), 1.0) == OK and equal(here.worker.policy, policy)
+        assert time.monotonic() - began < 4
+
+
+def test_who_sends_does_not_wait_for_a_worker_that_cannot_take_them(
+    held: Direct, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = Here()
+    worker = Handed(here, held, 0)
+    worker.start()
+    held.hold(version(0), tiny.policy())
+    assert worker.ask(asking(0), 1.0) == OK
+    held.hold(version(1), tiny.policy())
+
+    def full(*args: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(direct, "moved", lambda send, flat, other: full() if other == 0 else moved(send, flat, other))
+    monkeypatch.setattr(worker, "_plain", lambda *a: OK + b"from its file")
+    began = time.monotonic()
+    assert worker.ask(asking(1), 1.0) == OK + b"from its file"
+    for thread in held.sending:
+        thread.join(10)
+    assert held.sending and time.monotonic() - began < 10 and not any(t.is_alive() for t in held.sending)
+    assert "out of memory; they are read from files instead" in capsys.readouterr().err
+
+
 def test_the_run_is_the_same_and_a_worker_is_killed(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,16 +296,18 @@ def test_what_cannot_work_is_said(changes: dict[str, Any], told: str) -> None:
         ("ipc", "ray", 8, "only processes of one machine can open its memory"),
         ("nccl", "process", 1, "trainer and workers share one here; use ipc"),
         ("nccl", "process", 2, ""),
+        ("nccl on cuda:0", "process", 2, "trainer and workers share one here; use ipc"),
         ("nccl", "ray", 1, ""),
         ("ipc", "process", 1, ""),
     ],
 )
 def test_what_needs_which_cards(way: str, sampler: str, gpus: int, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    way, _, device = way.partition(" on ")
     if not told:
         return refuse._memory(Config(weights_over=way, sampler=sampler))
     with pytest.raises(UserError, match=told):
-        refuse._memory(Config(weights_over=way, sampler=sampler))
+        refuse._memory(Config(weights_over=way, sampler=sampler, device=device))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: the memory of another process cannot be opened")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,6 +51,80 @@ def test_the_first_tells_what_was_wrong_itself(capfd: pytest.CaptureFixture[str]
     assert launch.wait([process(mistake), process("import sys; sys.exit(2)")]) == 2
     told = capfd.readouterr().err
     assert "--lr is -1" in told and "process" not in told
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
+    """Processes of `launch` that only wait."""
+    made: list[subprocess.Popen[bytes]] = []
+    plain = subprocess.Popen
+
+    def popen(command: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
+        if len(made) == 2:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        made.append(plain([sys.executable, "-c", "import time; time.sleep(60)"], env=env))
+        return made[-1]
+
+    monkeypatch.setattr(launch.subprocess, "Popen", popen)
+    return made
+
+
+def test_what_was_started_ends_where_the_rest_cannot_be(started: list[subprocess.Popen[bytes]]) -> None:
+    with pytest.raises(UserError, match=r"process 2 of 4 could not be started \(.*unavailable\); use fewer --gpus"):
+        launch.launch(4, ["run", "grpo"], "cpu")
+    assert len(started) == 2 and all(p.returncode is not None for p in started)
+
+
+def test_a_signal_between_two_starts_leaves_nobody_behind(
+    started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    popen = launch.subprocess.Popen
+
+    def stopped(*args: Any, **kwargs: Any) -> Any:
+        made = popen(*args, **kwargs)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return made
+
+    monkeypatch.setattr(launch.subprocess, "Popen", stopped)
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a launcher that did not care would go on
+    try:
+        assert launch.launch(2, ["run", "grpo"], "cpu") == 128 + signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert len(started) == 1 and started[0].returncode is not None
+
+
+def test_no_process_outlives_the_one_that_started_it(tmp_path: Path) -> None:
+    """kill -9 of `posttrain run --gpus 2` itself: its processes would train on, and hold the run's folder."""
+    child = "from posttrain.distributed.launch import end_with_launcher as e; e(); print('ready', flush=True); import time; time.sleep(60)"
+    start = f"""
+import os, subprocess, sys
+from posttrain.distributed.launch import LAUNCHER
+made = subprocess.Popen([sys.executable, "-c", {child!r}], env=os.environ | {{LAUNCHER: str(os.getpid())}})
+print(made.pid, flush=True)
+made.wait()
+"""
+    command = [sys.executable, "-c", start]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as launcher:
+        assert launcher.stdout is not None
+        pid, ready = int(launcher.stdout.readline()), launcher.stdout.readline()
+        assert ready == "ready\n"
+        launcher.kill()
+        end = time.monotonic() + 20
+        while running(pid) and time.monotonic() < end:
+            time.sleep(0.05)
+        gone = not running(pid)
+        if not gone:
+            os.kill(pid, signal.SIGKILL)
+    assert gone
+
+
+def running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return not Path(f"/proc/{pid}/stat").exists() or Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
 
 
 def test_pieces_go_to_who_has_least() -> None:

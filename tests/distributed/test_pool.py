@@ -123,6 +123,19 @@ def test_a_worker_that_never_begins_is_a_sentence() -> None:
         Pool([Dying()], 1.0).submit((0,), b"x", "").result(30)
 
 
+def test_a_machine_that_starts_no_process_is_a_sentence(script: list[Pool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a thread that ends and a run that waits for ever."""
+
+    def full(*args: object, **kwargs: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(process.subprocess, "Popen", full)
+    with pytest.raises(
+        UserError, match=r"a worker could not be started \(.*temporarily unavailable\); use fewer workers"
+    ):
+        pool_of(script, 1).submit((0,), b"x", "").result(30)
+
+
 def test_closing_ends_the_processes_and_frees_who_waits(script: list[Pool]) -> None:
     pool = pool_of(script, 1)
     pool.submit((0,), b"first", "").result(30)

@@ -211,6 +211,15 @@ def test_workers_sample_for_several_processes_that_train(tmp_path: Path) -> None
     assert max(float((x - rows[name]).abs().max()) for name, x in exact.items()) < 1e-3
 
 
+def test_the_first_process_publishes_layers_that_are_gathered(tmp_path: Path) -> None:
+    """A monitor leaves layers gathered in all processes; if only the one that publishes let go of its own, the next pass would be another in each."""
+    small.files(tmp_path / "2")
+    for code, told in start(2, tmp_path / "2", "looked-at"):
+        assert code == 0, told[-3000:]
+    with Run.open(tmp_path / "2" / "looked-at") as run:
+        assert [step for step, _ in run.store.series("policy_shift")] == [2, 4], "or nobody looked"
+
+
 def test_a_lag_without_workers(tmp_path: Path) -> None:
     """All processes sample what the first one begins: with exact sums it has the bits of one process, and a kill changes nothing."""
     for code, told in start(2, tmp_path / "2", "lag"):
