@@ -9,7 +9,7 @@ from typing import Any
 from posttrain.core.config import ELSEWHERE, Config
 from posttrain.core.critic import has_critic
 from posttrain.core.errors import UserError
-from posttrain.core.method import Method
+from posttrain.core.method import Method, find_method
 from posttrain.core.plan import Context, Do, Plan
 from posttrain.core.sampling import Sampling
 
@@ -144,6 +144,16 @@ def refuse_of_sampling(method: Method, asked: Collection[str]) -> None:
         raise UserError(
             f"{name} compares written answers, in training and on held-out pairs, and samples none, so it does not use {option}; leave it away"
         )
+
+
+def refuse_two_numbers(count: int, method: Method, changed: Mapping[str, Any]) -> None:
+    """--num-generations, and a rollout that was changed to another number of answers: one would be lost."""
+    said = method.rollout.params.get("n") if "rollout" in changed else None
+    if said in (None, count) or find_method(method.name).rollout.params.get("n") == said:
+        return
+    raise UserError(
+        f"--num-generations {count} and --rollout {method.rollout} both say how many answers a prompt gets; leave one of the two away"
+    )
 
 
 def refuse_of_method(method: Method, asked: Collection[str]) -> None:

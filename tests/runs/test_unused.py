@@ -98,6 +98,24 @@ def test_what_a_method_does_not_read_is_refused(name: str, key: str, told: str) 
     refuse_of_method(find_method("grpo"), {"reward", "think", "level", "num_generations"})
 
 
+def test_the_number_of_answers_is_said_once(tmp_path: Path) -> None:
+    """A rollout that was changed to another number than --num-generations; the same number, or the method's own, is no conflict."""
+    how: dict[str, Any] = {
+        "model": tiny_run.policy(),
+        "env": tiny_run.Count(),
+        "reward": lambda prompt, text: float(len(text)),
+        "steps": 1,
+        "prompts": 1,
+        "runs": tmp_path,
+        "eval_problems": 0,
+    }
+    changed = find_method("grpo").but(rollout="sample(n=3)")
+    with pytest.raises(UserError, match=r"--num-generations 5 and --rollout sample\(n=3\) both say how many"):
+        posttrain.run(method=changed, num_generations=5, name="both", **how)
+    posttrain.run(method=changed, num_generations=3, name="same", **how)
+    posttrain.run(method="grpo", num_generations=2, name="own", **how)
+
+
 def test_questions_that_are_read_as_a_log_are_told_so() -> None:
     env = of_rows([{"question": f"{i}+1?", "answer": str(i + 1)} for i in range(12)], "logs")
     with pytest.raises(
