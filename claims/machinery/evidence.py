@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from claims.machinery.claim import Claim, claims, file_of
-from claims.machinery.fingerprint import ROOT, fingerprint
+from claims.machinery.fingerprint import ROOT, fingerprints
 from claims.machinery.spending import apart
 from claims.machinery.verdict import compared, reread, values_of
 
@@ -59,7 +59,7 @@ def is_stale(c: Claim, folder: Path | None = None) -> bool:
     if not made:
         return False
     ran = (made[-1]["fingerprint"], made[-1].get("confirmed", {}).get("fingerprint"))
-    return fingerprint(file_of(c)) not in ran
+    return not set(fingerprints(file_of(c))) & set(ran)
 
 
 def is_waiting(c: Claim, folder: Path | None = None) -> bool:

@@ -74,15 +74,21 @@ def fingerprint(file: str) -> str:
     return _hash(reached(file))
 
 
+def fingerprints(file: str) -> tuple[str, str]:
+    """The same, and as it was made while the words at the top of a file counted: earlier records have that one."""
+    return fingerprint(file), _hash(reached(file), words=True)
+
+
 def ground(file: str) -> str:
     """Hash of the ground that the claim runs on."""
     return _hash([place for place in reached(file, whole=True) if _is_ground(place[0])])
 
 
-def _hash(places: list[Place]) -> str:
+def _hash(places: list[Place], words: bool = False) -> str:
     digest = hashlib.sha256()
     for path, name in places:
-        digest.update(f"{path}:{name} {' '.join(map(_dump, _nodes(path, name)))}\n".encode())
+        nodes = [n for n in _nodes(path, name) if words or not _is_told(n)]
+        digest.update(f"{path}:{name} {' '.join(map(_dump, nodes))}\n".encode())
     return digest.hexdigest()[:16]
 
 

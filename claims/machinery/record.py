@@ -19,7 +19,7 @@ from claims.machinery.claim import Claim, claims, file_of, find_claim
 from claims.machinery.committed import has_history, must_be_committed, must_have_been_committed
 from claims.machinery.evidence import attempts, attempts_file, curves_file, is_earlier, is_waiting
 from claims.machinery.experiment import Result, gathered
-from claims.machinery.fingerprint import fingerprint, ground, reached
+from claims.machinery.fingerprint import fingerprint, fingerprints, ground, reached
 from claims.machinery.runner import WORK, folder_of, jobs_of, merge, outcomes, run_jobs
 from claims.machinery.verdict import RULE, same_digits, short, told_of
 from posttrain.core.errors import UserError
@@ -145,7 +145,7 @@ def _made(c: Claim, how: How, recording: bool) -> dict[str, Any] | None:
 def is_outdated(c: Claim, folder: Path | None = None) -> bool:
     """No result, or one of other code."""
     made = (attempts(c, folder) or [{}])[-1]
-    return (made.get("fingerprint"), made.get("ground")) != (fingerprint(file_of(c)), ground(file_of(c)))
+    return made.get("fingerprint") not in fingerprints(file_of(c)) or made.get("ground") != ground(file_of(c))
 
 
 def record(c: Claim, result: Result, mark: str, under: str = "") -> dict[str, Any]:

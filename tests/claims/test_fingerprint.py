@@ -90,6 +90,14 @@ def test_words_form_and_other_definitions_do_not(project, name: str, old: str, n
     assert project(name, old, new) == before
 
 
+def test_words_at_the_top_of_a_file_do_not_count_and_records_by_the_earlier_rule_stay_good(project) -> None:
+    before = project()
+    new, earlier = marks.fingerprints("posttrain/claims/x.py")
+    assert new == before != earlier
+    assert project("claims/x.py", '"""A claim."""', '"""The same claim in other words."""') == before
+    assert marks.fingerprints("posttrain/claims/x.py")[1] != earlier, "by the earlier rule they did"
+
+
 def test_the_real_claims_reach_what_they_run() -> None:
     found = set(marks.reached("claims/preference/dpo.py"))
     assert ("posttrain/losses/preference/dpo.py", "dpo") in found
