@@ -120,7 +120,9 @@ class Follower(Shared, Run):
         self.share = self.shared(loop)
         first, stopping = by_lead(_never)
         if first:
-            ck = read(self.checkpoints / name_of(loop.phase, first - 1), self.share)
+            ck = read(
+                self.checkpoints / name_of(loop.phase, first - 1), self.share, hashed=False
+            )  # the lead found it intact
             load_learners(loop.learners, ck.tables, ck.state["learners"])
             for name, part in loop.stateful().items():
                 if name in ck.state["parts"]:

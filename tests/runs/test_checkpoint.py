@@ -100,6 +100,20 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     assert len(told) == 1 and "train-000005 is damaged" in told[0]
 
 
+def test_files_that_another_process_found_intact_are_not_hashed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their sizes are looked at all the same."""
+    path = write(tmp_path, saved(1))
+    monkeypatch.setattr(checkpoint, "intact", lambda *_: pytest.fail("hashed"))
+    assert torch.equal(read(path, hashed=False).tables["weights"]["i"], saved(1).tables["weights"]["i"])
+    with pytest.raises(pytest.fail.Exception):
+        read(path)
+    _truncate(path)
+    with pytest.raises(checkpoint.Damaged, match="bytes"):
+        read(path, hashed=False)
+
+
 def test_all_damaged_is_an_error_and_none_at_all_is_not(tmp_path: Path) -> None:
     assert newest(tmp_path, "train") is None
     _flip(write(tmp_path, saved(5)))
