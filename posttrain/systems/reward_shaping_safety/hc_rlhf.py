@@ -18,7 +18,7 @@ from posttrain.core.registry import evaluation, parse, scorer, shaping
 from posttrain.core.types import Group, Prompt
 from posttrain.environments.base import size_of
 from posttrain.environments.rows import FORMATS
-from posttrain.evals.intervals import clopper_pearson
+from posttrain.evals.intervals import clopper_pearson, t_quantile
 from posttrain.methods.from_pairs import paid_somehow, payer, reward_phase
 from posttrain.methods.members import member
 from posttrain.methods.ppo import ppo
@@ -179,32 +179,10 @@ def _all(env: Environment, split: str) -> list[Prompt]:
 
 
 def student_quantile(p: float, dof: int) -> float:
-    """t with P(T <= t) = p for Student's t, by bisection of its exact distribution."""
+    """t with P(T <= t) = p for Student's t."""
     if dof < 1:
         raise UserError(f"Student's t needs at least 2 values, that is 1 degree of freedom, got {dof}")
-    low, high = -1.0, 1.0
-    for _ in range(60):  # widen until it is inside
-        low, high = (low * 2 if student_cdf(low, dof) > p else low), (high * 2 if student_cdf(high, dof) < p else high)
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (middle, high) if student_cdf(middle, dof) < p else (low, middle)
-    return (low + high) / 2
-
-
-def student_cdf(t: float, dof: int) -> float:
-    """P(T <= t), the finite sum for a whole number of degrees of freedom (a = atan(t / sqrt(dof))).
-
-    odd:  1/2 + [a + sin a (cos a + 2/3 cos^3 a + ...)] / pi;  even:  1/2 + sin a (1 + 1/2 cos^2 a + ...) / 2
-    """
-    a = math.atan2(t, math.sqrt(dof))
-    term = math.cos(a) if dof % 2 else 1.0
-    total = 0.0
-    for k in range(1 + dof % 2, dof + dof % 2, 2):  # dof // 2 terms
-        total += term
-        term *= k / (k + 1) * math.cos(a) ** 2
-    if dof % 2:
-        return 0.5 + (a + math.sin(a) * total) / math.pi
-    return 0.5 + math.sin(a) * total / 2
+    return t_quantile(p, dof) if p >= 0.5 else -t_quantile(1 - p, dof)
 
 
 # ---- the plan
