@@ -55,6 +55,23 @@ def test_openchat_tells_every_row_its_class_and_weighs_it() -> None:
     assert seen == {"expert", "web"}
 
 
+def test_openchat_may_count_answers_and_not_tokens() -> None:
+    trace = traced("openchat-crlft(epochs=0.2, per='answer', weight=0.5)", rows=MIXED, prompts=6)
+    for step, made in zip(trace.steps, trace.updates, strict=True):
+        w_B1 = torch.tensor([[1.0 if r.prompt.info["class"] == "expert" else 0.5] for r in step.rollouts])
+        share_BT = made.batch["mask_BT"] / made.batch["mask_BT"].sum(-1, keepdim=True)
+        want = w_B1 * share_BT / w_B1.sum()
+        torch.testing.assert_close(made.passes[0].pull["logp_BT"], want, rtol=1e-5, atol=1e-7)
+
+
+def test_openchat_asks_for_the_best_class_also_where_no_held_out_row_is_of_it(tmp_path: Path) -> None:
+    for name, rows in (("train", MIXED), ("test", [r | {"class": "web"} for r in MIXED[:4]])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    trace = traced("openchat-crlft(epochs=0.1)", rows=str(tmp_path))
+    read = {p for d in trace.samples for p in d.prompts}
+    assert read and all(p.startswith("expert User: ") for p in read)
+
+
 def test_the_best_class_is_the_one_that_is_named_and_not_the_first_by_letter() -> None:
     env = of_rows([{**row, "class": "zeal" if row["class"] == "expert" else "web"} for row in MIXED])
     assert classes_of(env, "class", "zeal").names == ("zeal", "web") and classes_of(env, "class", "web").names == (
@@ -196,6 +213,9 @@ def test_dpa_learns_its_rewards_from_ratings(tmp_path: Path) -> None:
     file.write_text("".join(json.dumps(r) + "\n" for r in RATED))
     trace = traced(f"{PLAN[:-1]}, ratings={str(file)!r}, passes=2)", prompts=4)
     assert trace.parts[:2] == ["reward-model", "directions"] and not trace.calls
+    assert len(trace.of("reward_model")) == round(2 * trace.phases[0].loop.env.size / 4), (
+        "its own passes, of 4 rows a step"
+    )
     made = trace.of("reward_model")[0]
     (only,) = made.passes
     torch.testing.assert_close(

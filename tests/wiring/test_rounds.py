@@ -114,6 +114,8 @@ def test_apo_extrapolates_from_the_last_two_rounds() -> None:
     torch.testing.assert_close(two.batch["ref_logp_BT"], want_BT * two.batch["mask_BT"], rtol=1e-4, atol=1e-4)
     plain_BT = reference_logp(trace, two, {"last": 1.0}) * two.batch["mask_BT"]
     assert float((want_BT * two.batch["mask_BT"] - plain_BT).abs().max()) > 1e-4, "it is not where the last round ended"
+    twice = traced("apo-accelerated(rounds=1, prompts=6, n=4, epochs=2)", ROWS, length, prompts=3)
+    assert len(twice.updates) == round(2 * twice.summary["pairs"]["round 1"] / 3), "passes over the pairs"
     with pytest.raises(pt.UserError, match="ranks answers by a reward"):
         traced("apo-accelerated", ROWS)
 

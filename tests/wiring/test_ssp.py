@@ -120,6 +120,21 @@ def test_ssp_writes_checks_and_solves_questions(documents: str) -> None:
     assert held and not any("Write a question" in p for p in held), "measured on the questions of the task"
 
 
+def test_ssp_asks_what_it_answers_from_the_documents_alone_and_pays_middling_questions(documents: str) -> None:
+    says = ["<search>ada</search>", "<question>who is it?</question>", "<answer>s</answer>", "<answer>t</answer>"]
+    trace = play(f"ssp(steps=3, documents={documents!r}, turns=2, kind='between')", says, prompts=3)
+    drawn = [(p, t) for d in trace.samples for p, t in zip(d.prompts, d.texts, strict=True)]
+    said = [text for prompt, text in drawn if "documents alone" in prompt]
+    proposed = [r for s in trace.steps for r in s.rollouts if r.role == "proposer"]
+    accepted = [r for r in proposed if r.info["accepted"]]
+    assert 0 < said.count("<answer>s</answer>") == len(accepted) < len(said), "a wrong answer to the check rejects"
+    solved = {g.prompt.id.split("/")[0]: g.rollouts for s in trace.steps for g in s.groups if "asked" in g.prompt.id}
+    for r in accepted:
+        acc = sum(x.total > 0 for x in solved[r.prompt.id]) / 5
+        assert r.reward == pytest.approx(4 * acc * (1 - acc))
+    assert any(r.reward for r in accepted)
+
+
 def test_ssp_asks_an_earlier_question_where_one_is_rejected(documents: str) -> None:
     good = ["<search>ada</search>", "<question>who is it?</question>", "<answer>s</answer>"]
     trace = play(
