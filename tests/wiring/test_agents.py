@@ -80,8 +80,9 @@ def test_toolrl_pays_all_or_nothing_and_matches_as_it_is_told() -> None:
     rows = [CALLS[0] | {"question": f"{k}?", "answer": gold} for k in range(12)]
     text = f"<think>so</think>\n<tool_call>\n{json.dumps(said[0])}\n{json.dumps(said[1])}\n</tool_call>"
     for matching, s in (("greedy", 23 / 6), ("best", 11 / 2)):
-        trace = traced(f"toolrl(steps=1, matching={matching!r})", rows, says=[text], sampling={"max_tokens": 160})
-        assert {r.rewards["correct"] for r in trace.steps[0].rollouts} == {pytest.approx(s - 3)}
+        plan = f"toolrl(steps=1, matching={matching!r})"
+        trace = traced(plan, rows, says=[text], sampling={"max_tokens": 160}, positions=1024)
+        assert all(r.rewards["correct"] == pytest.approx(s - 3) for r in trace.steps[0].rollouts)
 
 
 def test_toolrl_refuses_rows_without_calls() -> None:
@@ -192,11 +193,11 @@ def test_tl_training_leaves_failed_calls_out_of_both_phases_and_may_read_quoted_
     trace = traced("tl-training(sft_passes=0.5, ppo_passes=1, quoted=True)", rows, **how)
     asked = {p: {r.prompt.answer for s in trace.steps if s.phase == p for r in s.rollouts} for p in ("sft", "ppo")}
     assert "done" in asked["sft"] and "done" not in asked["ppo"], "a text is imitated, and no call to grade"
-    assert asked["ppo"] and not any('"a": 10' in x or '"a": 11' in x for some in asked.values() for x in some)
+    failed = {json.dumps([{"name": "go", "arguments": {"a": 100 + k}}]) for k in range(12)}
+    assert asked["ppo"] and not failed & (asked["sft"] | asked["ppo"])
     assert {r.reward for s in trace.steps if s.phase == "ppo" for r in s.rollouts} == {1.0}, "numbers are not compared"
     trace = traced("tl-training(sft_passes=0, ppo_passes=1, mask=False)", rows, **how)
-    golds = {r.prompt.answer for s in trace.steps for r in s.rollouts}
-    assert any('"a": 10' in x for x in golds), "unless it is told not to"
+    assert failed & {r.prompt.answer for s in trace.steps for r in s.rollouts}, "unless it is told not to"
     assert {r.reward for s in trace.steps for r in s.rollouts} == {-0.25}
 
 

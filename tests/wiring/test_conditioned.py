@@ -213,9 +213,6 @@ def test_dpa_learns_its_rewards_from_ratings(tmp_path: Path) -> None:
     file.write_text("".join(json.dumps(r) + "\n" for r in RATED))
     trace = traced(f"{PLAN[:-1]}, ratings={str(file)!r}, passes=2)", prompts=4)
     assert trace.parts[:2] == ["reward-model", "directions"] and not trace.calls
-    assert len(trace.of("reward_model")) == round(2 * trace.phases[0].loop.env.size / 4), (
-        "its own passes, of 4 rows a step"
-    )
     made = trace.of("reward_model")[0]
     (only,) = made.passes
     torch.testing.assert_close(

@@ -139,6 +139,14 @@ def test_sppo_fits_how_often_an_answer_wins() -> None:
     assert made.reference == made.before
 
 
+def test_sppo_may_take_the_winner_for_sure() -> None:
+    how: dict[str, Any] = {"says": ["a", "abc", "ab", "abcd"], "prompts": 4}
+    (made,) = traced("sppo(rounds=1, prompts=4, n=4, epochs=1, hard=True)", ROWS, {"prefer": longer}, **how).updates
+    for at, target in ((0, 500.0), (1, -500.0)):  # (1 - 1/2) / 0.001, and (0 - 1/2) / 0.001
+        pull = made.passes[0].pull["logp_BT"][made.batch["ranked_LK"][:, at], 0]
+        torch.testing.assert_close(pull, torch.full((len(pull),), 2 * target / len(pull)), rtol=1e-4, atol=0.1)
+
+
 def test_sppo_says_that_its_judge_says_nothing() -> None:
     mute = {"prefer": lambda prompt, a, b: float("nan")}
     with pytest.raises(
@@ -208,6 +216,15 @@ def test_spin_prefers_demonstrations_to_the_rounds_own_answers() -> None:
         traced("spin", ROWS)
 
 
+def test_spin_forgets_what_is_older_than_the_round_before() -> None:
+    trace = traced("spin(rounds=3, prompts=5, epochs=1)", WORKED, prompts=5, eval_problems=0)
+    own = {k: {t for d in trace.samples if d.phase == f"answer.{k}" for t in d.texts} for k in (1, 2, 3)}
+    made = trace.of(phase="spin.3")
+    learned = {u.rows[i].text for u in made for i in u.batch["rejected_P"].tolist()}
+    assert len(made) == 2 and learned <= own[2] | own[3] and learned & own[2] and learned & own[3]
+    assert [p.method.loss.params["beta"] for p in trace.phases] == [0.1, 0.1, 5.0]
+
+
 def by_start(start: Any, made: Update) -> torch.Tensor:
     """log pi(chosen) - log pi(rejected) of the model that the plan began with."""
     with torch.no_grad():
@@ -268,6 +285,18 @@ def test_rso_lets_every_accepted_answer_meet_one_other() -> None:
     (made,) = trace.updates
     both = [made.rows[i].text for name in ("chosen_P", "rejected_P") for i in made.batch[name].tolist()]
     assert sorted(both) == sorted(says * 3), "4 accepted ones are two pairs"
+
+
+def test_rso_accepts_the_best_or_anybody_by_its_beta() -> None:
+    how: dict[str, Any] = {"says": ["a", "ab", "abc", "abcd"], "prompts": 8}
+    found = {}
+    for beta in (1e-3, 1e6):
+        (made,) = traced(f"rso(prompts=8, n=4, keep=2, beta={beta}, gamma=0.3)", ROWS, length, **how).updates
+        both = zip(made.batch["chosen_P"].tolist(), made.batch["rejected_P"].tolist(), strict=True)
+        found[beta] = {(made.rows[a].text, made.rows[b].text) for a, b in both}
+        pull = made.passes[0].pull["logp_BT"][made.batch["chosen_P"], 0]
+        torch.testing.assert_close(pull, torch.full((8,), 0.3 / 8), rtol=1e-3, atol=1e-6)
+    assert found[1e-3] == {("abcd", "abc")} and len(found[1e6]) > 2
 
 
 def test_rso_accepts_by_reward_and_pairs_two_by_two() -> None:

@@ -83,6 +83,12 @@ def test_a_text_is_kept_once_with_the_first_that_said_it() -> None:
     assert [row["text"] for row in good(said, 1.0, most=2)] == ["a", "c"]
 
 
+def test_a_question_is_answered_anew_in_every_round() -> None:
+    trace = traced("rest-em(rounds=2, n=6, questions=4, epochs=0.1)", ROWS, graded, lr=1e-12)
+    one, two = said(trace, "generate.1"), said(trace, "generate.2")
+    assert len(one) == len(two) == 24 and one != two, "the weights have hardly moved, the draws are others"
+
+
 def by_length(prompt: Any, text: str) -> float:
     return len(text) / 10
 
