@@ -199,6 +199,8 @@ def test_tl_training_leaves_failed_calls_out_of_both_phases_and_may_read_quoted_
     trace = traced("tl-training(sft_passes=0, ppo_passes=1, mask=False)", rows, **how)
     assert failed & {r.prompt.answer for s in trace.steps for r in s.rollouts}, "unless it is told not to"
     assert {r.reward for s in trace.steps for r in s.rollouts} == {-0.25}
+    trace = traced("tl-training(sft_passes=0, ppo_passes=1, graded=False)", rows, **how)
+    assert {r.reward for s in trace.steps for r in s.rollouts} == {-2.0}, "right, or not"
 
 
 def test_tl_training_refuses_rows_without_calls_or_tools() -> None:
@@ -258,6 +260,21 @@ def test_the_guide_single_reward_and_its_refusals() -> None:
         traced("multi-turn-agentic-guide(algorithm='a2c')", GAME)
     with pytest.raises(UserError, match="2 episodes per game to compare"):
         traced("multi-turn-agentic-guide(algorithm='rloo', n=1)", GAME)
+
+
+def test_the_guide_imitates_played_games_first(tmp_path: Path) -> None:
+    file = tmp_path / "played.jsonl"
+    turns = [{"role": "user", "content": "room 1?"}, {"role": "assistant", "content": "bb"}]
+    rows = [{"messages": [{"role": "user", "content": f"game {k}"}, *turns[1:], *turns]} for k in range(12)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    name = f"multi-turn-agentic-guide(steps=1, demos={str(file)!r}, passes=2)"
+    trace = traced(name, GAME, prompts=4, sampling={"max_tokens": 6}, eval_problems=0)
+    assert [p.name for p in trace.phases] == ["sft", "ppo"]
+    shown = [r for s in trace.steps if s.phase == "sft" for r in s.rollouts]
+    assert {tuple(t.text for t in r.turns) for r in shown} == {("bb", "bb")} and len(shown) == 24, (
+        "two passes over twelve games"
+    )
+    assert trace.of(phase="ppo")[0].before == trace.of(phase="sft")[-1].after
 
 
 def test_the_most_that_a_game_gives_is_asked_where_the_game_does_not_say(tmp_path: Path) -> None:
@@ -385,3 +402,13 @@ def test_the_form_of_tgrl_weighs_what_it_is_told() -> None:
     for r in trace.steps[0].rollouts:
         assert r.total == r.rewards["outcome"] + 0.25 * r.rewards["form"]
     assert {r.rewards["form"] for r in trace.steps[0].rollouts} == {1.0, -1.0}
+
+
+def test_tgrl_ends_after_so_many_turns() -> None:
+    with patch.object(LanguagePolicy, "turns", lambda *_: None):
+        name, says = (
+            "tgrl-tool(steps=1, n=2, tool='calculator', max_turns=2, mixed=False)",
+            ["<calculator>1+1</calculator>"],
+        )
+        trace = traced(name, SUMS, says=says, sampling={"max_tokens": 40}, positions=4096)
+    assert {len(r.turns) for r in trace.steps[0].rollouts} == {2}

@@ -148,6 +148,17 @@ def test_eef_takes_the_best_of_its_runs_and_keeps_what_earlier_rounds_found(door
         assert learned == {("x", "k", "o")}
 
 
+def test_eef_takes_for_won_what_it_is_told(tmp_path: File) -> None:
+    """Opening without the key is worth 1/2, which is success enough: the policy's run from the start is learned, and nothing of the expert's."""
+    game, file = tmp_path / "half_game.py", tmp_path / "expert.jsonl"
+    game.write_text(GAME.replace("float(self.key)", "0.5 + 0.5 * self.key"))
+    file.write_text(json.dumps({"index": 0, "actions": ["x", "k", "x", "x"]}) + "\n")
+    name = f"eef(expert={str(file)!r}, rounds=1, every=2, warmup=0, success=0.5, epochs=6)"
+    trace = played(name, f"{game}:Door", says=["o"], eval_problems=0)
+    assert {tuple(t.text for t in r.turns) for s in trace.steps for r in s.rollouts} == {("o",)}
+    assert len(trace.updates) == 3, "six passes over one row, two rows in a step"
+
+
 def test_eef_says_what_it_needs(door: str, tmp_path: File) -> None:
     with pytest.raises(pt.UserError, match=r"--plan\.expert FILE\.jsonl"):
         played("eef", door, says=["o"])
@@ -245,7 +256,7 @@ def test_a_good_run_of_agent_r_is_worth_alpha_and_beta_more_than_the_bad_one(tmp
     """Opening without the key is worth 1/2: with alpha 0.4 that is good, and with beta 0.6 it is neither bad beside 1 nor good beside 0."""
     file = tmp_path / "ajar_game.py"
     file.write_text(GAME.replace("float(self.key)", "0.5 + 0.5 * self.key"))
-    name = "agent-r(rounds=1, tasks=3, iterations=2, samples=3, alpha=0.4, beta=0.6)"
+    name = "agent-r(rounds=1, tasks=3, iterations=2, samples=3, alpha=0.4, beta=0.6, epochs=3)"
     says = ["k", "o", "x", "o", "x", "x", "x", "x", "Judgement: good"]
     trace = played(name, f"{file}:Door", says=says, eval_problems=0)
     runs = [[t.text for t in r.turns] for s in trace.steps for r in s.rollouts]
@@ -254,6 +265,7 @@ def test_a_good_run_of_agent_r_is_worth_alpha_and_beta_more_than_the_bad_one(tmp
         "1/2 is not bad"
     )
     assert any(r[-1] == "o" and "k" not in r for r in runs), "1/2 is good"
+    assert len(trace.updates) == round(3 * trace.phases[0].loop.env.size / 2), "three passes, of two rows a step"
 
 
 def test_agent_r_says_what_it_needs(door: str) -> None:

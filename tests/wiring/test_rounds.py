@@ -245,6 +245,8 @@ def test_sdpo_goes_through_the_pairs_part_by_part_with_the_last_parts_policy_as_
     start = load_policy(from_dict(Config, {"model": tiny_folder(), "threads": 1}))
     ahead = [[float(x) for made in some for x in by_start(start, made)] for some in (one, two)]
     assert (min(ahead[0]) >= max(ahead[1]) - 1e-3) == (order == "easy"), "those first that the start prefers by most"
+    twice = traced(f"sdpo(parts=2, epochs=2, order={order!r})", PAIRED, prompts=3, eval_problems=0)
+    assert [len(twice.of(phase=p.name)) for p in twice.phases] == [round(2 * p.loop.env.size / 3) for p in twice.phases]
     with pytest.raises(pt.UserError, match="cannot be divided"):
         traced("sdpo(parts=500)", PAIRED)
 
@@ -265,10 +267,10 @@ def test_irpo_pairs_right_with_wrong_and_imitates_the_right() -> None:
 def test_irpo_makes_so_many_pairs_at_most_and_is_held_to_the_rounds_start() -> None:
     rows = [{"question": f"{i}: what is 1+2?", "answer": "3"} for i in range(12)]
     how: dict[str, Any] = {"says": ["3", "no", "3", "nono"], "prompts": 3, "sampling": {"max_tokens": 8}}
-    trace = traced("irpo(rounds=2, prompts=3, n=4, pairs=1)", rows, **how)
-    assert [len(u.batch["chosen_P"]) for u in trace.updates] == [3, 3], "one for each prompt"
-    one, two = trace.updates
-    assert one.reference == one.before and two.reference == two.before == one.after != one.before
+    trace = traced("irpo(rounds=2, prompts=3, n=4, pairs=1, epochs=2)", rows, **how)
+    assert [len(u.batch["chosen_P"]) for u in trace.updates] == [3] * 4, "one for each prompt, in two passes"
+    (one, other), (two, _) = (trace.of(phase=f"irpo.{i}") for i in (1, 2))
+    assert one.reference == one.before and two.reference == two.before == other.after != one.before
 
 
 def test_irpo_takes_the_best_for_right_where_a_reward_is_not_0_or_1() -> None:

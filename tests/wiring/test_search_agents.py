@@ -347,6 +347,11 @@ async def _ended(asked: Asked) -> None:
     asked.waiting.append((Prompt.text("a", "x"), asyncio.get_running_loop().create_future()))
 
 
+def test_reseek_searches_so_often_and_no_more(documents: str) -> None:
+    trace = searching(f"reseek(steps=1, documents={documents!r}, turns=2)", says=["<search>ada</search>"])
+    assert {(len(r.info["queries"]), len(r.turns)) for r in trace.steps[0].rollouts} == {(2, 3)}, "and a turn to answer"
+
+
 def test_reseek_says_what_it_needs(documents: str) -> None:
     with pytest.raises(pt.UserError, match=r"--plan\.documents FOLDER"):
         traced("reseek")

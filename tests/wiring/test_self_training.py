@@ -148,6 +148,20 @@ def test_star_asks_again_with_the_answer_shown_and_learns_as_if_it_had_not() -> 
     imitates(trace)
 
 
+@pytest.mark.parametrize("plan", ["rest-em(rounds=1, n=2, questions=3", "expert-iteration(rounds=1, n=2, questions=3", "star(rounds=1, steps=1, questions=3"])  # fmt: skip
+def test_an_answer_is_good_from_least_on(plan: str) -> None:
+    trace = traced(f"{plan}, least=0.5)", ROWS, lambda prompt, text: 0.5)
+    assert trace.updates and sum(k["questions"] for k in trace.summary["kept"].values()) == 3
+    with pytest.raises(pt.UserError, match=r"earned 0\.6, so there is nothing to imitate"):
+        traced(f"{plan}, least=0.6)", ROWS, lambda prompt, text: 0.5)
+
+
+def test_rest_may_leave_the_data_sets_own_answers_out() -> None:
+    trace = traced("rest(n=4, questions=5, thresholds=(-1.0,), data=False)", ROWS, by_length)
+    assert {t for _, t in learned(trace, "improve-1.1")} <= set(said(trace, "grow.1"))
+    assert trace.summary["kept"]["round 1"]["answers"] <= 20
+
+
 def test_star_without_hints_leaves_failed_questions_out() -> None:
     trace = traced("star(rounds=1, steps=2, questions=8, n=6, hint='')", ROWS, graded, lr=0.03)
     asked = [p for d in trace.samples if d.phase == "reason.1" for p in d.prompts]

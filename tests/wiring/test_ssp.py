@@ -132,6 +132,17 @@ def test_ssp_rejects_what_it_cannot_answer_itself_and_may_pay_middling_questions
     assert ["asked" in p.id for p in solved] == [True, False] and solved[0].info["asked"] == solved[1].info["asked"]
 
 
+def test_ssp_may_ask_a_judge_what_is_right(documents: str) -> None:
+    """Who takes t for right, and s for less than half right."""
+    file = Path(documents).with_name("right_or_not.py")
+    file.write_text("def right(prompt, text):\n    return {'t': 0.5, 's': 0.4}.get(text, 0.0)\n")
+    right, wrong = "<answer>t</answer>", "<answer>s</answer>"
+    says = ["<search>ada</search>", "<question>who is it?</question>", right, right, wrong, wrong, right, wrong]
+    name = f"ssp(steps=1, documents={documents!r}, turns=2, judge='{file}:right')"
+    (step,) = play(name, says, prompts=1, eval_problems=0).steps
+    assert [r.total for r in step.rollouts] == [pytest.approx(1 - 2 / 5), 1.0, 0.0, 0.0, 1.0, 0.0]
+
+
 def test_ssp_asks_an_earlier_question_where_one_is_rejected(documents: str) -> None:
     good = ["<search>ada</search>", "<question>who is it?</question>", "<answer>s</answer>"]
     trace = play(
