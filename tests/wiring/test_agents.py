@@ -138,6 +138,15 @@ def test_score_self_correct_pays_the_second_attempt_then_its_improvement() -> No
     assert seen["gain"] == pytest.approx(seen["attempt_2"] - seen["attempt_1"])
 
 
+def test_score_self_correct_says_nothing_of_what_it_did_not_look_at() -> None:
+    trace = traced(
+        "score-self-correct(first=0, second=1, n=2)", reward=even, sampling={"max_tokens": 8}, eval_problems=0
+    )
+    assert not any("self_correction" in name for name in trace.summary) and {d.phase for d in trace.samples} == {
+        "stage-2"
+    }
+
+
 def test_score_self_correct_refuses_what_has_turns_and_what_has_no_grade() -> None:
     with pytest.raises(UserError, match="has no gold answers"):
         traced("score-self-correct", [{"question": f"{k}?"} for k in range(4)])

@@ -89,6 +89,14 @@ def test_openchat_is_measured_as_an_expert_on_rows_of_experts() -> None:
     assert trace.summary["told"] == ["expert", "web"] and "accuracy_after" in trace.summary
 
 
+def test_classes_may_be_numbers() -> None:
+    rows = [r | {"class": 4 if r["class"] == "expert" else 3} for r in MIXED]
+    trace = traced("openchat-crlft(epochs=0.1, expert='4')", rows=rows, eval_problems=20)
+    best = {r["question"] for r in rows if r["class"] == 4}
+    read = {p for d in trace.samples for p in d.prompts}
+    assert read and {p.removeprefix("4 User: ") for p in read} <= best
+
+
 @pytest.mark.parametrize(
     ("name", "rows", "told"),
     [

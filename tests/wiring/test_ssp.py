@@ -133,9 +133,11 @@ def test_ssp_rejects_what_it_cannot_answer_itself_and_may_pay_middling_questions
 
 
 def test_ssp_may_ask_a_judge_what_is_right(documents: str) -> None:
-    """Who takes t for right, and s for less than half right."""
+    """Who reads the question alone, also of a check, and takes t for right and s for less than half right."""
     file = Path(documents).with_name("right_or_not.py")
-    file.write_text("def right(prompt, text):\n    return {'t': 0.5, 's': 0.4}.get(text, 0.0)\n")
+    file.write_text(
+        "def right(prompt, text):\n    assert prompt.last == 'who is it?'\n    return {'t': 0.5, 's': 0.4}.get(text, 0.0)\n"
+    )
     right, wrong = "<answer>t</answer>", "<answer>s</answer>"
     says = ["<search>ada</search>", "<question>who is it?</question>", right, right, wrong, wrong, right, wrong]
     name = f"ssp(steps=1, documents={documents!r}, turns=2, judge='{file}:right')"
