@@ -67,6 +67,24 @@ def test_toolrl_with_its_schedule_its_length_and_the_kl_of_its_code() -> None:
     assert parts["kl-in-reward"]["coef"] == 0.001
 
 
+def test_toolrl_pays_all_or_nothing_and_matches_as_it_is_told() -> None:
+    trace = traced("toolrl(steps=1, grain='coarse')", CALLS, says=SAID, sampling={"max_tokens": 96})
+    worth = {r.text: r.rewards["correct"] for s in trace.steps for r in s.rollouts}
+    assert worth == {text: 3.0 if text == SAID[0] else -3.0 for text in worth} and len(worth) > 1
+    # gold a=1 and a=1 b=2, said a=1 b=2 and a=1 c=5: the first gold is worth 1/2 + 1 with either. Gold by gold it takes the first, and the
+    # second gold has 1/3 + 1 left: s = 1 + 3/2 + 4/3 = 23/6; the best way is 1 + 3/2 + 3 = 11/2, of s_max = 1 + 2 + 3
+    gold, said = (
+        [{"name": "add", "arguments": a} for a in some]
+        for some in ([{"a": 1}, {"a": 1, "b": 2}], [{"a": 1, "b": 2}, {"a": 1, "c": 5}])
+    )
+    rows = [CALLS[0] | {"question": f"{k}?", "answer": gold} for k in range(12)]
+    text = f"<think>so</think>\n<tool_call>\n{json.dumps(said[0])}\n{json.dumps(said[1])}\n</tool_call>"
+    for matching, s in (("greedy", 23 / 6), ("best", 11 / 2)):
+        plan = f"toolrl(steps=1, matching={matching!r})"
+        trace = traced(plan, rows, says=[text], sampling={"max_tokens": 160}, positions=1024)
+        assert all(r.rewards["correct"] == pytest.approx(s - 3) for r in trace.steps[0].rollouts)
+
+
 def test_toolrl_refuses_rows_without_calls() -> None:
     with pytest.raises(UserError, match=r"no row of rows has one; give rows whose answer is a list of calls"):
         traced("toolrl(steps=1)")
@@ -120,6 +138,15 @@ def test_score_self_correct_pays_the_second_attempt_then_its_improvement() -> No
     assert seen["gain"] == pytest.approx(seen["attempt_2"] - seen["attempt_1"])
 
 
+def test_score_self_correct_says_nothing_of_what_it_did_not_look_at() -> None:
+    trace = traced(
+        "score-self-correct(first=0, second=1, n=2)", reward=even, sampling={"max_tokens": 8}, eval_problems=0
+    )
+    assert not any("self_correction" in name for name in trace.summary) and {d.phase for d in trace.samples} == {
+        "stage-2"
+    }
+
+
 def test_score_self_correct_refuses_what_has_turns_and_what_has_no_grade() -> None:
     with pytest.raises(UserError, match="has no gold answers"):
         traced("score-self-correct", [{"question": f"{k}?"} for k in range(4)])
@@ -160,6 +187,29 @@ def test_tl_training_weighs_what_decides_the_tool_then_grades_errors() -> None:
         assert update.reference == learned[0].before
     method = trace.phases[1].method
     assert method.critic.pace == 0.5 and method.advantage.defaults()["whiten"] is False
+
+
+def test_tl_training_leaves_failed_calls_out_of_both_phases_and_may_read_quoted_values_alone() -> None:
+    """Every first call meets an error, every second one a result; both take a number, which the released code's reward does not see."""
+    rows = []
+    for k in range(12):
+        said: list[dict[str, Any]] = [{"role": "user", "content": f"{k}?"}]
+        for value, result in ((100 + k, "Response error: try again"), (k, "fine")):
+            call = {"name": "go", "arguments": {"a": value}}
+            said += [{"role": "assistant", "content": "", "tool_calls": [call]}, {"role": "tool", "content": result}]
+        rows.append({"messages": [*said, {"role": "assistant", "content": "done"}], "tools": LOGGED[0]["tools"]})
+    how: dict[str, Any] = {"says": ["go(a=999)"], "sampling": {"max_tokens": 24}}
+    trace = traced("tl-training(sft_passes=0.5, ppo_passes=1, quoted=True)", rows, **how)
+    asked = {p: {r.prompt.answer for s in trace.steps if s.phase == p for r in s.rollouts} for p in ("sft", "ppo")}
+    assert "done" in asked["sft"] and "done" not in asked["ppo"], "a text is imitated, and no call to grade"
+    failed = {json.dumps([{"name": "go", "arguments": {"a": 100 + k}}]) for k in range(12)}
+    assert asked["ppo"] and not failed & (asked["sft"] | asked["ppo"])
+    assert {r.reward for s in trace.steps if s.phase == "ppo" for r in s.rollouts} == {1.0}, "numbers are not compared"
+    trace = traced("tl-training(sft_passes=0, ppo_passes=1, mask=False)", rows, **how)
+    assert failed & {r.prompt.answer for s in trace.steps for r in s.rollouts}, "unless it is told not to"
+    assert {r.reward for s in trace.steps for r in s.rollouts} == {-0.25}
+    trace = traced("tl-training(sft_passes=0, ppo_passes=1, graded=False)", rows, **how)
+    assert {r.reward for s in trace.steps for r in s.rollouts} == {-2.0}, "right, or not"
 
 
 def test_tl_training_refuses_rows_without_calls_or_tools() -> None:
@@ -219,6 +269,34 @@ def test_the_guide_single_reward_and_its_refusals() -> None:
         traced("multi-turn-agentic-guide(algorithm='a2c')", GAME)
     with pytest.raises(UserError, match="2 episodes per game to compare"):
         traced("multi-turn-agentic-guide(algorithm='rloo', n=1)", GAME)
+
+
+def test_the_guide_imitates_played_games_first(tmp_path: Path) -> None:
+    file = tmp_path / "played.jsonl"
+    turns = [{"role": "user", "content": "room 1?"}, {"role": "assistant", "content": "bb"}]
+    rows = [{"messages": [{"role": "user", "content": f"game {k}"}, *turns[1:], *turns]} for k in range(12)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    name = f"multi-turn-agentic-guide(steps=1, demos={str(file)!r}, passes=2)"
+    trace = traced(name, GAME, prompts=4, sampling={"max_tokens": 6}, eval_problems=0)
+    assert [p.name for p in trace.phases] == ["sft", "ppo"]
+    shown = [r for s in trace.steps if s.phase == "sft" for r in s.rollouts]
+    assert {tuple(t.text for t in r.turns) for r in shown} == {("bb", "bb")} and len(shown) == 24, (
+        "two passes over twelve games"
+    )
+    assert trace.of(phase="ppo")[0].before == trace.of(phase="sft")[-1].after
+
+
+def test_the_most_that_a_game_gives_is_asked_where_the_game_does_not_say(tmp_path: Path) -> None:
+    file = tmp_path / "quiet_corridor.py"
+    file.write_text(
+        "from tests.wiring import corridor\n\n\nclass Quiet(corridor.Corridor):\n    def prompt(self, index, split='train'):\n"
+        "        found = super().prompt(index, split)\n        return type(found).text(found.id, found.last)\n"
+    )
+    name = "multi-turn-agentic-guide(steps=1, most=5)"
+    trace = traced(name, f"{file}:Quiet", prompts=8, sampling={"max_tokens": 6}, eval_problems=0)
+    lost = [r for r in trace.steps[0].rollouts if not r.rewards["won"]]
+    assert any(right(t.text) for r in lost for t in r.turns)
+    assert all(t.reward == (0.2 if right(t.text) else 0.0) for r in lost for t in r.turns), "1 / 5"
 
 
 def test_archer_remembers_turns_and_teaches_the_policy_by_its_critic() -> None:
@@ -323,3 +401,23 @@ def test_tgrl_tool_refuses_tasks_without_gold_and_tools_it_does_not_have() -> No
         traced("tgrl-tool(steps=1, tool='calculator')", [{"question": f"{k}?"} for k in range(4)])
     with pytest.raises(UserError, match="expected python"):
         traced("tgrl-tool(steps=1, tool='browser')")
+
+
+def test_the_form_of_tgrl_weighs_what_it_is_told() -> None:
+    with patch.object(LanguagePolicy, "turns", lambda *_: None):
+        says = [r"<answer>\boxed{3}</answer>", "3"]
+        name = "tgrl-tool(steps=1, n=2, tool='calculator', form=0.25, mixed=False)"
+        trace = traced(name, SUMS, says=says, sampling={"max_tokens": 40}, positions=4096)
+    for r in trace.steps[0].rollouts:
+        assert r.total == r.rewards["outcome"] + 0.25 * r.rewards["form"]
+    assert {r.rewards["form"] for r in trace.steps[0].rollouts} == {1.0, -1.0}
+
+
+def test_tgrl_ends_after_so_many_turns() -> None:
+    with patch.object(LanguagePolicy, "turns", lambda *_: None):
+        name, says = (
+            "tgrl-tool(steps=1, n=2, tool='calculator', max_turns=2, mixed=False)",
+            ["<calculator>1+1</calculator>"],
+        )
+        trace = traced(name, SUMS, says=says, sampling={"max_tokens": 40}, positions=4096)
+    assert {len(r.turns) for r in trace.steps[0].rollouts} == {2}

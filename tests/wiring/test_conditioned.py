@@ -55,6 +55,23 @@ def test_openchat_tells_every_row_its_class_and_weighs_it() -> None:
     assert seen == {"expert", "web"}
 
 
+def test_openchat_may_count_answers_and_not_tokens() -> None:
+    trace = traced("openchat-crlft(epochs=0.2, per='answer', weight=0.5)", rows=MIXED, prompts=6)
+    for step, made in zip(trace.steps, trace.updates, strict=True):
+        w_B1 = torch.tensor([[1.0 if r.prompt.info["class"] == "expert" else 0.5] for r in step.rollouts])
+        share_BT = made.batch["mask_BT"] / made.batch["mask_BT"].sum(-1, keepdim=True)
+        want = w_B1 * share_BT / w_B1.sum()
+        torch.testing.assert_close(made.passes[0].pull["logp_BT"], want, rtol=1e-5, atol=1e-7)
+
+
+def test_openchat_asks_for_the_best_class_also_where_no_held_out_row_is_of_it(tmp_path: Path) -> None:
+    for name, rows in (("train", MIXED), ("test", [r | {"class": "web"} for r in MIXED[:4]])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    trace = traced("openchat-crlft(epochs=0.1)", rows=str(tmp_path))
+    read = {p for d in trace.samples for p in d.prompts}
+    assert read and all(p.startswith("expert User: ") for p in read)
+
+
 def test_the_best_class_is_the_one_that_is_named_and_not_the_first_by_letter() -> None:
     env = of_rows([{**row, "class": "zeal" if row["class"] == "expert" else "web"} for row in MIXED])
     assert classes_of(env, "class", "zeal").names == ("zeal", "web") and classes_of(env, "class", "web").names == (
@@ -70,6 +87,14 @@ def test_openchat_is_measured_as_an_expert_on_rows_of_experts() -> None:
     best = {r["question"] for r in MIXED if r["class"] == "expert"}
     assert read and all(p.startswith("expert User: ") and p.removeprefix("expert User: ") in best for p in read)
     assert trace.summary["told"] == ["expert", "web"] and "accuracy_after" in trace.summary
+
+
+def test_classes_may_be_numbers() -> None:
+    rows = [r | {"class": 4 if r["class"] == "expert" else 3} for r in MIXED]
+    trace = traced("openchat-crlft(epochs=0.1, expert='4')", rows=rows, eval_problems=20)
+    best = {r["question"] for r in rows if r["class"] == 4}
+    read = {p for d in trace.samples for p in d.prompts}
+    assert read and {p.removeprefix("4 User: ") for p in read} <= best
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,8 @@ def test_kl_is_measured_from_the_cloned_policy_and_bc_goes_on_cloning() -> None:
     assert {u.reference for u in trace.of(phase="cpl")} == {trace.of(phase="clone")[-1].after}
     loss = trace.phases[1].method.loss
     assert (loss.name, loss.defaults()["alpha"], loss.defaults()["bias"]) == ("cpl-kl", 0.2, 0.75)
+    loss = traced("cpl(kind='kl', alpha=0.3, bias=0.9)", PAIRS, steps=3).phases[1].method.loss
+    assert (loss.name, loss.defaults()["alpha"], loss.defaults()["bias"]) == ("cpl-kl", 0.3, 0.9)
     trace = traced("cpl(kind='bc', cloned=0)", PAIRS, steps=2, lr=0.02)
     assert [p.name for p in trace.phases] == ["cpl"]
     for made in trace.updates:

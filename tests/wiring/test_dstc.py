@@ -79,7 +79,8 @@ def test_a_program_with_its_test_is_preferred_to_one_that_fails(unboxed: None) -
 
 
 def test_programs_alone_where_it_is_asked_for(unboxed: None) -> None:
-    trace = traced("dstc(problems=2, concatenated=False)", TASK, says=ordered(SAYS, 2), **HOW)
+    trace = traced("dstc(problems=2, concatenated=False, epochs=3)", TASK, says=ordered(SAYS, 2), **HOW)
+    assert len(trace.updates) == 3, "passes over two pairs, both in a step"
     assert {r.text for r in trace.updates[0].rows} == {answer(RIGHT, ""), answer(WRONG, "")}
 
 

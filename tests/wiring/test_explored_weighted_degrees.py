@@ -118,3 +118,16 @@ def test_what_the_head_learns_reaches_the_policy() -> None:
 def test_spo_wants_answers_of_words() -> None:
     with pytest.raises(pt.UserError, match="no degrees to tell"):
         traced("spo-selfsup-degree", PAIRS, prompts=4)
+
+
+def test_a_reward_of_xpo_judges_as_sharply_as_k_says() -> None:
+    """Lengths in hundredths: with k = 1 a longer answer would win half of the time, with 10^4 always."""
+    trace = traced(
+        "xpo(rounds=1, prompts=12, k=10000.0, epochs=2)", ROWS, lambda prompt, text: len(text) / 100, prompts=4
+    )
+    gaps = [
+        len(made.rows[a].text) - len(made.rows[b].text)
+        for made in trace.updates
+        for a, b in zip(made.batch["chosen_P"].tolist(), made.batch["rejected_P"].tolist(), strict=True)
+    ]
+    assert min(gaps) >= 0 < max(gaps) and len(trace.updates) == round(2 * trace.summary["pairs"]["round 1"] / 4)

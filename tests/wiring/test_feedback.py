@@ -101,6 +101,8 @@ def test_codeultrafeedback_imitates_a_file_of_its_own_first(tmp_path: Path) -> N
     trace = traced(f"codeultrafeedback(epochs=1, sft={str(file)!r})", rows=ASKS, reward={"judge": lengths})
     assert trace.parts == ["sft", "answers", "judged", "dpo"]
     assert {r.text for s in trace.steps if s.phase == "sft" for r in s.rollouts} == {"it is done so"}
+    size = trace.phases[0].loop.env.size
+    assert len(trace.of(phase="sft")) == round(5 * size / 2) > 5, "5 passes, two rows in a step"
     assert trace.of(phase="dpo")[0].reference == trace.of(phase="sft")[-1].after
 
 

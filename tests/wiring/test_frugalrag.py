@@ -116,3 +116,21 @@ def test_frugalrag_says_what_it_needs(documents: str) -> None:
         traced(f"frugalrag(documents={documents!r})")
     with pytest.raises(pt.UserError, match="keeps to the form"):
         agent(f"frugalrag(documents={documents!r}, questions=2, searches=1, candidates=1)", ["no"])
+
+
+def test_one_conversation_in_ten_ends_with_the_answer(documents: str) -> None:
+    rows = [r | {"question": f"{i} whose?"} for i, r in enumerate(ROWS * 5)]
+    name = f"frugalrag(steps=1, documents={documents!r}, searches=1, k=1, candidates=1)"
+    trace = traced(
+        name, rows, says=["<search>ada</search>"], positions=2048, sampling={"max_tokens": 60}, eval_problems=0
+    )
+    made = trace.phases[0].loop.env.train
+    ended = sum("<answer>" in p.info["imitated"]["content"] for p in made)
+    assert len(made) > 80 and 0.03 < ended / len(made) < 0.2
+
+
+def test_the_form_pays_what_it_is_told(documents: str) -> None:
+    """One search of one finds ada, half of what is needed and what the wide search found: on time, 2 + 2 * 1/2, and 1/4 for the form."""
+    name = f"frugalrag(steps=1, documents={documents!r}, questions=24, searches=1, k=1, candidates=1, form=0.25)"
+    trace = agent(name, ["<search>ada</search>"], eval_problems=0)
+    assert {r.total for s in trace.steps if s.phase == "grpo" for r in s.rollouts} == {3.25}

@@ -118,6 +118,12 @@ def test_half_of_every_layer_learns_and_is_drawn_anew_for_each_task(
         assert moments == changed, "no moments of what does not learn"
         halves.append(changed)
     assert halves[0] != halves[1], "the second task has a half of its own"
+    known = [
+        {json.loads(x).get("question", json.loads(x).get("prompt")) for x in Path(file).read_text().splitlines()}
+        for file in files.split(",")
+    ]
+    seen = [{r.prompt.last for s in trace.steps if s.phase == f"{method}-{i}" for r in s.rollouts} for i in (1, 2)]
+    assert seen[0] and seen[0] <= known[0] and seen[1] and seen[1] <= known[1], "each phase learns its own task"
     assert kept.seen[1][1].keys() == kept.seen[0][2].keys() and not moved(kept.seen[0][2], kept.seen[1][1])
     assert all(p.requires_grad for p in trace.roles["policy"].parameters()), "all is free at the end"
     assert [len(row) for row in trace.summary["held_out"]] == [1, 2] and "backward_transfer" in trace.summary

@@ -83,6 +83,11 @@ def test_the_average_and_a_single_reward_are_arms_of_the_same_plan() -> None:
     trace = traced("maxmin-rlhf(rounds=1, steps=1, how='mean')", rows=PAIRS, num_generations=2, prompts=4)
     for r in paid(trace)[0]:
         assert r.reward == pytest.approx((r.rewards["group0"] + r.rewards["group1"]) / 2, abs=1e-5)
+    soft = traced("maxmin-rlhf(rounds=1, steps=1, how='soft', eta=5)", rows=PAIRS, num_generations=2, prompts=4)
+    (rollouts,) = paid(soft)
+    z = torch.tensor([[r.rewards[f"group{k}"] for r in rollouts] for k in (0, 1)])
+    want = (torch.exp(-5 * z.mean(1)) / torch.exp(-5 * z.mean(1)).sum()) @ z
+    assert [r.reward for r in rollouts] == pytest.approx(want.tolist(), abs=1e-4)
     plain = [{k: v for k, v in row.items() if k != "annotator"} for row in PAIRS[::4]]
     one = traced("maxmin-rlhf(groups=1, rounds=1, steps=1)", rows=plain, num_generations=2, prompts=4)
     assert {p.role for p in one.phases} == {"group-0", "policy"}

@@ -52,7 +52,11 @@ def test_huatuogpt_imitates_both_sources_and_its_judge_sees_the_doctors_answer(d
     assert ppo.reference == trace.of(phase="sft")[-1].after == ppo.before
     assert all("reward_model" in r.rewards for s in trace.steps if s.phase == "ppo" for r in s.rollouts)
     assert trace.phases[-1].method.shaping[0].params["coef"] == 0.02
-    size, steps = trace.phases[1].loop.env.size, sum(s.phase == "reward-model" for s in trace.steps)
+    known = trace.phases[1].loop.env
+    assert (
+        len(known.test) == round(0.1 * trace.summary["pairs"]) > 0 and 0 <= trace.summary["reward_model_accuracy"] <= 1
+    )
+    size, steps = known.size, sum(s.phase == "reward-model" for s in trace.steps)
     assert steps == max(1, round(size / 2)), "one pass over the pairs, two in a step"
 
 

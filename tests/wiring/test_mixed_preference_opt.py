@@ -96,3 +96,9 @@ def test_rows_without_pairs_are_refused_before_anything_is_loaded(tmp_path: Path
     file.write_text('{"question": "1+1", "answer": "2"}\n')
     with pytest.raises(pt.UserError, match="chosen"):
         pt.run(method="mixed-preference-opt", model="no/such/folder", task=str(file))
+
+
+def test_as_many_pairs_are_easy_as_is_told() -> None:
+    trace = traced("mixed-preference-opt(easy=0.25, epochs=0.2)", rows=PAIRS, num_generations=2)
+    first, second = (trace.summary["split"][half] for half in ("first", "second"))
+    assert first == round(0.25 * (first + second)) > 0

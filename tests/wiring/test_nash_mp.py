@@ -90,6 +90,20 @@ def test_nash_mp_takes_both_steps_from_the_same_policy() -> None:
     blended(trace, four, 0.5)
 
 
+def test_nash_mp_meets_so_many_answers_of_its_rival() -> None:
+    trace = traced("nash-mp(iterations=1, inner=1, n=2, m=3)", None, prefer, steps=None)
+    for step in trace.steps:
+        drawn = [d for d in trace.samples if d.phase == step.phase and d.step >= 0]
+        (rival,) = (d for d in drawn if d.texts != [r.text for r in step.rollouts])
+        met = [rival.texts[3 * k : 3 * k + 3] for k in range(len(step.groups))]
+        wins = [
+            sum(prefer(None, r.text, t) for t in some) / 3
+            for g, some in zip(step.groups, met, strict=True)
+            for r in g.rollouts
+        ]
+        assert len(rival.texts) == 3 * len(step.groups) and [r.reward for r in step.rollouts] == pytest.approx(wins)
+
+
 def test_nash_prox_plays_itself_and_is_held_to_where_the_iteration_began() -> None:
     trace = traced("nash-prox(iterations=2, inner=2, n=2)", None, prefer, steps=None, lr=0.02)
     assert trace.parts == ["policy->start", "policy->previous", "prox.1", "policy->previous", "prox.2"]

@@ -167,8 +167,8 @@ def test_cyclealign_shows_agreements_of_the_round_before_and_asks_new_prompts(mo
 
 
 def test_cyclealign_without_updates_shows_nothing_new_and_by_the_judge_shows_its_whole_ranking() -> None:
-    for update, size in (("none", 0), ("judge", 1)):
-        plan = f"cyclealign(rounds=2, prompts=4, n=3, update={update!r})"
+    for update, shown, size in (("none", 1, 0), ("judge", 1, 1), ("judge", 2, 2)):
+        plan = f"cyclealign(rounds=2, prompts=4, n=3, update={update!r}, shown={shown})"
         trace = traced(plan, rows=ASKS, reward={"judge": by_length}, sampling={"max_tokens": 10})
         second = [c for c in trace.calls if c.phase == "cycle.2"]
         assert all(len(c.args[2]) == size for c in second)
@@ -224,3 +224,15 @@ def test_self_rewarding_learns_nothing_from_answers_that_got_the_same(monkeypatc
 def test_self_rewarding_says_when_nothing_can_be_read() -> None:
     with pytest.raises(pt.UserError, match="not one grading could be read"):
         traced("self-rewarding(rounds=1, prompts=2)", rows=ASKS)
+
+
+def test_self_rewarding_imitates_a_file_first_for_so_many_passes(tmp_path: Path) -> None:
+    file = tmp_path / "sft.jsonl"
+    file.write_text("".join(json.dumps({"question": f"do {i}", "answer": "it is done so"}) + "\n" for i in range(12)))
+    name = f"self-rewarding(rounds=1, prompts=4, sft={str(file)!r}, warmup=2, epochs=3)"
+    trace = traced(name, rows=ASKS, reward={"judge": lambda prompt, text: float(len(text))}, sampling={"max_tokens": 6})
+    assert trace.parts == ["sft", "collect.1", "dpo.1"]
+    assert {r.text for s in trace.steps if s.phase == "sft" for r in s.rollouts} == {"it is done so"}
+    assert [len(trace.of(phase=p.name)) for p in trace.phases] == [
+        round(k * p.loop.env.size / 2) for k, p in zip((2, 3), trace.phases, strict=True)
+    ]

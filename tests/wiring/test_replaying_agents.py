@@ -136,6 +136,29 @@ def test_eef_masks_the_experts_other_moves(door: str, tmp_path: File) -> None:
     assert own == {"ko"}, "x before the key is read, not learned"
 
 
+def test_eef_takes_the_best_of_its_runs_and_keeps_what_earlier_rounds_found(door: str, tmp_path: File) -> None:
+    """Of two runs from each state the second opens; from then on nobody does: what round 1 found is learned in round 2 as well."""
+    file = tmp_path / "expert.jsonl"
+    file.write_text(json.dumps({"index": 0, "actions": ["x", "k", "x", "x"]}) + "\n")
+    name = f"eef(expert={str(file)!r}, rounds=2, every=2, warmup=0, n=2)"
+    trace = played(name, door, says=["z", "o", "z", "o", *["z"] * 40], eval_problems=0)
+    assert trace.parts == ["explore.1", "learn.1", "explore.2", "learn.2"]
+    for phase in ("learn.1", "learn.2"):
+        learned = {tuple(t.text for t in r.turns) for s in trace.steps if s.phase == phase for r in s.rollouts}
+        assert learned == {("x", "k", "o")}
+
+
+def test_eef_takes_for_won_what_it_is_told(tmp_path: File) -> None:
+    """Opening without the key is worth 1/2, which is success enough: the policy's run from the start is learned, and nothing of the expert's."""
+    game, file = tmp_path / "half_game.py", tmp_path / "expert.jsonl"
+    game.write_text(GAME.replace("float(self.key)", "0.5 + 0.5 * self.key"))
+    file.write_text(json.dumps({"index": 0, "actions": ["x", "k", "x", "x"]}) + "\n")
+    name = f"eef(expert={str(file)!r}, rounds=1, every=2, warmup=0, success=0.5, epochs=6)"
+    trace = played(name, f"{game}:Door", says=["o"], eval_problems=0)
+    assert {tuple(t.text for t in r.turns) for s in trace.steps for r in s.rollouts} == {("o",)}
+    assert len(trace.updates) == 3, "six passes over one row, two rows in a step"
+
+
 def test_eef_says_what_it_needs(door: str, tmp_path: File) -> None:
     with pytest.raises(pt.UserError, match=r"--plan\.expert FILE\.jsonl"):
         played("eef", door, says=["o"])
@@ -223,10 +246,26 @@ def test_agent_r_searches_judges_itself_and_learns_the_correction(door: str) -> 
     judged = [d for d in trace.samples if d.phase == "search.1" and any("Judgement:" in p for p in d.prompts)]
     assert judged and all("policy" in d.roles for d in judged), "by the actor itself"
     good = [r for s in trace.steps if s.phase == "learn.1" for r in s.rollouts if r not in revised]
-    assert all(t.mask_T.all() for r in good for t in r.turns)
+    assert good and all(t.mask_T.all() for r in good for t in r.turns), "good runs are learned whole, too"
     later = {d.weights for d in trace.samples if d.phase == "search.2"}
     assert later == {trace.of(phase="learn.1")[-1].after}, "the next search is by the new policy"
     assert len(trace.summary["success_by_round"]) == 2
+
+
+def test_a_good_run_of_agent_r_is_worth_alpha_and_beta_more_than_the_bad_one(tmp_path: File) -> None:
+    """Opening without the key is worth 1/2: with alpha 0.4 that is good, and with beta 0.6 it is neither bad beside 1 nor good beside 0."""
+    file = tmp_path / "ajar_game.py"
+    file.write_text(GAME.replace("float(self.key)", "0.5 + 0.5 * self.key"))
+    name = "agent-r(rounds=1, tasks=3, iterations=2, samples=3, alpha=0.4, beta=0.6, epochs=3)"
+    says = ["k", "o", "x", "o", "x", "x", "x", "x", "Judgement: good"]
+    trace = played(name, f"{file}:Door", says=says, eval_problems=0)
+    runs = [[t.text for t in r.turns] for s in trace.steps for r in s.rollouts]
+    revised = [r for r in runs if any("Action: wait" in t for t in r)]
+    assert revised and not any("o" in r[: r.index(t)] for r in revised for t in r if "Action: wait" in t), (
+        "1/2 is not bad"
+    )
+    assert any(r[-1] == "o" and "k" not in r for r in runs), "1/2 is good"
+    assert len(trace.updates) == round(3 * trace.phases[0].loop.env.size / 2), "three passes, of two rows a step"
 
 
 def test_agent_r_says_what_it_needs(door: str) -> None:

@@ -87,6 +87,14 @@ def test_the_best_of_n_is_learned_and_the_own_answer_is_gone_on_from() -> None:
     assert script.asked[2][0] == f"2+2=? | 5 | {AGAIN} | 6 | {AGAIN}" and [n for *_, n in script.asked] == [1, 3, 3]
 
 
+def test_the_filter_sees_what_the_trial_earned_so_far() -> None:
+    """Rewards 0.5, then 0.4, then 0.6 of the best, while the own answers earn 0.5, 0.2: 0.4 is no better than 0.5, 0.6 than 0.2 and 0.5."""
+    turns = answers(("5", 0.5)), answers(("6", 0.2), ("7", 0.4)), answers(("8", 0.1), ("9", 0.6))
+    for keep in ("better", "best"):
+        rows = unrolled([Trial(PROMPT)], 3, 2, keep, Script(*turns))
+        assert [r["turn"] for r in rows] == [0, 2]
+
+
 def test_a_trial_ends_where_its_own_answer_is_right() -> None:
     script = Script(answers(("4", 1.0)), answers(("6", 0.0)))
     assert [r["turn"] for r in unrolled([Trial(PROMPT)], 2, 1, "all", script)] == [0] and len(script.asked) == 1

@@ -74,3 +74,17 @@ def test_options_of_the_optimiser_are_known() -> None:
         traced("rlhf-workflow(optimiser='dpo(penlty=1)')", rows=ROWS, reward=length)
     with pytest.raises(pt.UserError, match="has no option 'penalty' here"):
         traced("rlhf-workflow(optimiser='ppo(penalty=1)')")
+
+
+def test_every_optimiser_of_the_study_begins_with_sft_and_is_measured_itself() -> None:
+    how: dict[str, Any] = {"num_generations": 4, "sampling": {"max_tokens": 6}, "lr": 0.05}
+    trace = traced("rlhf-workflow(optimiser='all', rounds=2, prompts=10, steps=1)", rows="", prompts=4, **how)
+    measured, sft = trace.summary["measured"], trace.of(phase="sft")[-1].after
+    for name in ("online-dpo", "ppo", "grpo", "raft"):
+        one, two = (trace.of(name, f"{name}.{i}") for i in (1, 2))
+        assert (
+            one[0].before == sft and two[0].before == one[-1].after and {u.reference for u in (*one, *two)} <= {sft, ""}
+        )
+        kl = [abs(measured[f"{name}-measured.{i}"]["kl"]) for i in (1, 2)]
+        assert min(kl) > 1e-4 and kl[0] != kl[1]
+    assert len({measured[f"{name}-measured.2"]["kl"] for name in ("online-dpo", "ppo", "grpo", "raft")}) == 4

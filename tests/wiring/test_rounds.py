@@ -114,6 +114,8 @@ def test_apo_extrapolates_from_the_last_two_rounds() -> None:
     torch.testing.assert_close(two.batch["ref_logp_BT"], want_BT * two.batch["mask_BT"], rtol=1e-4, atol=1e-4)
     plain_BT = reference_logp(trace, two, {"last": 1.0}) * two.batch["mask_BT"]
     assert float((want_BT * two.batch["mask_BT"] - plain_BT).abs().max()) > 1e-4, "it is not where the last round ended"
+    twice = traced("apo-accelerated(rounds=1, prompts=6, n=4, epochs=2)", ROWS, length, prompts=3)
+    assert len(twice.updates) == round(2 * twice.summary["pairs"]["round 1"] / 3), "passes over the pairs"
     with pytest.raises(pt.UserError, match="ranks answers by a reward"):
         traced("apo-accelerated", ROWS)
 
@@ -135,6 +137,14 @@ def test_sppo_fits_how_often_an_answer_wins() -> None:
             atol=0.1,
         )
     assert made.reference == made.before
+
+
+def test_sppo_may_take_the_winner_for_sure() -> None:
+    how: dict[str, Any] = {"says": ["a", "abc", "ab", "abcd"], "prompts": 4}
+    (made,) = traced("sppo(rounds=1, prompts=4, n=4, epochs=1, hard=True)", ROWS, {"prefer": longer}, **how).updates
+    for at, target in ((0, 500.0), (1, -500.0)):  # (1 - 1/2) / 0.001, and (0 - 1/2) / 0.001
+        pull = made.passes[0].pull["logp_BT"][made.batch["ranked_LK"][:, at], 0]
+        torch.testing.assert_close(pull, torch.full((len(pull),), 2 * target / len(pull)), rtol=1e-4, atol=0.1)
 
 
 def test_sppo_says_that_its_judge_says_nothing() -> None:
@@ -206,6 +216,15 @@ def test_spin_prefers_demonstrations_to_the_rounds_own_answers() -> None:
         traced("spin", ROWS)
 
 
+def test_spin_forgets_what_is_older_than_the_round_before() -> None:
+    trace = traced("spin(rounds=3, prompts=5, epochs=1)", WORKED, prompts=5, eval_problems=0)
+    own = {k: {t for d in trace.samples if d.phase == f"answer.{k}" for t in d.texts} for k in (1, 2, 3)}
+    made = trace.of(phase="spin.3")
+    learned = {u.rows[i].text for u in made for i in u.batch["rejected_P"].tolist()}
+    assert len(made) == 2 and learned <= own[2] | own[3] and learned & own[2] and learned & own[3]
+    assert [p.method.loss.params["beta"] for p in trace.phases] == [0.1, 0.1, 5.0]
+
+
 def by_start(start: Any, made: Update) -> torch.Tensor:
     """log pi(chosen) - log pi(rejected) of the model that the plan began with."""
     with torch.no_grad():
@@ -226,6 +245,8 @@ def test_sdpo_goes_through_the_pairs_part_by_part_with_the_last_parts_policy_as_
     start = load_policy(from_dict(Config, {"model": tiny_folder(), "threads": 1}))
     ahead = [[float(x) for made in some for x in by_start(start, made)] for some in (one, two)]
     assert (min(ahead[0]) >= max(ahead[1]) - 1e-3) == (order == "easy"), "those first that the start prefers by most"
+    twice = traced(f"sdpo(parts=2, epochs=2, order={order!r})", PAIRED, prompts=3, eval_problems=0)
+    assert [len(twice.of(phase=p.name)) for p in twice.phases] == [round(2 * p.loop.env.size / 3) for p in twice.phases]
     with pytest.raises(pt.UserError, match="cannot be divided"):
         traced("sdpo(parts=500)", PAIRED)
 
@@ -246,10 +267,10 @@ def test_irpo_pairs_right_with_wrong_and_imitates_the_right() -> None:
 def test_irpo_makes_so_many_pairs_at_most_and_is_held_to_the_rounds_start() -> None:
     rows = [{"question": f"{i}: what is 1+2?", "answer": "3"} for i in range(12)]
     how: dict[str, Any] = {"says": ["3", "no", "3", "nono"], "prompts": 3, "sampling": {"max_tokens": 8}}
-    trace = traced("irpo(rounds=2, prompts=3, n=4, pairs=1)", rows, **how)
-    assert [len(u.batch["chosen_P"]) for u in trace.updates] == [3, 3], "one for each prompt"
-    one, two = trace.updates
-    assert one.reference == one.before and two.reference == two.before == one.after != one.before
+    trace = traced("irpo(rounds=2, prompts=3, n=4, pairs=1, epochs=2)", rows, **how)
+    assert [len(u.batch["chosen_P"]) for u in trace.updates] == [3] * 4, "one for each prompt, in two passes"
+    (one, other), (two, _) = (trace.of(phase=f"irpo.{i}") for i in (1, 2))
+    assert one.reference == one.before and two.reference == two.before == other.after != one.before
 
 
 def test_irpo_takes_the_best_for_right_where_a_reward_is_not_0_or_1() -> None:
@@ -266,6 +287,18 @@ def test_rso_lets_every_accepted_answer_meet_one_other() -> None:
     (made,) = trace.updates
     both = [made.rows[i].text for name in ("chosen_P", "rejected_P") for i in made.batch[name].tolist()]
     assert sorted(both) == sorted(says * 3), "4 accepted ones are two pairs"
+
+
+def test_rso_accepts_the_best_or_anybody_by_its_beta() -> None:
+    how: dict[str, Any] = {"says": ["a", "ab", "abc", "abcd"], "prompts": 8}
+    found = {}
+    for beta in (1e-3, 1e6):
+        (made,) = traced(f"rso(prompts=8, n=4, keep=2, beta={beta}, gamma=0.3)", ROWS, length, **how).updates
+        both = zip(made.batch["chosen_P"].tolist(), made.batch["rejected_P"].tolist(), strict=True)
+        found[beta] = {(made.rows[a].text, made.rows[b].text) for a, b in both}
+        pull = made.passes[0].pull["logp_BT"][made.batch["chosen_P"], 0]
+        torch.testing.assert_close(pull, torch.full((8,), 0.3 / 8), rtol=1e-3, atol=1e-6)
+    assert found[1e-3] == {("abcd", "abc")} and len(found[1e6]) > 2
 
 
 def test_rso_accepts_by_reward_and_pairs_two_by_two() -> None:

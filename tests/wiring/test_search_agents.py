@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from posttrain.core.turn import Observation, Turn
 from posttrain.core.types import Prompt, Rollout
 from posttrain.environments.searching import Document
 from posttrain.rollouts.asked import Asked
+from posttrain.systems.agents_multiturn import ssrl
 from posttrain.systems.agents_multiturn.reseek import Judgements, holds_answer, judging
 from posttrain.systems.agents_multiturn.ssrl import blocks, form, self_search
 from posttrain.systems.agents_multiturn.zerosearch import noise
@@ -118,6 +120,34 @@ def test_ssrl_swaps_its_information_for_that_of_a_real_index(documents: str) -> 
     assert not any("</search>\n<information>Doc 1" in t and "ada is q." in t.split("</information>")[0] for t in texts)
 
 
+def test_ssrl_asks_the_real_index_only_where_its_query_is_unsure(
+    documents: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first search is always answered for real; a second one only where its words are less likely (-mean logp) than the first one's."""
+    asked: list[list[Any]] = []
+    monkeypatch.setattr(ssrl, "go_on", lambda ask, real, index, k, number: asked.append([g for g, _ in real]))
+    text = "<search>{}</search><information>x</information><search>{}</search><answer>s</answer>"
+    says = [text.format("ada", "bob"), text.format("bob", "ada")]
+    searching(f"ssrl(steps=1, documents={documents!r})", says=says, eval_problems=8)
+    always, again, first, unsure = asked
+
+    def surer(r: Rollout) -> bool:
+        one, two = (
+            -float(r.logp_T[at.start(1) : at.end(1)].mean()) for at in re.finditer("<search>(.*?)</search>", r.text)
+        )
+        return one >= two
+
+    assert len(always) == len(again) == len(first) > len(unsure) > 0
+    assert [g.prompt.id for g in unsure] == [g.prompt.id for g in first if not surer(g.rollouts[0])]
+
+
+def test_ssrl_pays_the_form_as_its_text_has_it_where_it_is_told() -> None:
+    """One thought and no search: half of the graded form, 0.1 / 2 beside a wrong answer; the whole of the other."""
+    for graded, want in ((True, 0.05), (False, 0.1)):
+        trace = searching(f"ssrl(steps=1, graded_form={graded})", says=["<think>hm</think><answer>q</answer>"])
+        assert all(r.reward == pytest.approx(want) for r in trace.steps[0].rollouts)
+
+
 def test_ssrl_says_what_it_needs(tmp_path: Path) -> None:
     with pytest.raises(pt.UserError, match="give rows with a question and an answer"):
         traced("ssrl", rows=[{"question": f"q{i}"} for i in range(20)])
@@ -174,15 +204,18 @@ def test_zerosearch_learns_from_noise_that_grows_and_is_paid_by_f1(documents: st
 
 def test_zerosearch_asks_a_model_that_plays_the_engine_and_teaches_it(tmp_path: Path) -> None:
     file = tmp_path / "labelled.jsonl"
-    rows = [{"query": f"q{i}", "documents": ["good", "text"], "useful": i % 2 == 0} for i in range(12)]
+    rows = [
+        {"query": f"q{i}", "documents": ["good" if i % 2 == 0 else "bad", "text"], "useful": i % 2 == 0}
+        for i in range(12)
+    ]
     file.write_text("".join(json.dumps(r) + "\n" for r in rows))
     trace = searching(f"zerosearch(steps=1, labelled={str(file)!r}, noise=(0, 0), k=2)", says=["<search>ada</search>", "Doc 1: x is\nDoc 2: y"])  # fmt: skip
     assert [(p.name, p.role) for p in trace.phases] == [("simulator", "simulator"), ("grpo", "policy")]
     taught = [r for s in trace.steps if s.phase == "simulator" for r in s.rollouts]
-    assert {r.text for r in taught} == {"Doc 1: good\nDoc 2: text"}
-    assert any("noisy documents" in r.prompt.last for r in taught) and any(
-        "useful documents" in r.prompt.last for r in taught
-    )
+    assert {(r.text, "useful documents" in r.prompt.last, "noisy documents" in r.prompt.last) for r in taught} == {
+        ("Doc 1: good\nDoc 2: text", True, False),
+        ("Doc 1: bad\nDoc 2: text", False, True),
+    }
     drawn = [d for d in trace.samples if d.phase == "grpo" and "simulator" in d.roles]
     asked = [p for d in drawn for p in d.prompts]
     assert asked and all("useful documents" in p and "whose answer is" in p and "Query: ada" in p for p in asked)
@@ -191,6 +224,11 @@ def test_zerosearch_asks_a_model_that_plays_the_engine_and_teaches_it(tmp_path: 
     seen = [t.observation for s in trace.steps if s.phase == "grpo" for r in s.rollouts for t in r.turns[1:]]
     policy = trace.phases[1].loop.policy
     assert any("<information>Doc 1: x is\nDoc 2: y</information>" in policy.decode(o.tokens) for o in seen)
+
+
+def test_zerosearch_searches_so_often_and_no_more(documents: str) -> None:
+    trace = searching(f"zerosearch(steps=1, documents={documents!r}, turns=2)", says=["<search>ada</search>"])
+    assert {len(r.info["queries"]) for r in trace.steps[0].rollouts} == {2}
 
 
 def test_zerosearch_says_what_it_needs(documents: str, tmp_path: Path) -> None:
@@ -307,6 +345,11 @@ def test_a_frozen_model_answers_the_next_step_after_one_that_failed() -> None:
 async def _ended(asked: Asked) -> None:
     """A question of a loop that ends before anybody answers."""
     asked.waiting.append((Prompt.text("a", "x"), asyncio.get_running_loop().create_future()))
+
+
+def test_reseek_searches_so_often_and_no_more(documents: str) -> None:
+    trace = searching(f"reseek(steps=1, documents={documents!r}, turns=2)", says=["<search>ada</search>"])
+    assert {(len(r.info["queries"]), len(r.turns)) for r in trace.steps[0].rollouts} == {(2, 3)}, "and a turn to answer"
 
 
 def test_reseek_says_what_it_needs(documents: str) -> None:

@@ -83,6 +83,12 @@ def test_a_text_is_kept_once_with_the_first_that_said_it() -> None:
     assert [row["text"] for row in good(said, 1.0, most=2)] == ["a", "c"]
 
 
+def test_a_question_is_answered_anew_in_every_round() -> None:
+    trace = traced("rest-em(rounds=2, n=6, questions=4, epochs=0.1)", ROWS, graded, lr=1e-12)
+    one, two = said(trace, "generate.1"), said(trace, "generate.2")
+    assert len(one) == len(two) == 24 and one != two, "the weights have hardly moved, the draws are others"
+
+
 def by_length(prompt: Any, text: str) -> float:
     return len(text) / 10
 
@@ -140,6 +146,20 @@ def test_star_asks_again_with_the_answer_shown_and_learns_as_if_it_had_not() -> 
     assert trace.summary["rationalised"]["round 1"] == list(kinds.values()).count("shown")
     assert all(d.how.temperature == 0 for d in trace.samples if d.phase.startswith("reason"))
     imitates(trace)
+
+
+@pytest.mark.parametrize("plan", ["rest-em(rounds=1, n=2, questions=3", "expert-iteration(rounds=1, n=2, questions=3", "star(rounds=1, steps=1, questions=3"])  # fmt: skip
+def test_an_answer_is_good_from_least_on(plan: str) -> None:
+    trace = traced(f"{plan}, least=0.5)", ROWS, lambda prompt, text: 0.5)
+    assert trace.updates and sum(k["questions"] for k in trace.summary["kept"].values()) == 3
+    with pytest.raises(pt.UserError, match=r"earned 0\.6, so there is nothing to imitate"):
+        traced(f"{plan}, least=0.6)", ROWS, lambda prompt, text: 0.5)
+
+
+def test_rest_may_leave_the_data_sets_own_answers_out() -> None:
+    trace = traced("rest(n=4, questions=5, thresholds=(-1.0,), data=False)", ROWS, by_length)
+    assert {t for _, t in learned(trace, "improve-1.1")} <= set(said(trace, "grow.1"))
+    assert trace.summary["kept"]["round 1"]["answers"] <= 20
 
 
 def test_star_without_hints_leaves_failed_questions_out() -> None:

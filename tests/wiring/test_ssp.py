@@ -120,6 +120,31 @@ def test_ssp_writes_checks_and_solves_questions(documents: str) -> None:
     assert held and not any("Write a question" in p for p in held), "measured on the questions of the task"
 
 
+def test_ssp_rejects_what_it_cannot_answer_itself_and_may_pay_middling_questions(documents: str) -> None:
+    """2 of 5 right: 4 * 2/5 * 3/5 = 0.96. A wrong answer to the check: nothing, and the earlier question is solved in its place."""
+    right, wrong = "<answer>s</answer>", "<answer>t</answer>"
+    asks = ["<search>ada</search>", "<question>who is it?</question>"]
+    says = [*asks, right, right, wrong, wrong, right, wrong, *asks, wrong, *[right] * 5]
+    trace = play(f"ssp(steps=2, documents={documents!r}, turns=2, kind='between')", says, prompts=1, eval_problems=0)
+    proposed = [r for s in trace.steps for r in s.rollouts if r.role == "proposer"]
+    assert [(r.info["accepted"], r.reward) for r in proposed] == [(True, pytest.approx(0.96)), (False, 0.0)]
+    solved = [g.prompt for s in trace.steps for g in s.groups if g.rollouts[0].role == "solver"]
+    assert ["asked" in p.id for p in solved] == [True, False] and solved[0].info["asked"] == solved[1].info["asked"]
+
+
+def test_ssp_may_ask_a_judge_what_is_right(documents: str) -> None:
+    """Who reads the question alone, also of a check, and takes t for right and s for less than half right."""
+    file = Path(documents).with_name("right_or_not.py")
+    file.write_text(
+        "def right(prompt, text):\n    assert prompt.last == 'who is it?'\n    return {'t': 0.5, 's': 0.4}.get(text, 0.0)\n"
+    )
+    right, wrong = "<answer>t</answer>", "<answer>s</answer>"
+    says = ["<search>ada</search>", "<question>who is it?</question>", right, right, wrong, wrong, right, wrong]
+    name = f"ssp(steps=1, documents={documents!r}, turns=2, judge='{file}:right')"
+    (step,) = play(name, says, prompts=1, eval_problems=0).steps
+    assert [r.total for r in step.rollouts] == [pytest.approx(1 - 2 / 5), 1.0, 0.0, 0.0, 1.0, 0.0]
+
+
 def test_ssp_asks_an_earlier_question_where_one_is_rejected(documents: str) -> None:
     good = ["<search>ada</search>", "<question>who is it?</question>", "<answer>s</answer>"]
     trace = play(

@@ -178,6 +178,8 @@ def test_the_bridge_by_another_divergence_is_held_to_the_base(pairs: str, diverg
     trace = traced(plan, rows=STORIES, lr=0.02)
     made = trace.of(phase="sft")
     assert made[0].reference == made[-1].reference == made[0].before
+    sharp = traced(plan.replace("epochs=0.5", "beta=0.7, epochs=0.1"), rows=STORIES)
+    assert sharp.phases[0].method.loss.params == {"divergence": divergence, "beta": 0.7}
     (only,) = made[-1].passes
     own_BT = only.batch["mask_BT"]
     x_B = 0.1 * ((only.batch["logp_BT"] - made[-1].batch["ref_logp_BT"]) * own_BT).sum(-1)

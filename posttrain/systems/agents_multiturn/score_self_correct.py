@@ -194,6 +194,8 @@ def score_self_correct(
     def look(label: str) -> Do:
         def work(context: Context) -> None:
             c, task = context.config, env(context)
+            if not c.eval_problems:
+                return
             made = answers(
                 context.role("policy"), task, held_out(task, c.eval_problems, "test"), c.sampling, rollout=sample
             )

@@ -140,7 +140,7 @@ def checked(ask: RolloutRequest, env: SelfPlay, proposed: Sequence[Rollout]) -> 
         text = CHECK.replace("{question}", r.info["question"]).replace(
             "{documents}", str(information(dict.fromkeys(found))["content"])
         )
-        prompts.append(Prompt.text(f"{r.prompt.id}/check-{ask.step}", text, r.prompt.answer))
+        prompts.append(Prompt.text(f"{r.prompt.id}/check-{ask.step}", text, r.prompt.answer, asked=r.info["question"]))
     made = ask.policy.sample(prompts, 1, ask.sampling, ask.seed, ask.step) if prompts else []
     said = [action_of(answers[0].text) for answers in made]
     return [kind == "answer" and env.right(p, text) for p, (kind, text) in zip(prompts, said, strict=True)]

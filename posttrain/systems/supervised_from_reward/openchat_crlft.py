@@ -67,10 +67,14 @@ def told(env: Any, how: Classes, column: str, weight: float) -> Any:
     are kept, where there are any: the answers of others are no gold."""
     best = how.names[0]
     held_out = [env.prompt(i, "test") for i in range(size_of(env, "test"))]
-    some = any(p.info.get(column) == best for p in held_out)
+
+    def of_best(p: Prompt) -> bool:
+        return str(p.info.get(column)).strip() == best
+
+    some = any(map(of_best, held_out))
 
     def change(p: Prompt, split: str) -> Prompt | None:
-        if split != "train" and some and p.info.get(column) != best:
+        if split != "train" and some and not of_best(p):
             return None
         name = class_of(p, column) if split == "train" else best
         worth = 1.0 if name == best else weight
