@@ -41,7 +41,7 @@ from posttrain.runs.start import Start
 from posttrain.runs.threads import settle
 from posttrain.runs.told import tell_left_out, understood
 from posttrain.runs.tool_files import take_tools, tooled
-from posttrain.runs.unused import dotted, refuse_of_method, refuse_of_unmeasured, refuse_two_numbers
+from posttrain.runs.unused import dotted, refuse_of_method, refuse_of_unmeasured, with_answers
 from posttrain.runs.users import with_users
 from posttrain.train import train
 
@@ -72,9 +72,7 @@ def _run_config(
     asked = given.pop("asked", ())
     method, config = method or find_method(config.method), settled(config)
     target, changes, unnamed = method_changes(config.method, method)
-    if config.num_generations is not None and "n" in method.rollout.defaults():
-        refuse_two_numbers(config.num_generations, method, changes)
-        method = method.but(rollout=method.rollout.but(n=config.num_generations))
+    method = with_answers(config.num_generations, method, changes)
     method = method.within(followed(config))
     refuse(config, method, None if method.scores else given.get("policy"))  # before anything is loaded
     refuse_elsewhere(config, method, given)

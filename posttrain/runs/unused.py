@@ -146,14 +146,16 @@ def refuse_of_sampling(method: Method, asked: Collection[str]) -> None:
         )
 
 
-def refuse_two_numbers(count: int, method: Method, changed: Mapping[str, Any]) -> None:
-    """--num-generations, and a rollout that was changed to another number of answers: one would be lost."""
+def with_answers(count: int | None, method: Method, changed: Mapping[str, Any]) -> Method:
+    """The method with so many answers to a prompt (--num-generations). A rollout that was changed to another number contradicts it: one would be lost."""
+    if count is None or "n" not in method.rollout.defaults():
+        return method
     said = method.rollout.params.get("n") if "rollout" in changed else None
-    if said in (None, count) or find_method(method.name).rollout.params.get("n") == said:
-        return
-    raise UserError(
-        f"--num-generations {count} and --rollout {method.rollout} both say how many answers a prompt gets; leave one of the two away"
-    )
+    if said not in (None, count) and find_method(method.name).rollout.params.get("n") != said:
+        raise UserError(
+            f"--num-generations {count} and --rollout {method.rollout} both say how many answers a prompt gets; leave one of the two away"
+        )
+    return method.but(rollout=method.rollout.but(n=count))
 
 
 def refuse_of_method(method: Method, asked: Collection[str]) -> None:
