@@ -38,24 +38,26 @@ class Admission:
         self.prefixes: dict[int, list[int]] = {}
         self.admitted, self.prefill_tokens = 0, prefill_tokens
 
-    def admit(self, waiting: deque[Job], steps: int) -> list[int]:
-        """Admit jobs while there are slots and pages, and prefill what no page holds yet; returns the slots assigned."""
+    def admit(self, waiting: deque[Job], steps: int, few: int) -> list[int]:
+        """Admit jobs while there are slots and pages, and prefill what no page holds yet; returns the slots assigned. few: the first
+        slots, which are enough for all: beyond them a turn does not go back to where the one before it was."""
         new: list[int] = []
         copies: list[tuple[int, int]] = []
-        free, pool = self.table.free(), self.slots.pages
+        free, pool = dict.fromkeys(self.table.free()), self.slots.pages
         ahead = not self.slots.one_page_each and not self.prefix_cache
         enough = len(free) * self.slots.block_table.shape[1]
         if ahead and waiting[0].group not in self.prefixes and len(pool.free) > enough:
             self._prefill(self._ahead(waiting, MAX_AHEAD_TOKENS))  # the device prefills while the host assigns slots
         tasks: list[PrefillTask] = []
-        for slot in free:
-            if not waiting:
-                break
+        while free and waiting:
+            last = -1 if (session := waiting[0].session) is None else session.slot
+            slot = last if last in free and last < few else next(iter(free))
             try:
                 task, copied = self._assign_pages(waiting[0], slot, steps)
             except OutOfPages:
                 break
             job = waiting.popleft()
+            del free[slot]
             self.admitted += 1
             job.order = self.admitted
             if task is not None:
@@ -83,7 +85,7 @@ class Admission:
             job.session.copy_out(read, slot + 1, pool)
         elif job.session is not None:
             job.session.keep(read, job.pages, pool)
-            job.pages = []
+            job.session.slot, job.pages = slot, []
         elif self.prefix_cache and not self.slots.one_page_each:
             pool.cache_prefix(read, job.pages, job.identity)
 
@@ -128,10 +130,13 @@ class Admission:
         self, job: Job, session: Session, tokens: Tensor, need: int
     ) -> tuple[PrefillTask | None, Copy | None]:
         """A turn of a conversation: its positions stand one after another in its pages, so that the next turn can go on in the page
-        that this one ends in. Siblings that begin alike share the full pages of their context, and copy the one that is not full."""
+        that this one ends in. Siblings that begin alike share the full pages of their context, which attention reads once for
+        neighbours, and copy the one that is not full."""
         pool, prefix = self.slots.pages, self.prefixes.get(job.group) if job.is_new else None
-        job.prefix_len, past, copied = 0, 0, None
-        if not session.begins(tokens):  # it is new, or its context was rewritten
+        past, copied, full = 0, None, len(tokens) // pool.size
+        if (
+            not session.begins(tokens) or not session.pages
+        ):  # it is new, its context was rewritten, or its pages are gone
             session.drop(pool)
         if session.pages:
             held, past = session.take(pool), session.length
@@ -141,14 +146,15 @@ class Admission:
                 session.keep(session.ids, held, pool)
                 raise
         elif prefix is not None:
-            full, past = len(tokens) // pool.size, len(tokens)
-            own = pool.allocate(need - full)
-            job.pages = pool.share(prefix[:full]) + own
+            own, past = pool.allocate(need - full), len(tokens)
+            job.pages, session.shared = pool.share(prefix[:full]) + own, full * pool.size
             copied = (prefix[full], own[0]) if len(tokens) % pool.size else None
         else:
             job.pages = pool.allocate(need)
             if job.group >= 0 and job.is_new and len(tokens):
                 self.prefixes[job.group] = pool.share(job.pages[: pool.needed(len(tokens))])
+                session.shared = full * pool.size
+        job.prefix_len = session.shared
         return (PrefillTask(tokens, job.pages, past) if past < len(tokens) else None), copied
 
     def _with_shared_prefix(self, job: Job, tokens: Tensor, own: int) -> PrefillTask | None:

@@ -183,11 +183,11 @@ class Engine:
     # ---- slots
 
     def _admit(self, steps: int) -> None:
-        s = self._ready()
-        new = self.admission.admit(self.waiting, steps)
+        s, few = self._ready(), self._bucket(int(self.table.occupied.sum()) + len(self.waiting))
+        new = self.admission.admit(self.waiting, steps, few)
         if not new and not self.table.occupied.any() and self.admission.prefixes:
             self.admission.release_prefixes(keep=set())  # contexts prefilled ahead hold pages that the first job needs
-            new = self.admission.admit(self.waiting, steps)
+            new = self.admission.admit(self.waiting, steps, few)
         if not new and not self.table.occupied.any():
             raise UserError(
                 f"an answer of up to {s.length} tokens does not fit into the {s.pages.count * s.pages.size:,} positions that "

@@ -51,7 +51,7 @@ class Fused:
 
     def __init__(self, model: Decoder, length: int) -> None:
         self.model, c = model, model.config
-        self.eps = c.rms_eps
+        self.eps, self.wide = c.rms_eps, model.lm_head.weight.is_cuda
         angle = torch.arange(length, device=model.inv_freq.device)[:, None].float() * model.inv_freq
         self.rope = (angle.cos().contiguous(), angle.sin().contiguous())
         self.layers = [self._fuse(block) for block in model.model.blocks]
@@ -106,18 +106,25 @@ class Fused:
         at_N = positions_PL.clamp_max(len(self.rope[0]) - 1).flatten()  # padding may lie beyond the longest sequence
         null_page = torch.zeros_like(table_PM[:1])  # padding goes to the null page
         place = Placement(torch.cat((table_PM, null_page)), torch.zeros_like(at_N), at_N, table_row_PL.flatten())
-        table_PM, mask = table_PM[:, : pages.needed(used)].long(), None
-        if used:
-            mask = (torch.arange(used, device=device) <= positions_PL.unsqueeze(-1)).unsqueeze(1)
+        past = self._past(table_PM, positions_PL, pages, used) if used else None
         x, h = embed_norm(tokens_PL.flatten(), self.model.model.embed_tokens.weight, self.layers[0].norm, self.eps)
         for i, layer in enumerate(self.layers):
             keys, values = pages.keys[i], pages.values[i]
             stored = rotate_and_store(h @ layer.qkv.T, keys, values, place, layer.transform)
             q, k, v = (y.unflatten(0, (P, L)) for y in stored)
             if i + 1 < len(self.layers):  # of the last layer only keys and values are needed
-                if mask is not None:
-                    k, v = (y[table_PM].transpose(2, 3).flatten(1, 2)[:, :used] for y in (keys, values))
-                h = self._after_attention(i, x, causal_attention(q, k, v, mask).flatten(0, 1))
+                attended = causal_attention(q, k, v) if past is None else past.attend(q, keys, values)
+                h = self._after_attention(i, x, attended.flatten(0, 1))
+
+    def _past(self, table_PM: Tensor, positions_PL: Tensor, pages: Pages, used: int) -> Past:
+        c, device, columns = self.model.config, table_PM.device, pages.needed(used)
+        heads, length = (c.num_heads, columns * pages.size) if self.wide else (c.num_kv_heads, used)
+        head_H = torch.arange(heads, device=device) // (heads // c.num_kv_heads)
+        rows_PHM = table_PM[:, :columns].long().unsqueeze(1) * c.num_kv_heads + head_H.unsqueeze(-1)
+        mask = (torch.arange(length, device=device) <= positions_PL.unsqueeze(-1)).unsqueeze(1)
+        if self.wide:
+            mask = torch.zeros_like(mask, dtype=pages.keys.dtype).masked_fill_(~mask, -torch.inf)
+        return Past(rows_PHM, mask)
 
     def _fuse(self, block: Layer) -> FusedLayer:
         a, m = block.self_attn, block.mlp
@@ -140,15 +147,34 @@ class Fused:
         )
 
 
-def causal_attention(q_PLHD: Tensor, k_PTHD: Tensor, v_PTHD: Tensor, mask: Tensor | None) -> Tensor:
-    """Causal attention of new tokens over themselves or, with a mask, over all of their sequence; returns (P, L, H D)."""
-    q, k, v = (x.transpose(1, 2) for x in (q_PLHD, k_PTHD, v_PTHD))
-    shared = q.shape[1] != k.shape[1]
-    if mask is not None and shared and q.is_cuda:  # with a mask the fast kernels need one key head per query head
-        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
-        shared = False
-    with _masked() if mask is not None and q.is_cuda else nullcontext():
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=shared)
+@dataclass
+class Past:
+    """What new tokens look at where their sequences have a past. `wide`, for a GPU: its fast kernel wants a key head for each query head,
+    whole pages, and the mask as numbers, which would be made anew in every layer otherwise."""
+
+    rows_PHM: Tensor  # where the pages of each head of a sequence stand
+    mask_P1LT: Tensor
+
+    def attend(self, q_PLHD: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Causal attention of new tokens over all of their sequences; returns (P, L, H D)."""
+        q, k, v = q_PLHD.transpose(1, 2), self._heads(keys), self._heads(values)
+        with _masked() if q.is_cuda else nullcontext():
+            shared = q.shape[1] != k.shape[1]
+            out = F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask_P1LT, enable_gqa=shared)
+        return out.transpose(1, 2).flatten(2)
+
+    def _heads(self, pages: Tensor) -> Tensor:
+        """Their pages end to end (P, H, T, D)."""
+        flat, length = pages.flatten(0, 1), self.mask_P1LT.shape[-1]
+        if self.rows_PHM.shape[-1] == 1:  # one page holds more than is read of it
+            flat = flat[:, :length]
+        return flat[self.rows_PHM].flatten(2, 3)[:, :, :length]
+
+
+def causal_attention(q_PLHD: Tensor, k_PLHD: Tensor, v_PLHD: Tensor) -> Tensor:
+    """Causal attention of new tokens over themselves; returns (P, L, H D)."""
+    q, k, v = (x.transpose(1, 2) for x in (q_PLHD, k_PLHD, v_PLHD))
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
     return out.transpose(1, 2).flatten(2)
 
 

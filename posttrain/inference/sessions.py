@@ -24,6 +24,8 @@ class Session:
     ids: Tensor = _NONE  # of those positions
     pages: list[int] = field(default_factory=list)  # that hold them, each with a reference of the session's own
     copied: tuple[Tensor, Tensor] | None = None  # or their keys and values (layers, heads, length, D)
+    shared: int = 0  # positions at the beginning whose pages others of the same context have too; whole pages
+    slot: int = -1  # the one that its last turn ended in, next to those it shares pages with
 
     @property
     def length(self) -> int:
@@ -59,7 +61,7 @@ class Session:
             return Session(self.ids[:0])
         if own:
             pool.copy(torch.tensor(self.pages[full:]), torch.tensor(own))
-        other = Session(self.ids, pool.share(self.pages[:full]) + own)
+        other = Session(self.ids, pool.share(self.pages[:full]) + own, shared=self.shared)
         pool.idle[id(other)] = other
         return other
 
@@ -67,7 +69,7 @@ class Session:
         """Forget what was read."""
         if pool is not None and self.pages:
             pool.release(self.take(pool))
-        self.ids, self.pages, self.copied = _NONE, [], None
+        self.ids, self.pages, self.copied, self.shared = _NONE, [], None, 0
 
     # ---- copies, where each slot has one page
 

@@ -92,11 +92,11 @@ class Slots:
         return slots_per_program, size
 
     def _slots_per_program(self, n: int) -> int:
-        """Slots per attention program: several only where most neighbours share a prefix."""
+        """Slots per attention program: several only where most neighbours share a prefix. One that is empty costs them nothing."""
         c = self.fused.model.config
         best = best_slots_per_program(n, c.num_heads, c.num_kv_heads, c.head_dim)
         first = self.host_table[:n, 0].reshape(-1, best)
-        alike = (first == first[:, :1]).all(1) & (first[:, 0] > 0)
+        alike = ((first == first[:, :1]) | (first == 0)).all(1) & (first[:, 0] > 0)
         return best if 2 * np.count_nonzero(alike) > len(first) else 1
 
     def _used_columns(self, n: int) -> int:

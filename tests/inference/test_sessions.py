@@ -117,6 +117,40 @@ def test_each_token_is_read_once_and_one_more_a_turn(kind: str) -> None:
     assert engine.prefill_tokens == read_once(chat)
 
 
+def test_conversations_that_begin_alike_are_neighbours_in_all_their_turns_and_share_whole_pages() -> None:
+    """Attention reads what neighbours share once (test_attention.py); each keeps its slot while few enough talk."""
+    policy, how = tiny_run.policy(), Sampling(12)
+    engine = Engine(policy.model, num_pages=400, stride=4)
+    engine.prepare(8, 512, 12, policy.stop_ids)
+    slots, shared = [set[int]() for _ in range(6)], set[int]()
+    sampler, chat = EngineTurns(policy, engine, how, 3, 6), Chat(5, 6, 3)
+    chat.seen = [[torch.arange(2, 38).repeat(4)[c % 2 : 142 + c % 2], *seen[1:]] for c, seen in zip([0, 0, 0, 1, 1, 1], chat.seen, strict=True)]  # fmt: skip
+    assign = engine.table.assign
+
+    def spied(slot: int, job: Any) -> None:
+        slots[next(c for c, s in sampler.sessions.items() if s is job.session)].add(slot)
+        shared.add(job.prefix_len)
+        assign(slot, job)
+
+    engine.table.assign, engine._bucket = spied, lambda n: 8  # type: ignore[method-assign]
+    chat.play(sampler)
+    sampler.close()
+    check(policy, chat, how)
+    all_free(engine)
+    assert shared == {128} and slots == [{c} for c in range(6)]
+
+
+def test_a_past_is_read_alike_in_the_way_of_a_gpu() -> None:
+    """A key head for each query head, whole pages, the mask as numbers: the same turns."""
+    policy, how = tiny_run.policy(), Sampling(12)
+    engine = Engine(policy.model, num_pages=400)
+    engine.prepare(7, 4 * 102 + 64, 12, policy.stop_ids)
+    assert engine.slots is not None and not engine.slots.fused.wide
+    engine.slots.fused.wide = True
+    chat, _ = talk(policy, how, engine=engine)
+    check(policy, chat, how)
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_later_turns_in_rounded_shapes_as_graphs_do_are_the_same(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """A GPU replays what it has captured for the shape: sequences, new tokens and positions to look at are rounded up."""

@@ -38,10 +38,11 @@ def kept(trace: Trace, made: Update) -> list[Rollout]:
 
 
 def test_mrt_adds_what_an_episode_has_gained() -> None:
-    """A = GRPO(outcome) + p - mean p; p is on all tokens but the last, which holds the outcome."""
+    """Of whole answers: A = GRPO(outcome) + p - mean p; p is on all tokens but the last, which holds the outcome."""
     said = ["<think>ab. Wait, c.</think>4", "<think>ab. Wait, c. Wait, d.</think>4", "4", "5", "4"]
     row, how = [{"question": "2+2=?", "answer": "4"}], {"max_tokens": 40}
-    trace = traced("mrt", row, length, says=said, steps=1, prompts=1, num_generations=4, sampling=how, eval_problems=0)
+    asked: dict[str, Any] = {"prompts": 1, "num_generations": 4, "sampling": how}
+    trace = traced("mrt(rollout='mrt(continued=False)')", row, length, says=said, steps=1, eval_problems=0, **asked)
     (made,), answers = trace.updates, trace.steps[0].rollouts
     own_BT, p_BT = made.batch["mask_BT"], torch.zeros_like(made.batch["mask_BT"])
     for i, r in enumerate(answers):
