@@ -151,9 +151,8 @@ class Run(SmallFiles):
             again = self._knows(ck) - ck.step
             load_learners(loop.learners, ck.tables, ck.state["learners"])
             for name, part in loop.stateful().items():
-                if name in ck.state["parts"] or not name.startswith(
-                    "monitor"
-                ):  # one that is newer than the checkpoint begins
+                newer = name.startswith("monitor") and name not in ck.state["parts"]  # than the checkpoint: it begins
+                if not newer:
                     part.load_state_dict(ck.state["parts"][name])
             prune(self.checkpoints, ck.phase, ck.step, loop.config.keep_checkpoints)  # a kill may have come before it
             loop.stopping = still_stopped(ck.state, loop.config.steps, self.label)

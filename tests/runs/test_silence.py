@@ -16,10 +16,11 @@ from posttrain.runs.unscored import Unscored
 from tests.runs import tiny_run
 
 
-def run(tmp_path: Path, reward: Any, steps: int = 7) -> dict[str, Any]:
+def run(tmp_path: Path, reward: Any, steps: int = 7, **more: Any) -> dict[str, Any]:
     return pt.run(
         model=tiny_run.policy(), env=tiny_run.Count(), reward=reward, steps=steps, prompts=2, runs=tmp_path, name="quiet",
         eval_problems=2, sampling={"max_tokens": 6}, num_generations=4, method=pt.find_method("grpo").but(terms=()),
+        **more,
     )  # fmt: skip
 
 
@@ -107,3 +108,20 @@ def test_a_flat_loss_of_comparisons_is_not_called_a_hard_task() -> None:
     assert "smaller beta" in why([Group(prompt, [good, bad], pairs=((0, 1),))], {"grad_norm": 0.0})
     good.rewards = {"label": 1.0}
     assert "smaller beta" in why([Group(prompt, [good])], {"grad_norm": 0.0}), "one answer is no group of equal ones"
+
+
+def test_a_monitor_that_is_newer_than_the_checkpoint_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that an earlier version began goes on."""
+
+    def failing(prompt: Prompt, text: str) -> float:
+        if sum(map(ord, text)) % 2:
+            raise ValueError("no")
+        return float(sum(map(ord, text)) % 97)
+
+    with monkeypatch.context() as earlier:
+        earlier.setattr("posttrain.runs.build.Unscored", lambda: SimpleNamespace(check=lambda *_: ""))
+        assert run(tmp_path, failing, steps=2, schedule="constant")["unscored_answers"] == 0
+    summary = run(tmp_path, failing, steps=4, schedule="constant")
+    with Reader(tmp_path / "quiet" / "run.sqlite") as reader:
+        failed = [n for step, n in reader.series("failed", "train") if step >= 2]
+    assert summary["steps"] == 4 and summary["unscored_answers"] == sum(failed) > 0
