@@ -15,6 +15,7 @@ import resource
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import ClassVar
@@ -94,7 +95,8 @@ def card() -> None:
     rows: list[dict[str, object]] = []
     whole = torch.cuda.mem_get_info()[1]
     for name, tokens, size in CARD:
-        model = built(name)
+        config = replace(SHAPES[name], max_positions=max(tokens, SHAPES[name].max_positions))
+        model = built(name, config)
         assert isinstance(model, Decoder)
         policy = LanguagePolicy(model, Tokenizer(), "random")
         policy.layout = "packed"
@@ -131,11 +133,13 @@ def card() -> None:
         )
         rows.append({"name": f"{what}, memory above weights and gradients", "value": round(peak_gb, 2), "unit": "GB"}
                     | none | {"peer": "posttrain doctor's count", "peer_value": round(counted_gb, 2), "ratio": round(peak_gb / counted_gb, 2)} | same)  # fmt: skip
-        print(json.dumps(rows[-2:]), flush=True)
+        print(
+            *(f"{row['name']}: {row['value']} {row['unit']}; {row['note']}" for row in rows[-2:]), sep="\n", flush=True
+        )
+        keep(rows)
         del model, policy, held
         gc.collect()
         torch.cuda.empty_cache()
-    keep(rows)
 
 
 def keep(rows: list[dict[str, object]]) -> None:

@@ -72,7 +72,7 @@ def measure(work: Work) -> dict[str, Any]:
         captured.MOST_FLOPS = 0
     try:
         settings = {"method": work.kind, "task": str(rows_of(work, folder)), "steps": work.steps, "prompts": work.rows, "lr": 1e-6,
-                    "eval_problems": 8, "name": "speed", "model": "random"}  # fmt: skip
+                    "save_every": 1000, "eval_problems": 8, "name": "speed", "model": "random"}  # fmt: skip
         api.run_config(from_dict(Config, settings), folder / "runs", policy=policy, callbacks=(ticks,))
         with Run.open(folder / "runs" / "speed") as run:
             stages = {

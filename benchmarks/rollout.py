@@ -63,10 +63,10 @@ def scaled(model: Decoder) -> Decoder:
     return model
 
 
-def built(name: str) -> Decoder:
+def built(name: str, config: DecoderConfig | None = None) -> Decoder:
     torch.manual_seed(0)
     with torch.device("cuda"):
-        return scaled(Decoder(SHAPES[name])).to(torch.bfloat16).eval()
+        return scaled(Decoder(config or SHAPES[name])).to(torch.bfloat16).eval()
 
 
 def best_of(

@@ -47,6 +47,8 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.advantage = self.method.advantage.live()
+        for learner in self.learners.values():
+            learner.meanwhile = getattr(self.source, "meanwhile", None)
 
     @property
     def learner(self) -> Any:

@@ -97,6 +97,7 @@ class Passes:
 
     def __init__(self, model: Decoder) -> None:
         self.model, self.weights = model, sum(p.numel() for p in model.parameters())
+        self.places = [(m._parameters, name) for m in model.modules() for name in m._parameters]  # of all parameters
         self.pool: Any = None
         self.turn = 0  # replays so far: the graphs share memory, so a gradient must be asked for before the next one
         self.seen: set[tuple[Any, ...]] = set()
@@ -116,7 +117,7 @@ class Passes:
         laid = padded(rows)
         if layers_to_recompute(model, laid.sizes[0], laid.sizes[2]):
             return None
-        kind = (*laid.kind, temperature, *(p.data_ptr() for p in model.parameters() if p.requires_grad))
+        kind = (*laid.kind, temperature, *self.addresses())
         numbers = laid.numbers.pin_memory()
         if kind in self.kept:
             self.kept.move_to_end(kind)
@@ -132,6 +133,11 @@ class Passes:
         self.turn += 1
         logp_M: Tensor = _Replay.apply(one.anchor, one, numbers, self)  # type: ignore[no-untyped-call]
         return logp_M[: laid.real]
+
+    def addresses(self) -> list[int]:
+        """Of the trained weights, as they are now."""
+        found = (of[name] for of, name in self.places)
+        return [p.data_ptr() for p in found if p is not None and p.requires_grad]
 
     def _capture(self, kind: tuple[Any, ...], laid: Padded, numbers: Tensor, temperature: float) -> bool:
         """Whether it was captured. Kernels are compiled: these sizes have run before."""

@@ -62,7 +62,7 @@ def resident(s: Shape, work: Work, ranks: int) -> dict[str, float]:
 
 def activation_bytes(s: Shape) -> int:
     """What one layer keeps per token for backward, bf16, rows packed without padding (`runs/estimate.py` has the same)."""
-    return 2 * (6 * s.hidden + 3 * s.inner + 4 * s.narrow)
+    return 2 * (8 * s.hidden + 3 * s.inner + 2 * s.narrow)
 
 
 def passing(s: Shape, work: Work, room: float) -> tuple[dict[str, float], int]:
@@ -73,7 +73,7 @@ def passing(s: Shape, work: Work, room: float) -> tuple[dict[str, float], int]:
     own = -(-work.cell // work.divided)
     tokens = own * work.trunks
     more = 2 * 2 * s.narrow * (work.cell - own) / own  # keys and values of others, per token of one's own
-    kept, least = activation_bytes(s) + more, 2 * s.hidden
+    kept, least = activation_bytes(s) + more, 6 * s.hidden  # the stream in fp32, what is to be added to it in bf16
     logits = 2.0 * min(own * s.vocab, CHUNK)
     over = tokens * kept * s.layers - (USED * room - RESERVED)
     recomputed = max(0, min(s.layers, -int(-over // (tokens * (kept - least)))))

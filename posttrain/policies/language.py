@@ -92,7 +92,7 @@ class LanguagePolicy(Samples):
         self.ahead = known or self.reading(prompts)
 
     def reading(self, prompts: Sequence[Prompt]) -> Ahead:
-        """The same without keeping it: may be called in another thread."""
+        """The same without keeping it."""
         return read_ahead(self, prompts)
 
     def decode(self, tokens: Tensor) -> str:

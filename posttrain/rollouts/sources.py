@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
-from threading import Thread
 from typing import Any
 
 from posttrain.core.protocols import Curriculum, Environment, Policy, Replies, RolloutRequest, Scorer
@@ -36,7 +35,7 @@ class LocalSource:
         self._of: dict[str, Prompt] = {}  # what those prompts are that were asked under another identity
         self._refills = 0  # rounds so far that were not the first of their step
         self.replies: Replies | None = None  # of environments with turns, for a run that is resumed
-        self._coming: Coming | None = None  # the next step's rows, where they are there already
+        self._coming: Coming | None = None  # the next step's rows, where they are written
 
     def next(self, step: int) -> tuple[list[Group], Any]:
         """prompts -> rollouts -> rewards; a failed reward is masked and counted, never taken as 0.
@@ -54,8 +53,13 @@ class LocalSource:
         )
         groups, report = scored(self.scorer, self.answered(asked))
         self._last, self._step = earlier + groups, step
-        self._read_on(asked)
+        self._coming = self._after(asked)
         return groups, report
+
+    def meanwhile(self) -> None:
+        """Read the next step's rows, while the device is busy with this one's."""
+        if self._coming is not None:
+            self._coming.work()
 
     def answered(self, asked: RolloutRequest) -> list[Group]:
         """The groups of a request; texts that are there already are read at once."""
@@ -67,12 +71,13 @@ class LocalSource:
         made = self.rollout(asked)
         return made
 
-    def _read_on(self, asked: RolloutRequest) -> None:
-        """Begin to read the next step's rows, while this one is learned from: where what comes is a function of the step alone."""
+    def _after(self, asked: RolloutRequest) -> Coming | None:
+        """The next step's rows, where what comes is a function of the step alone."""
         plain = type(self.curriculum) is _UNIFORM.fn and not isinstance(self.env, Stream)
-        if self._written and plain and hasattr(asked.policy, "reading"):
-            at = asked.step + 1 + self._refills
-            self._coming = Coming(at, lambda: self.curriculum.propose(self.prompts, at, asked.policy), asked.policy)
+        if not (self._written and plain and hasattr(asked.policy, "reading")):
+            return None
+        at = asked.step + 1 + self._refills
+        return Coming(at, lambda: self.curriculum.propose(self.prompts, at, asked.policy), asked.policy)
 
     @property
     def _written(self) -> str:
@@ -108,8 +113,6 @@ class LocalSource:
 
     def publish(self, version: int) -> None:
         """The policies were updated: the curriculum sees the groups of the step."""
-        if self._coming is not None:
-            self._coming.wait()
         of, seen = self._of, {g.prompt.id for g in self._last}
         self.curriculum.observe([replace(g, prompt=of[g.prompt.id]) if g.prompt.id in of else g for g in self._last])
         self._step, self._of = -1, {id: was for id, was in of.items() if id not in seen}  # others are of steps to come
@@ -127,23 +130,23 @@ class LocalSource:
 
 
 class Coming:
-    """Rows of the step after this one: chosen and tokenised in another thread, which has nothing to do with the weights."""
+    """Rows of the step after this one: chosen and tokenised when there is time, which has nothing to do with the weights. (Not in another
+    thread: it would take the interpreter from the one that is to keep the device busy.)"""
 
     def __init__(self, at: int, choose: Callable[[], list[Prompt]], policy: Any) -> None:
-        self.at, self.read = at, None  # which rows, and what the policy has read of them
+        self.at, self.choose, self.policy = at, choose, policy
+        self.tried = False
         self.prompts: list[Prompt] | None = None
-        self.thread = Thread(target=self._work, args=(choose, policy), name="next rows", daemon=True)
-        self.thread.start()
+        self.read: Any = None  # what the policy has read of them
 
-    def _work(self, choose: Callable[[], list[Prompt]], policy: Any) -> None:
+    def work(self) -> None:
+        if self.tried:
+            return
+        self.tried = True
         with suppress(Exception):  # it is met again, and told, where the rows are asked for
-            prompts = choose()
-            self.read = policy.reading(prompts)
+            prompts = self.choose()
+            self.read = self.policy.reading(prompts)
             self.prompts = prompts
-
-    def wait(self) -> None:
-        """No thread outlives its step."""
-        self.thread.join()
 
 
 def apart(prompts: Sequence[Prompt], taken: set[str]) -> list[Prompt]:

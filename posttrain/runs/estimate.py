@@ -116,7 +116,7 @@ def position_bytes(c: DecoderConfig, size: int) -> int:
 def activation_bytes(c: DecoderConfig, packed_layout: bool, size: int) -> int:
     """What one layer saves per token for the backward pass; least in the packed layout of a GPU in half precision."""
     if packed_layout:
-        return size * (6 * c.hidden_size + 3 * c.intermediate_size + 4 * c.num_kv_heads * c.head_dim)
+        return size * (8 * c.hidden_size + 3 * c.intermediate_size + 2 * c.num_kv_heads * c.head_dim)
     return size * (14 * c.hidden_size + 4 * c.intermediate_size)
 
 
@@ -124,7 +124,7 @@ def layers_recomputed(c: DecoderConfig, tokens: int, free: float) -> int:
     """As models.packed.layers_to_recompute on a GPU with this much free memory: layers that save only their input."""
     kept = activation_bytes(c, True, 2)
     over = tokens * kept * c.num_layers - (0.8 * free - 6 * (1 << 29))
-    return max(0, min(c.num_layers, -int(-over // (tokens * (kept - 2 * c.hidden_size)))))
+    return max(0, min(c.num_layers, -int(-over // (tokens * (kept - 6 * c.hidden_size)))))
 
 
 def estimate(c: DecoderConfig, work: Work, machine: Machine) -> Estimate:
@@ -136,7 +136,7 @@ def estimate(c: DecoderConfig, work: Work, machine: Machine) -> Estimate:
     packed_layout = machine.gpu and work.size == 2
     recomputed = layers_recomputed(c, work.piece * work.trunks, left) if packed_layout else 0
     kept = activation_bytes(c, packed_layout, work.size)
-    each = work.piece * ((c.num_layers - recomputed) * kept + recomputed * work.size * c.hidden_size)
+    each = work.piece * ((c.num_layers - recomputed) * kept + recomputed * 3 * work.size * c.hidden_size)
     memory["activations"] = float(work.trunks * each)  # values and log-probabilities are read before either goes back
     memory["logits"] = logit_bytes(c, work, machine.gpu)
     seconds = decode_seconds(c, work, machine, slots)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,6 +58,7 @@ class Learner:
     first_gap: tuple[Turn, int, float] | None = field(
         init=False, default=None
     )  # row, action, gap: the largest of a step
+    meanwhile: Callable[[], None] | None = field(init=False, default=None)  # what can be done while the device is busy
 
     def __post_init__(self) -> None:
         o = self.goal = self.objective or self.method.objectives[0]
@@ -160,7 +161,8 @@ class Learner:
         cells = list(self._micro(mini, torch.arange(len(place_B))))
         made: list[tuple[int, Piece]] = []
         self.optimiser.zero_grad(set_to_none=True)
-        self.policy.train()
+        if not getattr(self.policy, "training", False):
+            self.policy.train()
         for i, counts in self.parallel.pieces([self.cost(mini, cell) for cell in cells]):
             part, index = mini.rows(cells[i]), place_B[cells[i]]
             some = [rows[k] for k in index.tolist()]
@@ -172,11 +174,12 @@ class Learner:
             if counts:
                 made.append((i, Piece.of(index, float(loss.detach()), part, self._first_pass, self._beta)))
         self.parallel.reduce(self.named_parameters())
+        seen = self._step(step)
         tally, at = Tally(), None
         for piece in self.parallel.gather(made):
             at = tally.take(piece, rows) or at
         self.first_gap = self.first_gap or at
-        return self._step(step) | tally.report()
+        return seen | tally.report()
 
     def _step(self, step: int) -> dict[str, float]:
         """Clip and step; an update that is not finite is skipped and counted, and the weights stay as they were.
@@ -189,18 +192,17 @@ class Learner:
         alone = bool(self._critic) and step < self.how.warmup and not self.updates  # a longer run does not begin again
         for group, lr, other in zip(self.optimiser.param_groups, self._base_lr, self._of_critic, strict=True):
             group["lr"] = lr * rates[other]
-        seen = self._rates(alone) | ({"critic_grad_norm": critic_norm} if self._critic else {})
-        if not math.isfinite(norm) or not math.isfinite(critic_norm):
-            self.skipped += 1
-            return seen | {"grad_norm": math.nan}
         for _, p in self._own if alone else ():
             p.grad = None
-        self.optimiser.step()
-        self.masters.publish()
+        moved = self.masters.step(self.optimiser, (norm, critic_norm), self.meanwhile)
+        self.skipped += not moved
+        seen = self._rates(alone) | ({"critic_grad_norm": float(critic_norm)} if self._critic else {})
+        if not moved:
+            return seen | {"grad_norm": math.nan}
         self.parallel.moved(self.policy)
         self.updates += not alone
         self.critic_updates += 1
-        return {"grad_norm": norm} | seen
+        return {"grad_norm": float(norm)} | seen
 
     def _rates(self, alone: bool) -> dict[str, float]:
         """The learning rates in force."""

@@ -6,7 +6,8 @@ steps; the model gets it rounded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +34,34 @@ class Masters:
         if self.copies:
             models, masters = zip(*self.copies, strict=True)
             torch._foreach_copy_(list(models), list(masters))
+
+    def step(
+        self,
+        optimiser: torch.optim.Optimizer,
+        norms: Sequence[float | Tensor],
+        meanwhile: Callable[[], None] | None = None,
+    ) -> bool:
+        """Move the weights unless a norm of the gradients is not finite; whether they were moved. A fused AdamW decides that on the device:
+        all is launched before anything is waited for, and `meanwhile` is done while the device is at it."""
+        there = [norm for norm in norms if isinstance(norm, Tensor)]
+        fused = isinstance(optimiser, torch.optim.AdamW) and bool(optimiser.defaults["fused"])
+        if there and fused:
+            finite = torch.stack(there).isfinite().all()
+            optimiser.found_inf = (~finite).float()  # type: ignore[attr-defined]
+            try:
+                optimiser.step()
+            finally:
+                del optimiser.found_inf  # type: ignore[attr-defined]
+            self.publish()
+        if meanwhile is not None:
+            meanwhile()
+        if there and fused:
+            return bool(finite)
+        if not all(math.isfinite(norm) for norm in norms):
+            return False
+        optimiser.step()
+        self.publish()
+        return True
 
     def tensors(self) -> dict[str, Tensor]:
         """The float32 copies by name: what a checkpoint must hold besides the model's own weights."""

@@ -1,9 +1,8 @@
-"""Written rows of the next step are read while this one is learned from; the run is the same run."""
+"""Written rows of the next step are read before the update of this one is waited for; the run is the same run."""
 
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import posttrain
 from posttrain.policies import language
 from posttrain.rollouts import sources
 from posttrain.rollouts.sources import Coming
+from posttrain.weights.parallel import Local
 
 ROWS = [
     {"prompt": f"What is {i}+1?", "chosen": str(i + 1), "rejected": str(i + 2)} for i in range(10)
@@ -31,23 +31,20 @@ def run(folder: Path, rows: Any = ROWS, **changes: Any) -> dict[str, torch.Tenso
     return found.tables["weights"]
 
 
-def test_the_next_rows_are_read_in_another_thread_and_nothing_else_changes(
+def test_the_next_rows_are_read_before_the_update_is_waited_for_and_nothing_else_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    who: list[str] = []
-    read = language.read_ahead
-    monkeypatch.setattr(language, "read_ahead", lambda *a: (who.append(threading.current_thread().name), read(*a))[1])
-    mine = []
-    for steps in (3, 5):
-        who.clear()
-        with_it = run(tmp_path / f"with {steps}", steps=steps)
-        assert who.count("next rows") == steps
-        mine.append(len(who) - steps)
-    assert mine[0] == mine[1], (
-        "the first step, the reference's pass over the rows and the evaluation, however many steps"
+    seen: list[str] = []
+    read, moved, backward = language.read_ahead, Local.moved, Local.backward
+    monkeypatch.setattr(language, "read_ahead", lambda *a: (seen.append("read"), read(*a))[1])
+    monkeypatch.setattr(Local, "moved", lambda self, *a: (seen.append("moved"), moved(self, *a))[1])
+    monkeypatch.setattr(Local, "backward", lambda self, *a: (seen.append("backward"), backward(self, *a))[1])
+    with_it = run(tmp_path / "with")
+    first = seen.index("backward")  # before it the reference has read all rows, those of the second step too
+    assert seen[first:] == [*("backward", "moved", "read"), *("backward", "read", "moved") * 4], (
+        "nothing is read between"
     )
-    assert not [t for t in threading.enumerate() if t.name == "next rows"], "none outlives its step"
-    monkeypatch.setattr(sources.LocalSource, "_read_on", lambda self, asked: None)
+    monkeypatch.setattr(sources.LocalSource, "meanwhile", lambda self: None)
     without = run(tmp_path / "without")
     assert with_it.keys() == without.keys() and all(torch.equal(x, without[name]) for name, x in with_it.items())
 
@@ -57,7 +54,7 @@ def test_a_mistake_in_the_next_rows_is_told_when_they_are_asked_for() -> None:
         raise ValueError("a row that cannot be read")
 
     came = Coming(3, choose, None)
-    came.wait()
+    came.work()
     assert came.prompts is None and came.read is None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -80,3 +82,29 @@ def test_adam_of_muon_is_torchs():
             x.grad = torch.tensor([0.3 * step - 0.5, 1.0])
             o.step()
     torch.testing.assert_close(p.detach(), q.detach(), atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("norm", [1.0, math.inf, math.nan])
+def test_a_fused_step_is_the_step_of_one_that_waits_and_none_where_a_norm_is_not_finite(norm: float) -> None:
+    """The device decides: what the host sees is the same, bit for bit, the moments and their count included."""
+    order: list[str] = []
+
+    def made(fused: bool) -> tuple[Masters, torch.optim.Optimizer, list[bool]]:
+        p = nn.Parameter(torch.linspace(-1, 1, 7).to(torch.bfloat16))
+        masters = Masters([("p", p)])
+        optimiser = torch.optim.AdamW([masters.named[0][1]], lr=0.1, fused=True)
+        moved = []
+        for each in (1.0, norm, 1.0):
+            masters.named[0][1].grad = torch.linspace(1, 2, 7)
+            given = torch.tensor(each) if fused else each
+            moved.append(masters.step(optimiser, (given, 0.0), lambda: order.append("meanwhile")))
+        return masters, optimiser, moved
+
+    (one, a, moved), (other, b, waited) = made(True), made(False)
+    assert moved == waited == [True, math.isfinite(norm), True] and len(order) == 6
+    assert not hasattr(a, "found_inf")
+    for x, y in ((one.named[0][1], other.named[0][1]), (one.copies[0][0], other.copies[0][0])):
+        assert torch.equal(x, y)
+    (mine,), (theirs,) = a.state.values(), b.state.values()
+    assert mine.keys() == theirs.keys() and all(torch.equal(mine[k], theirs[k]) for k in mine)
+    assert float(mine["step"]) == 2 + math.isfinite(norm)
