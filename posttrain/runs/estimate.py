@@ -114,7 +114,7 @@ def position_bytes(c: DecoderConfig, size: int) -> int:
 
 
 def activation_bytes(c: DecoderConfig, packed_layout: bool, size: int) -> int:
-    """What one layer saves per token for the backward pass; least in the packed layout of a GPU in half precision."""
+    """What one layer saves per token for the backward pass; least in the packed layout of a GPU in half precision, where it was measured."""
     if packed_layout:
         return size * (8 * c.hidden_size + 3 * c.intermediate_size + 2 * c.num_kv_heads * c.head_dim)
     return size * (14 * c.hidden_size + 4 * c.intermediate_size)
@@ -136,7 +136,8 @@ def estimate(c: DecoderConfig, work: Work, machine: Machine) -> Estimate:
     packed_layout = machine.gpu and work.size == 2
     recomputed = layers_recomputed(c, work.piece * work.trunks, left) if packed_layout else 0
     kept = activation_bytes(c, packed_layout, work.size)
-    each = work.piece * ((c.num_layers - recomputed) * kept + recomputed * 3 * work.size * c.hidden_size)
+    inputs = recomputed * 3 * work.size * c.hidden_size  # the stream in fp32, and what is still to be added to it
+    each = work.piece * ((c.num_layers - recomputed + (recomputed > 0)) * kept + inputs)  # one at a time in full
     memory["activations"] = float(work.trunks * each)  # values and log-probabilities are read before either goes back
     memory["logits"] = logit_bytes(c, work, machine.gpu)
     seconds = decode_seconds(c, work, machine, slots)

@@ -20,6 +20,10 @@ from posttrain.models.lora import add_lora
 from posttrain.models.packed import layers_to_recompute
 from posttrain.models.sampling import generate
 from posttrain.models.shape import DecoderConfig
+from posttrain.planning import memory
+from posttrain.planning import work as planned
+from posttrain.planning.lengths import Lengths
+from posttrain.planning.shapes import KNOWN
 from posttrain.policies.load import load_model
 from posttrain.runs import estimate as e
 from posttrain.runs.calibrate import calibrate, shortest
@@ -75,10 +79,10 @@ def test_memory_on_a_cpu_by_hand() -> None:
 
 def test_memory_on_a_gpu_by_hand() -> None:
     """bf16: masters of 4 bytes; fused copies 2*4*(6 + 6 + 12)*2 = 384; 5 tokens take a page of 64 positions of 24 bytes, 1536,
-    and so do the 7 of a prompt, once for 3 answers: 6*1536 + 2*1536. A token keeps 2*(24 + 18 + 12) = 108 bytes per layer."""
+    and so do the 7 of a prompt, once for 3 answers: 6*1536 + 2*1536. A token keeps 2*(8*4 + 3*6 + 2*3) = 112 bytes per layer."""
     found = estimate(TINY, Work(2, 3, 5, 7, 15, size=2, reference=False), Machine(1.0, 1.0, 1e12, gpu=True))
     want = {"weights": 696, "masters": 1392, "gradients": 1392, "moments": 2784, "reference": 0, "fused copies": 384,
-            "keys and values": 12288, "activations": 22 * 2 * 108, "logits": 22 * 10 * 2 + 160}  # fmt: skip
+            "keys and values": 12288, "activations": 22 * 2 * 112, "logits": 22 * 10 * 2 + 160}  # fmt: skip
     assert found.memory == want and found.recomputed == 0
 
 
@@ -87,7 +91,8 @@ def test_what_does_not_fit_is_made_smaller() -> None:
     of 696 + 2*6144 is room for 3."""
     found = estimate(TINY, Work(2, 3, 5, 7, 15, size=2, reference=False), Machine(1.0, 1.0, 696 + 2 * 6144, gpu=True))
     assert found.slots == 3 and found.recomputed == 2  # no room to spare: every layer computes twice
-    assert found.memory["activations"] == 22 * 2 * 8  # the input only: 4 numbers of 2 bytes
+    # a token's inputs of both layers, 4 numbers of 4 bytes and 4 of 2 each, and one layer at a time in full
+    assert found.memory["activations"] == 22 * (2 * 24 + 112)
     assert not found.fits
 
 
@@ -138,6 +143,21 @@ def test_recomputation_is_that_of_the_trainer(free: float, monkeypatch: pytest.M
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 0)
     shape = SHAPES["Qwen2.5-1.5B"]
     assert layers_recomputed(shape, 32768, free) == layers_to_recompute(SimpleNamespace(config=shape), 32768)
+
+
+@pytest.mark.parametrize("critic", ["", "own"])
+@pytest.mark.parametrize("free, some", [(15e9, (28, 28)), (40e9, (1, 27)), (139e9, (0, 0))])
+def test_activations_are_those_of_the_plan_for_many_cards(free: float, some: tuple[int, int], critic: str) -> None:
+    """Nothing is sharded, so the plan is given the room that is left here: as many layers recompute, and as many bytes are kept."""
+    answer, prompt = 2048, 128
+    work = Work(8, 8, answer, prompt, 16384, size=2, lora=16, critic=critic)
+    free *= work.trunks  # a critic goes through as many tokens again
+    found = estimate(SHAPES["Qwen2.5-1.5B"], work, Machine(1.0, 1.0, free, gpu=True))
+    same = planned.Work(8, 8, Lengths(answer, answer), prompt, 16384, critic=critic)
+    held = sum(size for part, size in found.memory.items() if part not in ("activations", "logits"))
+    parts, recomputed = memory.passing(KNOWN["Qwen/Qwen2.5-1.5B"], same, free - held)
+    assert some[0] <= recomputed <= some[1]
+    assert (found.recomputed, found.memory["activations"]) == (recomputed, parts["activations"])
 
 
 # ---- measurements
