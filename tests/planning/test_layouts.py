@@ -56,8 +56,9 @@ def test_what_does_not_fit_is_said_with_what_would() -> None:
 def test_engines_of_several_cards_are_listed_where_they_are_faster() -> None:
     """A 14B model is 30 GB of weights and 20 of joined matrices: on one 80 GB card there is room for a shard's 32 answers, and each is slower
     than on engines of several cards, which have more answers each. These are listed, and not chosen, because posttrain's own engine has no
-    tensor parallel; for a small model they are not even listed. 32B fits on no card of its own."""
-    work = replace(SMALL, lengths=Lengths(2048, 16000))
+    tensor parallel; for a small model they are not even listed. 32B fits on no card of its own. Cells of 8,192 tokens, because 16 cards that train
+    have no room for the inputs of more in 48 layers: 8,192 x 48 x 6 x 5,120 is 12 GB."""
+    work = replace(SMALL, lengths=Lengths(2048, 8000), micro_tokens=8192)
     large = site("Qwen/Qwen2.5-14B", nodes=4, work=work)
     assert large.split(16).slots == 32 and large.split(16, tp=2).slots == 64
     whole = replace(large, shape=KNOWN["Qwen/Qwen2.5-32B"])
@@ -143,8 +144,8 @@ def replace_step(plan: Plan, seconds: float) -> Plan:
 
 
 def test_two_changes_where_one_is_not_enough() -> None:
-    """A 7B engine with its joined matrices leaves 12 of 38 GB: adapters alone need the frozen weights of one card, more cards alone the
-    gathered gradients."""
+    """Of 38 GB of a card that trains, the whole weights take 15.2 and a cell of 20,480 tokens 15.9 with every layer recomputed, which leaves 7:
+    adapters alone need the frozen weights and the reference on one card (30), more cards alone what is gathered (8.4)."""
     small = replace(site("Qwen/Qwen2.5-7B", "1xa100-40gb"), work=Work(16, 8, Lengths(16, 64), 128))
     assert what_would_fit(small) == ["--lora 16 --nodes 16"]
 

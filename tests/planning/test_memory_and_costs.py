@@ -67,12 +67,22 @@ def test_layers_recompute_as_the_trainer_decides(room: float) -> None:
 
 
 def test_activations_by_hand() -> None:
-    """A token keeps 2*(24 + 18 + 12) = 108 bytes per layer; with both layers recomputed its two inputs of 8, and one layer in full."""
+    """A token keeps 2*(8*4 + 3*6 + 2*3) = 112 bytes per layer; with both layers recomputed the inputs of both, 4 numbers of the stream in fp32
+    and 4 in bf16 that are to be added to it, 24 bytes each, and one layer in full."""
     roomy, kept = memory.passing(TINY, WORK, 1e12)
-    assert kept == 0 and roomy == {"activations": 22 * 2 * 108, "logits, in chunks": 2 * 22 * 10}
+    assert kept == 0 and roomy == {"activations": 22 * 2 * 112, "logits, in chunks": 2 * 22 * 10}
     tight, both = memory.passing(TINY, WORK, 0.0)
-    assert both == 2 and tight["activations"] == 22 * (2 * 8 + 108)
+    assert both == 2 and tight["activations"] == 22 * (2 * 24 + 112)
     assert memory.passing(TINY, replace(WORK, critic="own"), 1e12)[0]["activations"] == 2 * roomy["activations"]
+
+
+@pytest.mark.parametrize(
+    "model, kept",
+    [("HuggingFaceTB/SmolLM2-135M", 19_390), ("Qwen/Qwen2.5-1.5B", 79_800), ("Qwen/Qwen2.5-7B", 174_100)],
+)
+def test_activations_are_counted_as_measured(model: str, kept: int) -> None:
+    """Bytes per token and layer on one H200: 8 layers, 16,384 tokens."""
+    assert memory.activation_bytes(known_shape(model)[1]) == pytest.approx(kept, rel=0.01)  # type: ignore[index]
 
 
 def test_keys_and_values_by_hand() -> None:
@@ -95,9 +105,10 @@ def test_a_colocated_card_has_both() -> None:
     assert found.total == alone.total + 384 + 3 * 2048 and found.fits and found.slots == 3
     assert memory.worker(TINY, WORK, 3, 1e9).total == 2 * 348 + 384 + 3 * 2048
     assert "engine's joined matrices" not in memory.worker(TINY, WORK, 3, 1e9, tp=2).parts  # not posttrain's own
-    # beside weights and shards 6000 bytes: half of it would be 3000 for pages, but training needs 3168 when every layer recomputes
-    tight = memory.colocated(TINY, WORK, 4, 3, sum(memory.resident(TINY, WORK, 4).values()) + 2 * 348 + 384 + 6000)
-    assert tight.fits and tight.slots == 1 and tight.parts["keys and values"] == 6000 - 3168
+    # beside weights and shards 7000 bytes: half of it would be 3500 for pages, but training needs 22 * 160 + 440 = 3960 when every layer
+    # recomputes; what is left has room for one answer of 2048
+    tight = memory.colocated(TINY, WORK, 4, 3, sum(memory.resident(TINY, WORK, 4).values()) + 2 * 348 + 384 + 7000)
+    assert tight.fits and tight.slots == 1 and tight.parts["keys and values"] == 7000 - 3960
     reward = memory.colocated(TINY, replace(WORK, reward_shape=TINY), 4, 3, 1e9)
     assert reward.total == found.total + 2 * 348
 
@@ -210,14 +221,15 @@ def test_what_is_sent() -> None:
 
 
 def test_cards_that_share_a_row_have_their_part_of_its_tokens_and_all_of_its_keys() -> None:
-    # 32,640 + 128 tokens of one cell on 8 cards: 4,096 each. A layer of Qwen2.5-7B keeps 160,768 bytes of a token, and with the keys and values of the
-    # 28,672 other tokens (2 x 2 x 512 = 2,048 bytes each) 7 x 2,048 = 14,336 bytes more. With every layer recomputed its input alone is kept in
-    # each (2 x 3,584 = 7,168), and one layer in full: 4,096 x (28 x 7,168 + 175,104) = 1.539 GB; undivided 32,768 x (28 x 7,168 + 160,768) = 11.84 GB
+    # 32,640 + 128 tokens of one cell on 8 cards: 4,096 each. A layer of Qwen2.5-7B keeps 2 x (8 x 3,584 + 3 x 18,944 + 2 x 512) = 173,056
+    # bytes of a token, and with the keys and values of the 28,672 other tokens (2 x 2 x 512 = 2,048 bytes each) 7 x 2,048 = 14,336 bytes more. With
+    # every layer recomputed its inputs alone are kept in each ((4 + 2) x 3,584 = 21,504), and one layer in full: 4,096 x (28 x 21,504 + 187,392) =
+    # 3.234 GB; undivided 32,768 x (28 x 21,504 + 173,056) = 25.40 GB
     shape = known_shape("Qwen/Qwen2.5-7B")[1]  # type: ignore[index]
     long = Work(64, 8, Lengths(8160, 32640), 128)
     divided, recomputed = memory.passing(shape, replace(long, divided=8), -1.0)
-    assert recomputed == 28 and divided["activations"] == 4096 * (28 * 7168 + 160768 + 14336)
-    assert memory.passing(shape, long, -1.0)[0]["activations"] == 32768 * (28 * 7168 + 160768)
+    assert recomputed == 28 and divided["activations"] == 4096 * (28 * 21504 + 173056 + 14336)
+    assert memory.passing(shape, long, -1.0)[0]["activations"] == 32768 * (28 * 21504 + 173056)
 
 
 def test_a_shared_row_is_computed_in_parts_and_its_keys_are_gathered() -> None:
