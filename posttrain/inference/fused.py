@@ -22,6 +22,7 @@ from posttrain.models.decoder import Decoder, Layer, RMSNorm
 from posttrain.models.elementwise import silu_and_mul
 from posttrain.models.four_bit import FourBit
 from posttrain.models.lora import LoRALinear
+from posttrain.models.packed import cumulative, varlen
 
 Linear = nn.Linear | FourBit
 
@@ -106,7 +107,7 @@ class Fused:
         at_N = positions_PL.clamp_max(len(self.rope[0]) - 1).flatten()  # padding may lie beyond the longest sequence
         null_page = torch.zeros_like(table_PM[:1])  # padding goes to the null page
         place = Placement(torch.cat((table_PM, null_page)), torch.zeros_like(at_N), at_N, table_row_PL.flatten())
-        past = self._past(table_PM, positions_PL, pages, used) if used else None
+        past = self._past(table_PM, positions_PL, past_P, pages, used) if used and past_P is not None else None
         x, h = embed_norm(tokens_PL.flatten(), self.model.model.embed_tokens.weight, self.layers[0].norm, self.eps)
         for i, layer in enumerate(self.layers):
             keys, values = pages.keys[i], pages.values[i]
@@ -116,8 +117,12 @@ class Fused:
                 attended = causal_attention(q, k, v) if past is None else past.attend(q, keys, values)
                 h = self._after_attention(i, x, attended.flatten(0, 1))
 
-    def _past(self, table_PM: Tensor, positions_PL: Tensor, pages: Pages, used: int) -> Past:
+    def _past(
+        self, table_PM: Tensor, positions_PL: Tensor, past_P: Tensor, pages: Pages, used: int
+    ) -> Past | PackedPast:
         c, device, columns = self.model.config, table_PM.device, pages.needed(used)
+        if self.wide and pages.keys.element_size() == 2:
+            return PackedPast.of(table_PM[:, :columns], past_P, positions_PL.shape[1], pages.size)
         heads, length = (c.num_heads, columns * pages.size) if self.wide else (c.num_kv_heads, used)
         head_H = torch.arange(heads, device=device) // (heads // c.num_kv_heads)
         rows_PHM = table_PM[:, :columns].long().unsqueeze(1) * c.num_kv_heads + head_H.unsqueeze(-1)
@@ -169,6 +174,39 @@ class Past:
         if self.rows_PHM.shape[-1] == 1:  # one page holds more than is read of it
             flat = flat[:, :length]
         return flat[self.rows_PHM].flatten(2, 3)[:, :, :length]
+
+
+@dataclass
+class PackedPast:
+    """The same for a GPU in half precision: each sequence's keys and values are gathered end to end and read by flash attention, no longer
+    than they are. A sequence has L queries; those that are padding look at what lies behind it, and nobody looks at them."""
+
+    page_K: Tensor
+    place_K: Tensor  # within the page
+    cu_q: Tensor
+    cu_k: Tensor
+    longest: int
+
+    @staticmethod
+    def of(table_PM: Tensor, past_P: Tensor, L: int, size: int) -> PackedPast:
+        (P, M), device = table_PM.shape, table_PM.device
+        longest = M * size + L
+        cu_k = cumulative(past_P + L)
+        at_K = torch.arange(
+            P * longest, device=device, dtype=cu_k.dtype
+        )  # as many as there can be, whatever the pasts are
+        row_K = torch.searchsorted(cu_k[1:], at_K, right=True).clamp_max(P - 1)
+        position_K = at_K - cu_k[row_K]
+        page_K = table_PM[row_K, (position_K // size).clamp_max(M - 1)].long()
+        return PackedPast(
+            page_K, position_K % size, L * torch.arange(P + 1, device=device, dtype=torch.int32), cu_k, longest
+        )
+
+    def attend(self, q_PLHD: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Causal attention of new tokens over all of their sequences; returns (P, L, H D)."""
+        k, v = (x[self.page_K, :, self.place_K] for x in (keys, values))
+        out = varlen(q_PLHD.flatten(0, 1), k, v, self.cu_q, self.cu_k, q_PLHD.shape[1], self.longest)
+        return out.view(*q_PLHD.shape[:2], -1)
 
 
 def causal_attention(q_PLHD: Tensor, k_PLHD: Tensor, v_PLHD: Tensor) -> Tensor:

@@ -76,11 +76,7 @@ class PackedBatch:
         """Causal attention within each sequence; a sequence's queries are the last of its keys (K, H_kv, D)."""
         if not q_NHD.is_cuda:
             return self.attend_plain(q_NHD, k, v)
-        from torch.nn.attention.varlen import varlen_attn
-
-        out = varlen_attn(q_NHD, k, v, self.cu_q, self.cu_k, self.longest_q, self.longest_k, **_varlen_options())
-        assert isinstance(out, Tensor)
-        return out
+        return varlen(q_NHD, k, v, self.cu_q, self.cu_k, self.longest_q, self.longest_k)
 
     def attend_plain(self, q_NHD: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The same, one sequence after another. Torch's fused kernel for the CPU, which keeps no matrix of all pairs, wants a dimension of
@@ -113,6 +109,16 @@ def layer(block: Layer, x_NC: Tensor, y_NC: Tensor | None, packed: PackedBatch) 
     y_NC = a.o_proj(packed.attention(qkv, a.kv_heads).flatten(1))
     x_NC, h_NC = block.post_attention_layernorm.add_and_norm(x_NC, y_NC)
     return x_NC, m.down_proj(swiglu(fused_linear((m.gate_proj, m.up_proj), h_NC)))
+
+
+def varlen(q_NHD: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, longest_q: int, longest_k: int) -> Tensor:
+    """Torch's own kernel of flash attention over sequences end to end, on a GPU in half precision: causal, and a sequence's queries are the
+    last of its keys."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    out = varlen_attn(q_NHD, k, v, cu_q, cu_k, longest_q, longest_k, **_varlen_options())
+    assert isinstance(out, Tensor)
+    return out
 
 
 @cache

@@ -20,7 +20,6 @@ from posttrain.policies.continued import grown
 from posttrain.policies.window import check_ids, room_for, vocabulary
 
 _AHEAD = 4  # on a GPU the room for a conversation is so many times that of its first turn; more room later means reading again
-_STRIDE = 4  # decode steps between two looks, on a GPU: the end of a turn is seen one look late, and its place is empty until then
 
 
 @dataclass
@@ -42,8 +41,7 @@ class EngineTurns:
         self.later: list[Job] = []  # not given to the engine yet
         self.groups: dict[bytes, int] = {}  # contexts that conversations began with
         self.room = 0  # positions of a slot
-        self.was, self.stride = policy.training, engine.stride
-        engine.stride = min(engine.stride, _STRIDE)
+        self.was = policy.training
         policy.eval()
         engine.lent = True
 
@@ -118,7 +116,7 @@ class EngineTurns:
             self.end(who)
         if self.engine.slots is not None:
             self.engine.clear()
-        self.engine.lent, self.engine.stride = False, self.stride
+        self.engine.lent = False
         self.policy.train(self.was)
 
 

@@ -55,9 +55,7 @@ class Learner:
     critic_updates: int = 0
     skipped: int = 0
     memory: dict[str, float] = field(default_factory=dict)  # what a loss remembers from update to update
-    first_gap: tuple[Turn, int, float] | None = field(
-        init=False, default=None
-    )  # row, action, gap: the largest of a step
+    first_gap: tuple[Turn, int, float] | None = field(init=False, default=None)  # row, action, a step's largest gap
     meanwhile: Callable[[], None] | None = field(init=False, default=None)  # what can be done while the device is busy
 
     def __post_init__(self) -> None:
