@@ -24,6 +24,7 @@ FILE = PAGE.parent / "docs" / "which-objective.md"
 SWEEP = PACKAGE.parent / "benchmarks" / "sweeps" / "systems.json"
 TURNS = SWEEP.with_name("turn_credit.json")
 AGENTS = SWEEP.with_name("agent_systems.jsonl")
+ARMS = {"calls": ("start", "toolrl", "all or nothing"), "search": ("start", "reseek", "answer alone")}  # of it
 # what one has -> (where to start, the systems that answer it)
 QUESTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "The reward can be checked, answers are fresh": ("grpo", (
@@ -168,5 +169,17 @@ def _agents(rows: list[dict[str, Any]]) -> list[str]:
         f"{one['prompts']} rows, {seeds} seeds; held-out rows that were right, in percent (every seed in brackets). `calls`: just the calls that were logged",
         "(BFCL v4), ToolRL paid by parts beside the same reward where only all right counts. `search`: exact answers to questions of HotpotQA and 2WikiMultihopQA,",
         f"ReSeek beside GRPO on the answer alone over the same index. {one['hardware']}, {one['versions']}; `python -m benchmarks.agent_systems`.", "",
-        *agents_table(rows), "",
+        *agents_table(rows), "", *_missing(rows),
     ]  # fmt: skip
+
+
+def _missing(rows: list[dict[str, Any]]) -> list[str]:
+    """Runs that the comparison is without, so far."""
+    seeds, there = {r["seed"] for r in rows}, {(r["track"], r["system"], r["seed"]) for r in rows}
+    left = [
+        f"{system} (seeds {', '.join(map(str, some))})"
+        for track, systems in ARMS.items()
+        for system in systems
+        if (some := sorted(k for k in seeds if (track, system, k) not in there))
+    ]
+    return [f"Not run yet, so that nothing can be concluded there: {'; '.join(left)}.", ""] if left else []

@@ -15,7 +15,7 @@ from posttrain.commands.run import PARTS
 from posttrain.core.index import row
 from posttrain.view.attempts import tried
 from posttrain.view.methods_page import PAGE, every_page, left_over, page, systems
-from posttrain.view.objective_page import FILE, QUESTIONS, _rows, _start, _systems, objective_page
+from posttrain.view.objective_page import ARMS, FILE, QUESTIONS, _missing, _rows, _start, _systems, objective_page
 from posttrain.view.stage_pages import stage_pages
 from posttrain.view.system_pages import sections, system_page
 from posttrain.view.systems_table import agents_table, systems_table
@@ -155,6 +155,16 @@ def test_a_table_of_systems_has_every_seed_and_what_was_spent() -> None:
         first == "| a | 60.0 (70, 50) | 25.0 (25) | 64 | 1,000 | 4 |"
         and second == "| b | 20.0 (20) |  | 64 | 1,000 | 4 |"
     )
+
+
+def test_a_comparison_says_which_of_its_runs_are_missing() -> None:
+    every = [(t, s, k) for t, some in ARMS.items() for s in some for k in (0, 1)]
+    rows = [{"track": t, "system": s, "seed": k} for t, s, k in every]
+    assert _missing(rows) == []
+    less = [
+        r for r in rows if (r["system"], r["seed"]) not in (("reseek", 1), ("answer alone", 0), ("answer alone", 1))
+    ]
+    assert _missing(less)[0].endswith("there: reseek (seeds 1); answer alone (seeds 0, 1).")
 
 
 def test_a_table_of_agents_counts_what_its_track_is_about() -> None:

@@ -228,7 +228,7 @@ def reseek(
     context, and it searches again. GRPO pays the answer, and each judgement by whether it was right.
 
     C_t = history + [judged Yes] o_t;  R = EM + sum_j c [judgement = useful] - c [judgement != useful], c = 0.1;  R = 0 without an answer
-    documents: a folder or JSONL file that is searched. Useful: some document holds a gold answer word for word, or, with
+    turns: searches of an episode at most; documents: a folder or JSONL file that is searched. Useful: some document holds a gold answer word for word, or, with
     reranker (a reward model: runs/NAME, a folder, mine.py:function), its score of (gold answer, documents) is 0.5 or more.
     paid="code": judgements are paid as in the released code, which never sees whether a Yes was right if the answer is: Yes +0.1 with a right
     answer, else -0.05 (half if useful); No -0.05 if useful, else +0.02. drop=False: nothing is dropped, as in the released loop.
