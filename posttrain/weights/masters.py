@@ -44,8 +44,10 @@ class Masters:
         """Move the weights unless a norm of the gradients is not finite; whether they were moved. A fused AdamW decides that on the device:
         all is launched before anything is waited for, and `meanwhile` is done while the device is at it."""
         there = [norm for norm in norms if isinstance(norm, Tensor)]
+        known = all(math.isfinite(norm) for norm in norms if not isinstance(norm, Tensor))
         fused = isinstance(optimiser, torch.optim.AdamW) and bool(optimiser.defaults["fused"])
-        if there and fused:
+        ahead = bool(there) and known and fused
+        if ahead:
             finite = torch.stack(there).isfinite().all()
             optimiser.found_inf = (~finite).float()  # type: ignore[attr-defined]
             try:
@@ -55,7 +57,7 @@ class Masters:
             self.publish()
         if meanwhile is not None:
             meanwhile()
-        if there and fused:
+        if ahead:
             return bool(finite)
         if not all(math.isfinite(norm) for norm in norms):
             return False

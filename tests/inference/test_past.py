@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from posttrain.inference import fused
-from posttrain.inference.fused import PackedPast, Past
+from posttrain.inference.fused import Fused, PackedPast, Past
 
 
 def one_by_one(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, longest_q: int, longest_k: int) -> Tensor:
@@ -25,7 +28,17 @@ def one_by_one(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, long
     return out
 
 
-@pytest.mark.parametrize(("pasts", "counts", "L"), [([5, 0, 12], [3, 4, 1], 4), ([7], [8], 8), ([15, 3], [1, 6], 6)])
+@pytest.mark.parametrize(
+    ("pasts", "counts", "L"),
+    [
+        ([5, 0, 12], [3, 4, 1], 4),
+        ([7], [8], 8),
+        ([15, 3], [1, 6], 6),
+        ([20], [0], 3),  # a full table, and more padding than there are places: all of it lies behind
+        ([20, 19, 20], [0, 1, 0], 9),
+        ([4, 0, 8], [4, 0, 12], 12),  # whole pages; one row has nothing at all
+    ],
+)
 def test_a_packed_past_is_a_masked_one(
     pasts: list[int], counts: list[int], L: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -45,3 +58,22 @@ def test_a_packed_past_is_a_masked_one(
     assert got.shape == expected.shape == (P, L, heads * D)
     for i, n in enumerate(counts):  # the rest is padding
         torch.testing.assert_close(got[i, :n], expected[i, :n])
+
+
+@pytest.mark.parametrize(
+    ("wide", "dtype", "packed"),
+    [(True, torch.bfloat16, True), (True, torch.float32, False), (False, torch.bfloat16, False)],
+)
+def test_flash_attention_reads_the_past_on_a_gpu_in_half_precision(
+    wide: bool, dtype: torch.dtype, packed: bool
+) -> None:
+    """Of the table no more columns than the longest sequence needs: 9 positions take 3 pages of 4."""
+    keys = torch.zeros(1, 3, 2, 4, 8, dtype=dtype)
+    pages: Any = SimpleNamespace(keys=keys, size=4, needed=lambda positions: -(-positions // 4))
+    config = SimpleNamespace(num_heads=4, num_kv_heads=2)
+    whole: Any = SimpleNamespace(wide=wide, model=SimpleNamespace(config=config))
+    table_PM, past_P = torch.zeros(2, 50, dtype=torch.int32), torch.tensor([5, 2])
+    found = Fused._past(whole, table_PM, past_P.unsqueeze(-1) + torch.arange(4), past_P, pages, 9)
+    assert isinstance(found, PackedPast if packed else Past)
+    if isinstance(found, PackedPast):
+        assert found.longest == 3 * 4 + 4 and len(found.page_K) == 2 * found.longest

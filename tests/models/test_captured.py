@@ -109,3 +109,32 @@ def test_a_graph_is_made_only_where_half_of_the_card_is_free(monkeypatch, free, 
     monkeypatch.setattr("torch.cuda.memory_reserved", lambda device: reserved)
     monkeypatch.setattr("torch.cuda.memory_allocated", lambda device: allocated)
     assert room(torch.device("cuda")) is expected
+
+
+def test_a_weight_that_is_replaced_or_frozen_makes_another_kind_of_pass():
+    """A graph reads the addresses that it was captured with. What is frozen is never moved, and a tied matrix may be told twice."""
+    model = tiny()
+    passes = Passes(model)
+    before = passes.addresses()
+    assert set(before) == {p.data_ptr() for p in model.parameters()} and passes.addresses() == before
+    block = model.model.layers[0]
+    block.mlp.down_proj.weight = torch.nn.Parameter(block.mlp.down_proj.weight.detach().clone())
+    after = passes.addresses()
+    assert len(after) == len(before) and sum(a != b for a, b in zip(after, before, strict=True)) == 1
+    block.mlp.down_proj.weight.requires_grad_(False)
+    assert passes.addresses() == [x for x in after if x != block.mlp.down_proj.weight.data_ptr()]
+
+
+def test_a_pass_of_replaced_weights_is_not_taken_for_one_that_was_seen(monkeypatch):
+    monkeypatch.setattr("posttrain.models.captured.half_precision", lambda model: True)
+    monkeypatch.setattr("posttrain.models.captured.layers_to_recompute", lambda *_: 0)
+    monkeypatch.setattr("posttrain.models.captured.room", lambda device: False)
+    monkeypatch.setattr("torch.Tensor.pin_memory", lambda x: x)
+    passes, rows = Passes(tiny()), Rows.of(turns(SIZES))
+    passes.likelihood(rows, 1.0)
+    passes.likelihood(rows, 1.0)
+    assert len(passes.seen) == 1
+    norm = passes.model.model.norm
+    norm.weight = torch.nn.Parameter(norm.weight.detach().clone())
+    passes.likelihood(rows, 1.0)
+    assert len(passes.seen) == 2

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 import posttrain
+from posttrain.core.loop import Loop
+from posttrain.core.protocols import RolloutRequest
+from posttrain.core.types import Group, Prompt
 from posttrain.policies import language
+from posttrain.prompts.uniform import uniform
 from posttrain.rollouts import sources
 from posttrain.rollouts.sources import Coming
+from posttrain.runs.in_memory import Listed
 from posttrain.weights.parallel import Local
 
 ROWS = [
@@ -70,3 +76,55 @@ def test_rows_that_are_read_from_the_disk_as_they_come_are_not_read_twice(
     file.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     run(tmp_path / "stream", str(file), steps=2, stream=True)
     assert begun == [1, 2]
+
+
+def test_what_is_read_is_read_once() -> None:
+    """Every minibatch of every learner has time for it."""
+    asked: list[int] = []
+    policy = SimpleNamespace(reading=lambda prompts: ("read", *prompts))
+    came = Coming(3, lambda: [asked.append(1), len(asked)], policy)  # type: ignore[list-item, func-returns-value]
+    came.work()
+    came.work()
+    assert came.prompts == [None, 1] and came.read == ("read", None, 1)
+
+
+def test_only_prompts_that_are_a_function_of_the_step_are_asked_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that looks at results, or counts, is asked when its step has come."""
+
+    class Own(uniform.fn):  # type: ignore[misc, name-defined]
+        pass
+
+    prompts, env = [Prompt.text(str(i), "?") for i in range(4)], Listed([])
+    rollout: Any = SimpleNamespace(card=SimpleNamespace(data="preferences"))
+    policy: Any = SimpleNamespace(reading=lambda prompts: None)
+    for curriculum, some in ((uniform.fn(), True), (Own(), False)):
+        source = sources.LocalSource({"policy": policy}, env, rollout, None, curriculum, (None, 2, 0))  # type: ignore[arg-type]
+        asked = RolloutRequest({"policy": policy}, prompts, None, 0, 6, env)  # type: ignore[arg-type]
+        source._refills = 3
+        coming = source._after(asked)
+        assert (coming is not None) == some
+        assert coming is None or coming.at == 6 + 1 + 3
+
+
+def test_rows_of_another_step_or_another_round_are_not_taken() -> None:
+    """What was read is for one place among the prompts, and for the first round of its step."""
+    policy: Any = SimpleNamespace(reading=lambda prompts: None)
+    env, curriculum = Listed([Prompt.text(str(i), "?") for i in range(6)]), uniform.fn()
+    how: Any = (None, 2, 0)
+    source = sources.LocalSource({"policy": policy}, env, None, None, curriculum, how)  # type: ignore[arg-type]
+    taken = [Prompt.text("ahead", "?")]
+    source._coming = Coming(2, lambda: taken, policy)
+    source.meanwhile()
+    assert source.propose(2) is taken
+    assert [p.id for p in source.propose(1)] == [p.id for p in curriculum.propose(2, 1)]
+    source._last, source._step = [Group(p, []) for p in curriculum.propose(2, 1)], 1  # the same step again: refills
+    assert [p.id for p in source.propose(1)] == [p.id for p in curriculum.propose(2, 2)] and source._refills == 1
+
+
+def test_every_learner_has_time_for_it() -> None:
+    """One that learns at every second step only must not be the one that is waited for."""
+    learners = {role: SimpleNamespace() for role in ("policy", "reward")}
+    source: Any = SimpleNamespace(meanwhile=lambda: None)
+    method: Any = SimpleNamespace(advantage=SimpleNamespace(live=lambda: None))
+    Loop(None, method, None, learners, source, None)  # type: ignore[arg-type]
+    assert all(one.meanwhile is source.meanwhile for one in learners.values())

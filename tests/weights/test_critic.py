@@ -26,7 +26,9 @@ from posttrain.runs.critics import from_reward_model
 from posttrain.runs.estimate import Machine, Work, estimate
 from posttrain.runs.run import Run
 from posttrain.train import train
+from posttrain.weights.critic import is_critic
 from posttrain.weights.learner import Learner
+from posttrain.weights.parallel import Local
 from tests.models import tiny
 from tests.runs import tiny_run
 from tests.runs.test_estimate import TINY
@@ -98,6 +100,21 @@ def test_alone_it_learns_and_the_policys_own_warm_up_waits() -> None:
         torch.equal(a, b) for a, b in zip(learner.policy.model.parameters(), start.model.parameters(), strict=True)
     )
     assert learner.policy.critic.model is None and len(learner._critic) == 2  # a head on the policy's network
+
+
+@pytest.mark.parametrize("whose", ["critic", "policy"])
+@pytest.mark.parametrize("warmup", [0, 2])
+def test_a_gradient_that_is_not_finite_in_one_half_moves_neither(
+    whose: str, warmup: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Local, named: Any) -> None:
+        next(p for n, p in named if is_critic(n) == (whose == "critic") and p.grad is not None).grad.fill_(math.inf)
+
+    monkeypatch.setattr(Local, "reduce", broken)
+    learner, seen = stepped(CriticSettings(warmup=warmup))
+    assert (learner.updates, learner.critic_updates, learner.skipped, seen["skipped"]) == (0, 0, 1, 1.0)
+    assert math.isnan(seen["grad_norm"]) and math.isfinite(seen["critic_grad_norm"]) == (whose == "policy")
+    assert not learner.optimiser.state
 
 
 def test_a_reward_model_as_the_start(tmp_path: Path) -> None:

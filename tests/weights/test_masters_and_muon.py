@@ -10,6 +10,7 @@ from torch import nn
 
 from posttrain.weights.masters import Masters
 from posttrain.weights.optimisers import adamw, muon, orthogonal
+from posttrain.weights.parallel import Local
 
 
 def test_steps_below_the_rounding_of_bf16_add_up():
@@ -108,3 +109,51 @@ def test_a_fused_step_is_the_step_of_one_that_waits_and_none_where_a_norm_is_not
     (mine,), (theirs,) = a.state.values(), b.state.values()
     assert mine.keys() == theirs.keys() and all(torch.equal(mine[k], theirs[k]) for k in mine)
     assert float(mine["step"]) == 2 + math.isfinite(norm)
+
+
+@pytest.mark.parametrize("bad", [(math.nan, 1.0), (1.0, math.inf), (1.0, -math.inf)])
+@pytest.mark.parametrize("there", [(True, True), (True, False), (False, True), (False, False)])
+def test_one_norm_that_is_not_finite_is_enough(bad: tuple[float, float], there: tuple[bool, bool]) -> None:
+    """Wherever it is: on the device, or already here."""
+    p = nn.Parameter(torch.ones(3))
+    optimiser = torch.optim.AdamW([p], lr=0.1, fused=True)
+    p.grad = torch.ones(3)
+    norms = [torch.tensor(norm) if on else norm for norm, on in zip(bad, there, strict=True)]
+    assert not Masters([("p", p)]).step(optimiser, norms)
+    assert torch.equal(p.detach(), torch.ones(3)) and not hasattr(optimiser, "found_inf")
+
+
+@pytest.mark.parametrize("kind", ["fused", "plain", "sgd"])
+def test_what_can_be_done_meanwhile_is_done_once_all_is_launched(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a fused AdamW can leave it to the device; others must know the norm first."""
+    p = nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+    masters, order = Masters([("p", p)]), list[str]()
+    named = [masters.named[0][1]]
+    optimiser = torch.optim.SGD(named, lr=0.1) if kind == "sgd" else torch.optim.AdamW(named, fused=kind == "fused")
+    optimiser.register_step_post_hook(lambda *_: order.append("step"))
+    publish = masters.publish
+    monkeypatch.setattr(masters, "publish", lambda: (order.append("publish"), publish())[1])
+    named[0].grad = torch.ones(3)
+    assert masters.step(optimiser, (torch.tensor(1.0), 0.0), lambda: order.append("meanwhile"))
+    launched = ["step", "publish"]
+    assert order == ([*launched, "meanwhile"] if kind == "fused" else ["meanwhile", *launched])
+
+
+@pytest.mark.parametrize("max_norm", [0.5, 100.0])
+def test_a_norm_that_stays_on_the_device_is_torchs(max_norm: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    def made() -> list[tuple[str, nn.Parameter]]:
+        draw, out = torch.Generator().manual_seed(0), []
+        for name, shape in (("a", (3, 5)), ("b", (7,)), ("c", (2, 2, 2))):
+            p = nn.Parameter(torch.zeros(shape))
+            p.grad = torch.randn(shape, generator=draw)
+            out.append((name, p))
+        return [*out, ("none", nn.Parameter(torch.zeros(2)))]
+
+    one, other = made(), made()
+    want = nn.utils.clip_grad_norm_([p for _, p in one], max_norm)
+    assert Local().clip(made(), max_norm) == float(want)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    norm = Local().clip(other, max_norm)
+    assert isinstance(norm, torch.Tensor) and torch.equal(norm, want)
+    assert all(torch.equal(x.grad, y.grad) for (_, x), (_, y) in zip(one[:3], other[:3], strict=True))
+    assert Local().clip(other[3:], max_norm) == 0.0
