@@ -121,7 +121,7 @@ class Fused:
         self, table_PM: Tensor, positions_PL: Tensor, past_P: Tensor, pages: Pages, used: int
     ) -> Past | PackedPast:
         c, device, columns = self.model.config, table_PM.device, pages.needed(used)
-        if self.wide and pages.keys.element_size() == 2:
+        if self.wide and flash_fits(pages.keys):
             return PackedPast.of(table_PM[:, :columns], past_P, positions_PL.shape[1], pages.size)
         heads, length = (c.num_heads, columns * pages.size) if self.wide else (c.num_kv_heads, used)
         head_H = torch.arange(heads, device=device) // (heads // c.num_kv_heads)
@@ -207,6 +207,14 @@ class PackedPast:
         k, v = (x[self.page_K, :, self.place_K] for x in (keys, values))
         out = varlen(q_PLHD.flatten(0, 1), k, v, self.cu_q, self.cu_k, q_PLHD.shape[1], self.longest)
         return out.view(*q_PLHD.shape[:2], -1)
+
+
+def flash_fits(keys: Tensor) -> bool:
+    """Whether torch's flash attention takes such heads on this card; elsewhere a past is read through a mask."""
+    D = keys.shape[-1]
+    return (
+        keys.element_size() == 2 and D % 8 == 0 and D <= 256 and torch.cuda.get_device_capability(keys.device) >= (8, 0)
+    )
 
 
 def causal_attention(q_PLHD: Tensor, k_PLHD: Tensor, v_PLHD: Tensor) -> Tensor:

@@ -139,9 +139,9 @@ def layers_to_recompute(model: Decoder, tokens: int, keys: int = 0) -> int:
     """How many layers must recompute their activations in backward, so that the other layers' fit into the free memory. keys: those that
     the queries of these tokens read, where they are more than the tokens."""
     c = model.config
-    narrow = c.num_kv_heads * c.head_dim
+    wide, narrow = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
     more = 2 * 2 * narrow * max(0, keys - tokens) / tokens  # bytes/token in bf16
-    kept = 2 * (8 * c.hidden_size + 3 * c.intermediate_size + 2 * narrow) + more  # as measured, within 1%
+    kept = 2 * (6 * c.hidden_size + 2 * wide + 3 * c.intermediate_size + 2 * narrow) + more  # as measured, within 1%
     free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
     room = 0.8 * free - 6 * (1 << 29)  # the head's chunks need memory too
     over = tokens * kept * c.num_layers - room

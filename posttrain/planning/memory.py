@@ -62,7 +62,7 @@ def resident(s: Shape, work: Work, ranks: int) -> dict[str, float]:
 
 def activation_bytes(s: Shape) -> int:
     """What one layer keeps per token for backward, bf16, rows packed without padding (`runs/estimate.py` has the same)."""
-    return 2 * (8 * s.hidden + 3 * s.inner + 2 * s.narrow)
+    return 2 * (6 * s.hidden + 2 * s.wide + 3 * s.inner + 2 * s.narrow)
 
 
 def passing(s: Shape, work: Work, room: float) -> tuple[dict[str, float], int]:

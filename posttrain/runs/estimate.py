@@ -116,7 +116,7 @@ def position_bytes(c: DecoderConfig, size: int) -> int:
 def activation_bytes(c: DecoderConfig, packed_layout: bool, size: int) -> int:
     """What one layer saves per token for the backward pass; least in the packed layout of a GPU in half precision, where it was measured."""
     if packed_layout:
-        return size * (8 * c.hidden_size + 3 * c.intermediate_size + 2 * c.num_kv_heads * c.head_dim)
+        return size * (6 * c.hidden_size + 2 * (c.num_heads + c.num_kv_heads) * c.head_dim + 3 * c.intermediate_size)
     return size * (14 * c.hidden_size + 4 * c.intermediate_size)
 
 

@@ -61,14 +61,22 @@ def test_a_packed_past_is_a_masked_one(
 
 
 @pytest.mark.parametrize(
-    ("wide", "dtype", "packed"),
-    [(True, torch.bfloat16, True), (True, torch.float32, False), (False, torch.bfloat16, False)],
+    ("wide", "dtype", "D", "card", "packed"),
+    [
+        (True, torch.bfloat16, 8, (9, 0), True),
+        (True, torch.float32, 8, (9, 0), False),
+        (False, torch.bfloat16, 8, (9, 0), False),
+        (True, torch.float16, 8, (7, 5), False),
+        (True, torch.bfloat16, 12, (9, 0), False),
+        (True, torch.bfloat16, 512, (9, 0), False),
+    ],
 )
 def test_flash_attention_reads_the_past_on_a_gpu_in_half_precision(
-    wide: bool, dtype: torch.dtype, packed: bool
+    wide: bool, dtype: torch.dtype, D: int, card: tuple[int, int], packed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the table no more columns than the longest sequence needs: 9 positions take 3 pages of 4."""
-    keys = torch.zeros(1, 3, 2, 4, 8, dtype=dtype)
+    """And where it takes such heads. Of the table no more columns than the longest sequence needs: 9 positions take 3 pages of 4."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: card)
+    keys = torch.zeros(1, 3, 2, 4, D, dtype=dtype)
     pages: Any = SimpleNamespace(keys=keys, size=4, needed=lambda positions: -(-positions // 4))
     config = SimpleNamespace(num_heads=4, num_kv_heads=2)
     whole: Any = SimpleNamespace(wide=wide, model=SimpleNamespace(config=config))

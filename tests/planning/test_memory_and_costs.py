@@ -67,12 +67,12 @@ def test_layers_recompute_as_the_trainer_decides(room: float) -> None:
 
 
 def test_activations_by_hand() -> None:
-    """A token keeps 2*(8*4 + 3*6 + 2*3) = 112 bytes per layer; with both layers recomputed the inputs of both, 4 numbers of the stream in fp32
+    """A token keeps 2*(6*4 + 2*6 + 3*6 + 2*3) = 120 bytes per layer (queries are 6 wide); with both layers recomputed the inputs of both, 4 numbers of the stream in fp32
     and 4 in bf16 that are to be added to it, 24 bytes each, and one layer in full."""
     roomy, kept = memory.passing(TINY, WORK, 1e12)
-    assert kept == 0 and roomy == {"activations": 22 * 2 * 112, "logits, in chunks": 2 * 22 * 10}
+    assert kept == 0 and roomy == {"activations": 22 * 2 * 120, "logits, in chunks": 2 * 22 * 10}
     tight, both = memory.passing(TINY, WORK, 0.0)
-    assert both == 2 and tight["activations"] == 22 * (2 * 24 + 112)
+    assert both == 2 and tight["activations"] == 22 * (2 * 24 + 120)
     assert memory.passing(TINY, replace(WORK, critic="own"), 1e12)[0]["activations"] == 2 * roomy["activations"]
 
 
@@ -105,10 +105,10 @@ def test_a_colocated_card_has_both() -> None:
     assert found.total == alone.total + 384 + 3 * 2048 and found.fits and found.slots == 3
     assert memory.worker(TINY, WORK, 3, 1e9).total == 2 * 348 + 384 + 3 * 2048
     assert "engine's joined matrices" not in memory.worker(TINY, WORK, 3, 1e9, tp=2).parts  # not posttrain's own
-    # beside weights and shards 7000 bytes: half of it would be 3500 for pages, but training needs 22 * 160 + 440 = 3960 when every layer
+    # beside weights and shards 7000 bytes: half of it would be 3500 for pages, but training needs 22 * 168 + 440 = 4136 when every layer
     # recomputes; what is left has room for one answer of 2048
     tight = memory.colocated(TINY, WORK, 4, 3, sum(memory.resident(TINY, WORK, 4).values()) + 2 * 348 + 384 + 7000)
-    assert tight.fits and tight.slots == 1 and tight.parts["keys and values"] == 7000 - 3960
+    assert tight.fits and tight.slots == 1 and tight.parts["keys and values"] == 7000 - 4136
     reward = memory.colocated(TINY, replace(WORK, reward_shape=TINY), 4, 3, 1e9)
     assert reward.total == found.total + 2 * 348
 

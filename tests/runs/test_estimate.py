@@ -79,10 +79,10 @@ def test_memory_on_a_cpu_by_hand() -> None:
 
 def test_memory_on_a_gpu_by_hand() -> None:
     """bf16: masters of 4 bytes; fused copies 2*4*(6 + 6 + 12)*2 = 384; 5 tokens take a page of 64 positions of 24 bytes, 1536,
-    and so do the 7 of a prompt, once for 3 answers: 6*1536 + 2*1536. A token keeps 2*(8*4 + 3*6 + 2*3) = 112 bytes per layer."""
+    and so do the 7 of a prompt, once for 3 answers: 6*1536 + 2*1536. A token keeps 2*(6*4 + 2*6 + 3*6 + 2*3) = 120 bytes per layer."""
     found = estimate(TINY, Work(2, 3, 5, 7, 15, size=2, reference=False), Machine(1.0, 1.0, 1e12, gpu=True))
     want = {"weights": 696, "masters": 1392, "gradients": 1392, "moments": 2784, "reference": 0, "fused copies": 384,
-            "keys and values": 12288, "activations": 22 * 2 * 112, "logits": 22 * 10 * 2 + 160}  # fmt: skip
+            "keys and values": 12288, "activations": 22 * 2 * 120, "logits": 22 * 10 * 2 + 160}  # fmt: skip
     assert found.memory == want and found.recomputed == 0
 
 
@@ -92,7 +92,7 @@ def test_what_does_not_fit_is_made_smaller() -> None:
     found = estimate(TINY, Work(2, 3, 5, 7, 15, size=2, reference=False), Machine(1.0, 1.0, 696 + 2 * 6144, gpu=True))
     assert found.slots == 3 and found.recomputed == 2  # no room to spare: every layer computes twice
     # a token's inputs of both layers, 4 numbers of 4 bytes and 4 of 2 each, and one layer at a time in full
-    assert found.memory["activations"] == 22 * (2 * 24 + 112)
+    assert found.memory["activations"] == 22 * (2 * 24 + 120)
     assert not found.fits
 
 
