@@ -138,6 +138,7 @@ def test_turns_are_folded_with_their_tools(tab: Tab) -> None:
     page.keyboard.press("Escape")
     page.wait_for_url(re.compile("#group"))
     tab.open(VIEWS["turns"])
+    expect(page.locator("details.turn[open]")).to_have_count(3)  # a key before that is another view's
     page.keyboard.press("f")
     expect(page.locator("details.turn[open]")).to_have_count(0)
     page.get_by_role("button", name="turn 2").click()
